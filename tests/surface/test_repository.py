@@ -1,0 +1,43 @@
+"""What must not be in any file of this repository."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# In two parts, so that this file passes its own test.
+MACHINE_PATHS = ["/wo" + "rk/", "/tmp/" + "tk", "/ro" + "ot/", "/home/" + r"[a-z]+/"]
+REGISTRY_HOSTS = ["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.(org|com)", "crates" + r"\.io"]
+FORBIDDEN = re.compile("|".join(MACHINE_PATHS + REGISTRY_HOSTS))
+
+
+def tracked() -> list[Path]:
+    """Every file that git tracks and that is there."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [path for name in listed.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def findings(path: Path) -> list[str]:
+    text = path.read_bytes().decode("utf-8", "replace")
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {match.group()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := FORBIDDEN.search(line))
+    ]
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    """Whoever clones this gets no path of somebody's machine, and no file that decides which package index is used."""
+    files = tracked()
+    assert len(files) > 20
+    assert [finding for path in files for finding in findings(path)] == []
+
+
+def test_no_generated_file_is_tracked() -> None:
+    """Caches, builds and recorded runs stay out of the repository; golden traces live under tests/golden."""
+    generated = re.compile(r"(^|/)(__pycache__|\.venv|dist|build|\.tracekit|\.[a-z]+_cache|\.hypothesis)(/|$)|\.pyc$")
+    names = [str(path.relative_to(ROOT)) for path in tracked()]
+    assert [name for name in names if generated.search(name) and not name.startswith("tests/golden/")] == []

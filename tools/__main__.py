@@ -1,0 +1,54 @@
+"""``python3 -m tools COMMAND [ARGUMENTS]``: the commands that the README and CONTRIBUTING name.
+
+::
+
+    demo [ARGUMENTS]   install, then run ``tracekit demo``
+    test [ARGUMENTS]   install, then run the test suite; arguments go to pytest
+    lint               install, then ruff, mypy and import-linter
+    check              lint and test: everything that has to hold before a merge
+
+Python 3.11 or newer is all that has to be there: each command makes and fills the environment that it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tools.environment import Environment
+
+LINTERS = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
+
+
+def demo(*arguments: str) -> None:
+    environment = Environment.find()
+    environment.install("openai,anthropic")
+    environment.script("tracekit", "demo", *arguments)
+
+
+def test(*arguments: str) -> None:
+    environment = Environment.find()
+    environment.install("dev")
+    environment.script("pytest", *arguments)
+
+
+def lint() -> None:
+    environment = Environment.find()
+    environment.install("dev")
+    for command in LINTERS:
+        environment.script(*command)
+
+
+def check() -> None:
+    lint()
+    test()
+
+
+def main(arguments: list[str]) -> None:
+    commands = {"demo": demo, "test": test, "lint": lint, "check": check}
+    if not arguments or arguments[0] not in commands:
+        sys.exit((__doc__ or "").strip())
+    commands[arguments[0]](*arguments[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,94 @@
+"""The virtual environment that the commands run in, made and filled on first use.
+
+An active virtual environment is used as it is; otherwise ``.venv`` in the repository is made. What was installed is
+noted inside the environment, so that a second command starts at once and a changed ``pyproject.toml`` installs again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["ROOT", "Environment"]
+
+ROOT = Path(__file__).resolve().parent.parent
+MINIMUM = (3, 11)
+CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3", "python")
+
+
+class Environment:
+    """A Python interpreter with pip, and what is installed beside it."""
+
+    def __init__(self, python: Path) -> None:
+        self.python = python
+        #: The directory of the environment.
+        self.home = python.parent.parent
+
+    @classmethod
+    def find(cls) -> Environment:
+        """The active virtual environment, else ``.venv``, made if it is not there."""
+        if sys.prefix != sys.base_prefix and sys.version_info >= MINIMUM:
+            return cls(Path(sys.executable))
+        environment = cls(_interpreter_in(ROOT / ".venv"))
+        if not environment.python.exists():
+            _say(f"making {environment.home}")
+            _run([_new_enough(), "-m", "venv", str(environment.home)])
+        return environment
+
+    def install(self, extras: str) -> None:
+        """Install this checkout, editable, with the comma-separated ``extras``, unless that was done already."""
+        stamp = self.home / f".tracekit-{extras.replace(',', '-')}"
+        wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()).hexdigest()
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        _say(f"installing tracekit-replay[{extras}] into {self.home}")
+        if not self.succeeds("-m", "pip", "--version"):
+            self.run("-m", "ensurepip", "--upgrade")
+        self.run("-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[{extras}]")
+        stamp.write_text(wanted)
+
+    def run(self, *arguments: str) -> None:
+        """Run the interpreter in the repository; a failure ends the command with its status."""
+        _run([str(self.python), *arguments])
+
+    def script(self, name: str, *arguments: str) -> None:
+        """Run a console script of the environment, as :meth:`run` does."""
+        _run([str(self.python.parent / name), *arguments])
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Whether the interpreter runs ``arguments`` with status 0, in silence."""
+        return subprocess.run([str(self.python), *arguments], capture_output=True, check=False).returncode == 0
+
+
+def _interpreter_in(home: Path) -> Path:
+    return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _new_enough() -> str:
+    if sys.version_info >= MINIMUM:
+        return sys.executable
+    probe = f"import sys; sys.exit(sys.version_info < {MINIMUM})"
+    for name in CANDIDATES:
+        found = shutil.which(name)
+        if found and subprocess.run([found, "-c", probe], capture_output=True, check=False).returncode == 0:
+            return found
+    sys.exit("tracekit needs Python 3.11 or newer, and none was found on the path")
+
+
+def _run(command: list[str]) -> None:
+    status = subprocess.run(command, cwd=ROOT, env=_variables(command[0]), check=False).returncode
+    if status:
+        sys.exit(status if status > 0 else 128 - status)
+
+
+def _variables(python: str) -> dict[str, str]:
+    """Ours, with the scripts of the environment first on the path, as an activated one has them."""
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", "")])}
+
+
+def _say(text: str) -> None:
+    print(f"tools: {text}", file=sys.stderr, flush=True)
