@@ -1,0 +1,244 @@
+"""The guard: while a replay is active, nothing of this process reaches the live world.
+
+One audit hook per process sees connections, name look-ups, listening, processes and file changes at the C level; what
+raises no audit event is caught by the seams of ``guard_seams``. A hook can't be taken away again, so none is added
+before the first guard closes (recording never has one), and after the last one opens it finds an empty table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from threading import RLock, current_thread
+from typing import Any, Final, Literal
+
+from .._engine.scope import current
+from ..errors import LiveCallBlockedError, RunStateError
+from . import guard_seams
+from .guard_attempts import FILES, LIVE, Attempt, Kind
+from .guard_caller import Caller, find
+from .guard_hosts import Hosts
+
+__all__ = ["Guard", "Reach", "allow", "warm"]
+
+Reach = Literal["process", "context", "off"]
+
+_VERBS: Final[dict[Kind, str]] = {
+    "connect": "connect to",
+    "lookup": "look up",
+    "listen": "listen on",
+    "send": "send to",
+    "process": "start a process:",
+    "file": "change a file:",
+}
+_TOOL: Final = "let a @traced_tool or an instrumented client make this call, so that the replay answers it"
+_NEXT: Final[dict[Kind, str]] = {
+    "lookup": f"{_TOOL}; or, for a test's own server, replay(..., allow_hosts=[{{host!r}}])",
+    "process": f"{_TOOL}; or replay(..., guard='off') to let it run for real",
+    "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
+}
+_NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
+
+_lock: Final = RLock()
+_engaged: tuple[Guard, ...] = ()
+_events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
+_hooked = False
+_bytecode: bool | None = None  # what the user had set, while a dry run has it changed
+_allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
+
+
+class Guard:
+    """Blocks live operations between :meth:`engage` and :meth:`release`, with :class:`LiveCallBlockedError`.
+
+    ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
+    or ``"off"``. ``allow_hosts`` as in :class:`~.guard_hosts.Hosts`. ``dry_run`` blocks changes of files too, with
+    every scope (``"off"`` then means: everywhere, files only). ``failed`` is told of each refusal before it is
+    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it.
+
+    Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
+    """
+
+    def __init__(
+        self,
+        scope: Reach = "process",
+        allow_hosts: Iterable[str] = (),
+        dry_run: bool = False,
+        failed: Callable[[LiveCallBlockedError], None] | None = None,
+    ) -> None:
+        if scope not in ("process", "context", "off"):
+            raise RunStateError(f"guard={scope!r} is not known", next_action="use guard='process', 'context' or 'off'")
+        self.scope: Final[Reach] = scope
+        self.dry_run: Final = dry_run
+        self.hosts: Final = Hosts((allow_hosts,) if isinstance(allow_hosts, str) else allow_hosts)
+        self.failed = failed
+
+    def engage(self) -> None:
+        """Close the guard. Each call needs one :meth:`release`."""
+        if self.scope != "off" or self.dry_run:
+            warm(files=self.dry_run)
+        with _lock:
+            _set((*_engaged, self))
+
+    def release(self) -> None:
+        """Open it again; the process is as it was when the last guard is released."""
+        with _lock:
+            if self not in _engaged:
+                raise RunStateError("this guard is not engaged", next_action="call release() once for each engage()")
+            at = _engaged.index(self)
+            _set(_engaged[:at] + _engaged[at + 1 :])
+
+    def __enter__(self) -> Guard:
+        self.engage()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def blocks(self, attempt: Attempt) -> bool:
+        """Whether this guard, as it was set, stands against that operation here and now."""
+        if attempt.kind == "file":
+            if not self.dry_run:
+                return False
+        elif self.scope == "off":
+            return False
+        elif attempt.kind == "lookup":
+            if self.hosts.looks_up(attempt.target):
+                return False
+        elif attempt.kind != "process" and self.hosts.permits(attempt.target):
+            return False
+        return self.scope != "context" or _replaying() is not None
+
+
+@contextmanager
+def allow() -> Iterator[None]:
+    """Let tracekit's own operations through, in this context and in tasks started from it.
+
+    For what a replay itself needs: a child that joins the replay, a step that ``live=`` lets go live.
+    """
+    token = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def warm(*, files: bool = False) -> None:
+    """Fill the caches that the interpreter fills by running commands: they are no effects of the program.
+
+    The first request of the OpenAI SDK in a process asks ``platform.platform()``, which runs ``uname -p``. With
+    ``files``, the directory for temporary files is settled too, which takes a file written as a trial.
+    """
+    import platform
+
+    with allow(), suppress(Exception):
+        platform.platform()
+        _ = platform.uname().processor
+        if files:
+            import tempfile
+
+            tempfile.gettempdir()
+
+
+def check(attempt: Attempt | None) -> None:
+    """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller."""
+    if attempt is None or _allowed.get():
+        return
+    guards = [guard for guard in _engaged if guard.blocks(attempt)]
+    if not guards:
+        return
+    caller = find()
+    if caller.passes(attempt.kind):
+        return
+    error = _error(attempt, caller)
+    for guard in guards:
+        if guard.failed is not None:
+            with suppress(Exception):
+                guard.failed(error)
+    raise error
+
+
+def _error(attempt: Attempt, caller: Caller) -> LiveCallBlockedError:
+    thread = current_thread()
+    where = "" if caller.own else f", in thread {thread.name!r}, in a package's code"
+    scope = _replaying()
+    return LiveCallBlockedError(
+        f"the replay was about to {_VERBS[attempt.kind]} {attempt.text} ({attempt.operation}{where}); it was not done",
+        run_id=None if scope is None else scope.session.run_id,
+        location=caller.location,
+        next_action=_next(attempt),
+        operation=attempt.operation,
+        target=attempt.text,
+        kind=attempt.kind,
+    )
+
+
+def _next(attempt: Attempt) -> str:
+    if attempt.operation == "sqlite3.connect":
+        return _NEXT_SQLITE
+    return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
+
+
+def _replaying() -> Any:
+    scope = current.get()
+    return None if scope is None or scope.session.recording else scope
+
+
+def _set(guards: tuple[Guard, ...]) -> None:
+    """Bring hook, table, seams and the interpreter's flag in line with these guards; under the lock."""
+    global _engaged
+    live = any(guard.scope != "off" for guard in guards)
+    files = any(guard.dry_run for guard in guards)
+    if guards:
+        _hook()
+    _engaged = guards  # before the table: what is in the table finds its guards, what has none left finds nothing
+    wanted = {**(LIVE if live else {}), **(FILES if files else {})}
+    _events.update(wanted)
+    for event in [event for event in _events if event not in wanted]:
+        del _events[event]
+    guard_seams.use(check, _note, live=live, files=files)
+    _forbid_bytecode(files)
+
+
+def _note(name: object, addresses: Iterable[object]) -> None:
+    """A look-up that was allowed gave these addresses."""
+    for guard in _engaged:
+        if guard.hosts.looks_up(name):
+            guard.hosts.note(name, addresses)
+
+
+def _forbid_bytecode(forbidden: bool) -> None:
+    """The import system's caches are files too; without this, a dry run would refuse the program's imports."""
+    global _bytecode
+    if forbidden and _bytecode is None:
+        _bytecode = sys.dont_write_bytecode
+        sys.dont_write_bytecode = True
+    elif not forbidden and _bytecode is not None:
+        sys.dont_write_bytecode = _bytecode
+        _bytecode = None
+
+
+def _hook() -> None:
+    """Add the audit hook, once per process, and see that it works: a hook of someone else may have refused it."""
+    global _hooked
+    if _hooked:
+        return
+    seen: list[bool] = []
+    _events["tracekit.guard"] = lambda args: seen.append(True)
+    find_event = _events.get
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        describe = find_event(event)
+        if describe is not None:
+            check(describe(args))
+
+    sys.addaudithook(hook)
+    sys.audit("tracekit.guard")
+    del _events["tracekit.guard"]
+    if not seen:
+        raise RunStateError(
+            "the replay guard can't see this process: another audit hook refused it",
+            next_action="remove that hook, or replay with guard='off' and no network",
+        )
+    _hooked = True
