@@ -1,7 +1,8 @@
 """What a clock library costs a process that has the OpenAI and Anthropic SDKs loaded.
 
 Run ``python -m benchmarks.clock_libraries``. Each figure is taken in a fresh process, with clocks that no library has
-patched; the smallest of ``ROUNDS`` is printed. They stand behind ``docs/decisions/0002-clock-and-context-libraries.md``.
+patched; the smallest of ``ROUNDS`` is printed. The decision that they stand behind is
+``docs/decisions/0002-clock-and-context-libraries.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Typing is API: what a user's type checker says about programs that use tracekit.
 
-``tests/typing/ok_*.py`` must check under ``mypy --strict``. ``tests/typing/bad_*.py`` must get exactly the errors that they
-name, each in a comment on its line: ``# error: arg-type``.
+``tests/typing/ok_*.py`` must check under ``mypy --strict``. ``tests/typing/bad_*.py`` must get exactly the errors that
+they name, each in a comment on its line: ``# error: arg-type``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_right_program_checks(program: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", BAD, ids=lambda path: path.stem)
 def test_a_wrong_program_is_told_where(program: Path) -> None:
-    """A wrong use of the public names is an error on its own line, with the code that the program names, and no other."""
+    """A wrong use of the public names is an error on its line, with the code that the program names, and no other."""
     assert expected(program), f"{program.name} names no error"
     found, said = checked()
     assert found.get(program.name, set()) == expected(program), said
