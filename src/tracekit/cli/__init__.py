@@ -1,0 +1,55 @@
+"""The command line. Each command lives in a module of its own, loaded when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+__all__ = ["main"]
+
+#: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command, with ``_``.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
+    "list": ("runs", "List the runs of the store."),
+    "show": ("show", "Show a run: what happened, step by step, and why."),
+    "verify": ("verify", "Check that a trace is whole and unchanged."),
+    "schema": ("schema", "Print the JSON Schema of the trace format."),
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command only when that command is wanted, so that ``--help`` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{COMMANDS[cmd_name][0]}", __name__)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_") + ("_" if cmd_name == "list" else ""))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from .._version import __version__
+
+        click.echo(f"tracekit {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+def main() -> None:
+    """Record an LLM agent, replay it exactly.
+
+    Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
+    damage, 2 wrong use or unreadable input, 3 unsealed, 4 refused.
+    """

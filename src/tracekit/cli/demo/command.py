@@ -1,0 +1,251 @@
+"""``tracekit demo``: a real agent recorded, replayed exactly, and two attempts to cheat that are caught."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+
+from ..output import DIFFERENT, RIGHT, WRONG_USE, structured
+from .provider import Provider, embedded, real
+from .server import ModelServer, Tripwire
+from .story import Story
+from .workspace import Play, Workspace
+
+__all__ = ["demo"]
+
+_PROMPT: Final = "Write one friendly sentence to the customer"
+_CHANGED: Final = "Write one friendly sentence and an apology to the customer"
+
+
+@click.command()
+@click.option("--base-url", metavar="URL", help="Ask a real, OpenAI-compatible provider at this address.")
+@click.option("--model", metavar="NAME", help="The model to ask there.")
+@click.option("--claude", metavar="NAME", help="The model to ask at Anthropic, where ANTHROPIC_API_KEY is set.")
+@click.option("--embedded", "own", is_flag=True, help="Use the embedded model server even if OPENAI_API_KEY is set.")
+@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Play in this directory and leave it there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON object; the story goes to stderr.")
+def demo(
+    base_url: str | None, model: str | None, claude: str | None, own: bool, keep: Path | None, as_json: bool
+) -> None:
+    """Record a real agent, replay it exactly, and see two cheats refused.
+
+    The agent uses the real openai and anthropic packages against a small model server that this command starts on
+    loopback. With --base-url, or with OPENAI_API_KEY set, it asks a real provider instead (which costs a few cents).
+    Exit code 0: everything came out as promised; 1: something did not.
+    """
+    import os
+
+    outside = not own and bool(base_url or os.environ.get("OPENAI_API_KEY"))
+    provider = real(base_url, model, claude) if outside else None
+    _require_sdks(anthropic=provider is None or provider.asks_anthropic)
+    piped = structured(as_json)
+    story = Story(_console(piped))
+    with _directory(keep) as directory:
+        run = _tell(story, Workspace(directory), provider)
+    _close(story, keep, run)
+    if piped:
+        checks = [{"check": what, "ok": ok, "detail": detail} for what, ok, detail in story.checks]
+        click.echo(json.dumps({"ok": story.right, "run_id": run, "checks": checks}, ensure_ascii=False))
+    sys.exit(RIGHT if story.right else DIFFERENT)
+
+
+def _console(piped: bool) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=piped, highlight=False)
+
+
+def _require_sdks(*, anthropic: bool) -> None:
+    needed = ["openai", "anthropic"] if anthropic else ["openai"]
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        click.echo(
+            f"The demo's agent uses the real {' and '.join(missing)} package{'s'[: len(missing) > 1]}, not installed here."
+            f" Install with:\n\n    {Path(sys.executable).name} -m pip install {' '.join(missing)}\n",
+            err=True,
+        )
+        sys.exit(WRONG_USE)
+
+
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with TemporaryDirectory(prefix="tracekit-demo-") as name:
+            yield Path(name)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise click.BadParameter(f"{keep} is there already and not empty; name a new directory.", param_hint="--keep")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.resolve()
+
+
+def _tell(story: Story, place: Workspace, provider: Provider | None) -> str | None:
+    """All four chapters; returns the id of the recorded run, or ``None`` if it did not come to that."""
+    server = None
+    if provider is None:
+        with ModelServer(pace=0.01) as server:
+            provider = embedded(server.url)
+            recorded = _live(story, place, provider, server)
+    else:
+        recorded = _live(story, place, provider, None)
+    if recorded is None:
+        return None
+    with Tripwire(server.port) if server else nullcontext() as tripwire:
+        _after(story, place, provider, recorded, tripwire)
+    return recorded.run
+
+
+class _Recorded:
+    """What the recorded run left: its id, its file, its result, and what it printed."""
+
+    def __init__(self, run: str, trace: Path, result: dict[str, Any], printed: str) -> None:
+        self.run: Final = run
+        self.trace: Final = trace
+        self.result: Final = result
+        self.printed: Final = printed
+
+
+def _live(story: Story, place: Workspace, provider: Provider, server: ModelServer | None) -> _Recorded | None:
+    sdks = "openai and anthropic SDKs" if provider.asks_anthropic else "openai SDK"
+    story.chapter(
+        "Live, twice",
+        f"A real agent ({sdks}, three tools, clock and dice) settles an order with {provider.name}.\n"
+        "It prints its streamed answers as they come; the second time it is recorded.",
+    )
+    environment = place.environment(**provider.settings, **provider.secrets)
+    play = place.play("both", "first.json", "second.json", environment=environment, relay=story.live)
+    play.wait(provider.timeout)
+    first, second = place.saved("first.json").get("result"), place.saved("second.json").get("result")
+    if play.status or not first or not second:
+        story.check("the agent ran", False, f"exit status {play.status}")
+        story.quote(play.complaint)
+        return None
+    run = place.saved("second.json")["run_id"]
+    trace = place.store / "runs" / f"{run}.jsonl"
+    story.compare(_rows(first, second), "first run", "second run, recorded")
+    story.check("the two runs differ", _texts(first) != _texts(second) and _dice(first) != _dice(second))
+    if server is not None:
+        story.check("each run charged the card once", place.charges() == 2, f"{place.charges()} lines in the ledger")
+        story.check("the server was really asked", server.requests > 0, f"{server.requests} requests")
+    entries = len(trace.read_bytes().splitlines())
+    story.check("the second run is on disk", entries > 0, f"{entries} entries in {trace.name}")
+    lines = play.printed.splitlines(keepends=True)
+    return _Recorded(run, trace, second, "".join(lines[len(lines) // 2 :]))
+
+
+def _after(
+    story: Story, place: Workspace, provider: Provider, recorded: _Recorded, tripwire: Tripwire | None
+) -> None:
+    """The server is gone: the same code, a changed prompt and a changed byte, each in a fresh process, all at once."""
+    before = place.outside()
+    environment = place.environment(**provider.settings)
+    changed = place.change(_PROMPT, _CHANGED)
+    damaged, line = _damage(recorded.trace, place.directory / "damaged.jsonl")
+    replay = place.play("replay", "third.json", recorded.run, environment=environment)
+    other = place.play("replay", "fourth.json", recorded.run, environment=environment, code=changed)
+    bad = place.play("replay", "fifth.json", damaged, environment=environment)
+    for play in (replay, other, bad):
+        play.wait(provider.timeout)
+    _replayed(story, place, recorded, replay)
+    if tripwire is not None:
+        knocks = tripwire.touched
+        story.check("nothing was sent", knocks == 0, f"{knocks} connections to the stopped server's address")
+    story.check("nothing was done twice", place.outside() == before, "ledger and stock are untouched")
+    _prompt_changed(story, other)
+    _byte_changed(story, bad, line)
+
+
+def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -> None:
+    story.chapter(
+        "Replayed",
+        "Server stopped, no API key, a fresh process, the same code: with replay(run_id): handle(order).",
+    )
+    outcome = place.saved("third.json")
+    result = outcome.get("result") or {}
+    story.check("it ran to its end", play.status == 0, f"{outcome.get('steps', 0)} steps answered from the file")
+    if play.status:
+        story.quote(play.complaint)
+    kept = recorded.result
+    story.check("same text", bool(result) and _texts(result) == _texts(kept), f"{len(''.join(_texts(kept)))} characters")
+    chunks = sum(map(len, _chunks(kept)))
+    story.check("same chunks", bool(result) and _chunks(result) == _chunks(kept), f"{chunks} pieces, cut the same way")
+    story.check("same times", bool(result) and _times(result) == _times(kept), str(kept["started"]))
+    story.check("same dice", bool(result) and _dice(result) == _dice(kept), f"gate {kept['gate']}, ticket {kept['ticket']}")
+    story.check("same result, to the last bit", result == kept and play.printed == recorded.printed)
+
+
+def _prompt_changed(story: Story, play: Play) -> None:
+    story.chapter("One prompt changed", f"“{_PROMPT} …” became “{_CHANGED} …” in a copy of the agent.")
+    caught = play.status != 0 and "[divergence]" in play.error and "apology" in play.error
+    story.check("the difference was found", caught, f"exit status {play.status}")
+    story.quote(play.error)
+
+
+def _byte_changed(story: Story, play: Play, line: int) -> None:
+    story.chapter("One byte changed", f"One byte of line {line} of a copy of the trace was changed.")
+    caught = play.status != 0 and "[trace-integrity]" in play.error and f"line {line}" in play.error
+    story.check("the trace was refused", caught, f"exit status {play.status}")
+    story.quote(play.error)
+
+
+def _damage(trace: Path, copy: Path) -> tuple[Path, int]:
+    """A copy of ``trace`` with one digit changed where it hurts most, in an amount; and the line it is in, from 1."""
+    data = bytearray(trace.read_bytes())
+    at = data.index(b'"amount_cents"')
+    while not chr(data[at]).isdigit():
+        at += 1
+    data[at] = ord("1") if data[at] != ord("1") else ord("2")
+    copy.write_bytes(data)
+    copy.chmod(0o600)
+    return copy, data.count(b"\n", 0, at) + 1
+
+
+def _rows(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    def cells(name: str, take: Any) -> tuple[str, Any, Any]:
+        return name, take(first), take(second)
+
+    return [
+        cells("answer", lambda result: result["settled"]["said"]),
+        cells("tools", lambda result: " → ".join(result["settled"]["calls"])),
+        cells("forecast", lambda result: result["forecasts"][0]),
+        cells("started", lambda result: result["started"]),
+        cells("dice", lambda result: f"gate {result['gate']}, ticket {result['ticket'][:8]}…"),
+    ]
+
+
+def _texts(result: dict[str, Any]) -> list[str]:
+    said = [result["settled"]["said"], *result["forecasts"], result.get("review"), *map("".join, _chunks(result))]
+    return [text or "" for text in said]
+
+
+def _chunks(result: dict[str, Any]) -> list[list[str]]:
+    return [result["letter"], result.get("note") or []]
+
+
+def _times(result: dict[str, Any]) -> tuple[Any, ...]:
+    return result["started"], result["seconds"]
+
+
+def _dice(result: dict[str, Any]) -> tuple[Any, ...]:
+    return result["ticket"], result["gate"]
+
+
+def _close(story: Story, keep: Path | None, run: str | None) -> None:
+    failed = [what for what, ok, _ in story.checks if not ok]
+    console = story.console
+    if failed:
+        console.print(f"\n[bold red]{len(failed)} of {len(story.checks)} checks failed:[/] {', '.join(failed)}.")
+    else:
+        console.print(f"\n[bold green]All {len(story.checks)} checks came out as promised.[/]")
+    if keep is not None and run is not None:
+        console.print(f"Everything is in {keep}: agent.py, play.py, the trace. Look around:", soft_wrap=True)
+        console.print(f"   cd {keep} && tracekit show {run} --why", soft_wrap=True, highlight=False)
+    console.print()

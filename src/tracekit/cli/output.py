@@ -1,0 +1,93 @@
+"""How commands speak: data on stdout, messages on stderr, and what an exit code means."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from ..errors import TracekitError, TraceError, TraceIntegrityError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "DIFFERENT",
+    "REFUSED",
+    "RIGHT",
+    "UNSEALED",
+    "WRONG_USE",
+    "console",
+    "emit",
+    "fail",
+    "message",
+    "reported",
+    "structured",
+]
+
+#: Everything as it should be.
+RIGHT: Final = 0
+#: A difference, or damage.
+DIFFERENT: Final = 1
+#: Wrong use, or input that can't be read.
+WRONG_USE: Final = 2
+#: A run without an end, or a torn tail.
+UNSEALED: Final = 3
+#: Refused: recovery, budget, contract.
+REFUSED: Final = 4
+
+
+def structured(as_json: bool) -> bool:
+    """Whether to print JSON: it was asked for, or stdout is not a terminal."""
+    return as_json or not sys.stdout.isatty()
+
+
+def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False) -> None:
+    """Print one JSON object, or several as JSON lines. Whoever reads may stop reading early."""
+    import orjson
+
+    options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
+    out = sys.stdout.buffer
+    for item in [value] if isinstance(value, Mapping) else value:
+        out.write(orjson.dumps(item, option=options))
+    out.flush()
+
+
+def console() -> Console:
+    """A rich console on stdout, for people."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def message(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True)
+
+
+def fail(error: TracekitError) -> NoReturn:
+    """Print the error's own text on stderr and leave with its exit code."""
+    message(str(error))
+    sys.exit(exit_code(error))
+
+
+def exit_code(error: TracekitError) -> int:
+    if isinstance(error, TraceError) and not isinstance(error, TraceIntegrityError):
+        return WRONG_USE
+    return DIFFERENT if isinstance(error, TraceIntegrityError) else WRONG_USE
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Around a command: errors of tracekit are told as messages, without a traceback."""
+    try:
+        yield
+    except TracekitError as error:
+        fail(error)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
+        sys.stdout = None  # type: ignore[assignment]
+        sys.exit(RIGHT)
