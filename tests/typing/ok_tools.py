@@ -12,7 +12,7 @@ def price(symbol: str, *, day: int = 0) -> Decimal:
     return Decimal(day)
 
 
-@traced_tool(side_effect="irreversible", name="mail.send", version="2.1", exactly_once=True, timeout_ms=5000)
+@traced_tool(side_effect="irreversible", name="mail.send", version="2.1", require_run=True)
 async def send(to: str, text: str) -> int:
     return len(text)
 
