@@ -1,0 +1,1 @@
+"""What is on disk: entries, chain, files, runs. It knows nothing of functions or SDKs."""

@@ -1,0 +1,238 @@
+"""Interning: what is large and comes again is written once, as a ``blob`` entry, and referred to from then on.
+
+Any string of 1 KiB or more is a blob of its own. Where ``lists`` is asked for (model calls, which send their history each
+time), a list is a blob that extends the longest beginning of it that was written before, and its new elements can be
+referred to one by one. So a conversation costs its messages once, however it is cut, edited or branched. The
+forms are described in ``blobs``, which reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["Interner"]
+
+#: A string at least this long (bytes of UTF-8) is a blob of its own.
+_TEXT: Final = 1024
+#: In a new list element a string is left in place up to this length: an entry more would cost more than it saves, and
+#: it can be referred to where it is.
+_INLINE: Final = 8192
+#: A shorter string is not worth a reference, nor is an element whose encoding is shorter than ``_ELEMENT``.
+_SHORT: Final = 256
+_ELEMENT: Final = 64
+#: How many digests are remembered, twice over.
+_REMEMBERED: Final = 50_000
+
+Path = tuple["int | str", ...]
+
+
+class Interner:
+    """Replaces large parts of encoded values by references. Thread-safe: a race writes a part twice, no more.
+
+    ``write_blob`` appends one blob entry with this ``output`` (JSON bytes) and returns its ``seq``.
+    """
+
+    def __init__(self, write_blob: Callable[[bytes], int]) -> None:
+        self._write: Final = write_blob
+        # Two generations: when the young one is full it becomes the old one, which bounds both without any order to keep.
+        self._young: dict[bytes, Any] = {}
+        self._old: dict[bytes, Any] = {}
+
+    def intern(self, tree: Any, *, lists: bool = False) -> Any:
+        """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is."""
+        if lists and type(tree) is dict:
+            return self._dict({key: self._again(child) for key, child in tree.items()}, True, tree)
+        return self._node(tree, lists)
+
+    def _again(self, node: Any) -> Any:
+        """Headers and the like, equal in every call: a blob when they come the second time, so what comes once costs nothing."""
+        if not _flat(node):
+            return node
+        data = orjson.dumps(node)
+        if len(data) < _SHORT:
+            return node
+        key = _digest(b"f", data)
+        found = self._find(key)
+        if found is None:
+            self._keep(key, 0)
+        elif found == 0:
+            found = self._write(data)
+            self._keep(key, found)
+        return {"$ref": found} if found else node
+
+    def _node(self, node: Any, lists: bool) -> Any:
+        kind = type(node)
+        if kind is str:
+            return self._text(node, lists) if len(node) >= _SHORT else node
+        if kind is dict:
+            return self._dict(node, lists)
+        if kind is list:
+            return self._list(node) if lists and _worth(node) else self._elements(node, lists)
+        return node
+
+    def _dict(self, node: dict[str, Any], lists: bool, was: dict[str, Any] | None = None) -> dict[str, Any]:
+        changed = None if was is None or all(node[key] is was[key] for key in was) else node
+        for key, child in node.items():
+            kind = type(child)
+            if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
+                new = self._node(child, lists)
+                if new is not child:
+                    changed = dict(node) if changed is None else changed
+                    changed[key] = new
+        return (was or node) if changed is None else changed
+
+    def _elements(self, node: list[Any], lists: bool) -> list[Any]:
+        changed = None
+        for i, child in enumerate(node):
+            kind = type(child)
+            if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
+                new = self._node(child, lists)
+                if new is not child:
+                    changed = list(node) if changed is None else changed
+                    changed[i] = new
+        return node if changed is None else changed
+
+    def _text(self, text: str, lists: bool) -> Any:
+        """A string of a value that is no list element: a reference if it is known or large enough for a blob."""
+        data = text.encode()
+        if len(data) < _TEXT and not lists:
+            return text
+        key = _digest(b"s", data)
+        found = self._find(key)
+        if found is not None:
+            return _reference(found)
+        if len(data) < _TEXT:
+            return text
+        return self._blob(key, text)
+
+    def _blob(self, key: bytes, text: str) -> dict[str, Any]:
+        seq = self._write(orjson.dumps(text))
+        self._keep(key, seq)
+        return {"$ref": seq}
+
+    # -- lists -----------------------------------------------------------------------------------------------------------
+
+    def _list(self, node: list[Any]) -> Any:
+        keys, sizes = [], []
+        for child in node:
+            data = orjson.dumps(child)
+            sizes.append(len(data))
+            keys.append(_digest(b"e", data))
+        beginnings = _beginnings(keys)
+        known, place = self._longest(beginnings)
+        if known == len(node) and place is not None and place[2]:
+            return {"$ref": place[0]}
+        new: list[Any] = []
+        texts: list[tuple[bytes, Path]] = []
+        held: list[tuple[bytes, int]] = []
+        for i in range(known, len(node)):
+            large = sizes[i] >= _ELEMENT
+            found = self._find(keys[i]) if large else None
+            if found is not None:
+                new.append(_reference(found))
+            else:
+                if large:
+                    held.append((keys[i], len(new)))
+                new.append(self._inline(node[i], (len(new),), texts) if sizes[i] >= _SHORT else node[i])
+        return {"$ref": self._write_list(place, known, new, beginnings, held, texts)}
+
+    def _write_list(
+        self,
+        place: tuple[int, int, bool] | None,
+        known: int,
+        new: list[Any],
+        beginnings: list[bytes],
+        held: list[tuple[bytes, int]],
+        texts: list[tuple[bytes, Path]],
+    ) -> int:
+        output: Any = new
+        if place is not None:
+            output = {"$extend": place[0], "v": new} if place[2] else {"$extend": place[0], "n": known, "v": new}
+        seq = self._write(orjson.dumps(output))
+        for key, path in texts:
+            self._keep(key, (seq, list(path)))
+        for key, at in held:
+            self._keep(key, (seq, at))
+        last = len(beginnings) - 1
+        for i in range(min(known, last), last + 1):
+            self._keep(beginnings[i], (seq, i + 1, i == last))
+        return seq
+
+    def _longest(self, beginnings: list[bytes]) -> tuple[int, tuple[int, int, bool] | None]:
+        """How many first elements stand in a list written before, and where."""
+        for i in range(len(beginnings), 0, -1):
+            place = self._find(beginnings[i - 1])
+            if place is not None:
+                return i, place
+        return 0, None
+
+    def _inline(self, node: Any, path: Path, texts: list[tuple[bytes, Path]]) -> Any:
+        """A new list element, as it is written in the list's blob: known strings referred to, the others noted."""
+        kind = type(node)
+        if kind is str:
+            if len(node) < _SHORT:
+                return node
+            data = node.encode()
+            key = _digest(b"s", data)
+            found = self._find(key)
+            if found is not None:
+                return _reference(found)
+            if len(data) >= _INLINE:
+                return self._blob(key, node)
+            texts.append((key, path))
+            return node
+        if kind is dict:
+            return {name: self._inline(child, (*path, name), texts) for name, child in node.items()}
+        if kind is list:
+            return [self._inline(child, (*path, i), texts) for i, child in enumerate(node)]
+        return node
+
+    # -- memory ----------------------------------------------------------------------------------------------------------
+
+    def _find(self, key: bytes) -> Any:
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is not None:
+                self._keep(key, found)
+        return found
+
+    def _keep(self, key: bytes, place: Any) -> None:
+        if len(self._young) >= _REMEMBERED:
+            self._old, self._young = self._young, {}
+        self._young[key] = place
+
+
+def _digest(kind: bytes, data: bytes) -> bytes:
+    return sha256(kind + data).digest()[:16]
+
+
+def _beginnings(keys: list[bytes]) -> list[bytes]:
+    """For each element a digest of the list from its start up to there."""
+    running = b""
+    found = []
+    for key in keys:
+        running = sha256(running + key).digest()[:16]
+        found.append(running)
+    return found
+
+
+def _reference(found: Any) -> dict[str, Any]:
+    return {"$ref": found} if type(found) is int else {"$ref": found[0], "at": found[1]}
+
+
+def _flat(node: Any) -> bool:
+    """A dict of scalars or a list of pairs, more than a few of them."""
+    kind = type(node)
+    if kind is dict:
+        return len(node) > 3 and not any(type(child) in (dict, list) for child in node.values())
+    return kind is list and len(node) > 3 and all(type(pair) is list and len(pair) == 2 for pair in node)
+
+
+def _worth(node: list[Any]) -> bool:
+    """Whether a list holds anything but numbers and short strings."""
+    return any(type(child) is dict or (type(child) is str and len(child) >= _ELEMENT) for child in node)

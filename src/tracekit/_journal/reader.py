@@ -1,0 +1,406 @@
+"""Reading a trace: every line verified, in bounded memory.
+
+Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
+and ``TraceIntegrityError`` with the number of the first line that does not verify.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
+
+import orjson
+
+from ..errors import RunNotFoundError, TraceIntegrityError, TraceVersionError
+from .blobs import Blobs
+from .chain import GENESIS, SUFFIX
+from .entry import FORMAT_VERSION
+from .limits import DEFAULT, Limits, too_costly, too_deep
+
+__all__ = ["ENDS", "Limits", "RawEntry", "Trace", "Verdict", "scan"]
+
+#: The entry types that end a run in order.
+ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
+
+_BUFFER: Final = 1 << 20
+_TAIL: Final = SUFFIX + 1
+_KEY: Final = b',"hash":"'
+#: What tells an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
+_EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
+_MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"')
+_HARMLESS: Final = b'"side_effect":"read_only"'
+_END_MARKS: Final = tuple(b'"type":"%b"' % end.encode() for end in sorted(ENDS))
+
+
+class RawEntry(NamedTuple):
+    """A verified line: where it is (bytes; lines from 1), its object, and its hash (64 ASCII characters)."""
+
+    offset: int
+    length: int
+    line: int
+    data: dict[str, Any]
+    head: bytes
+
+
+class Verdict(NamedTuple):
+    """What verifying a trace told.
+
+    ``count``, ``head`` and ``last_good_seq`` speak of the entries that verify. ``problem`` and ``line`` say what is wrong and
+    where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
+    loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a sealed run; ``segments`` what that
+    entry says of the run's other files.
+    """
+
+    state: Literal["sealed", "unsealed", "broken"]
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    head: str
+    problem: str | None = None
+    line: int | None = None
+    torn_bytes: int = 0
+    lost_tail: bool = False
+    last_good_seq: int = 0
+    segments: tuple[dict[str, Any], ...] = ()
+    end: str | None = None
+    run_id: str | None = None
+    size: int = 0
+
+
+class _Scan:
+    """One pass over a file. After it, ``torn`` says how many bytes of a torn last line were left out."""
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self.torn = 0
+        self.good_end = 0
+
+    def __iter__(self) -> Iterator[RawEntry]:
+        with _open(self.path) as file:
+            yield from self._lines(file)
+
+    def _lines(self, file: BinaryIO) -> Iterator[RawEntry]:
+        readline, loads, limits = file.readline, orjson.loads, self.limits
+        depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
+        head, seq, offset, last_ts = GENESIS, 0, 0, 0
+        run_id: str | None = None
+        while line := readline(most):
+            if line[-1] != 10:
+                self._torn(file, line, seq + 1)
+                return
+            seq += 1
+            hashed = sha256(head + line[:-_TAIL]).hexdigest().encode()
+            # The whole ending in one comparison: a flipped bit in the punctuation is damage as well.
+            if line[-_TAIL:] != b'%b%b"}\n' % (_KEY, hashed):
+                raise self._damage(line, seq)
+            if line.count(b"[") + line.count(b"{") > depth and too_deep(line, depth):
+                raise self._bad(
+                    seq, f"nests deeper than {depth}", code_next="raise the reader's limit, if you trust the file"
+                )
+            if len(line) > costly and too_costly(line, limits.expanded):
+                raise self._bad(
+                    seq, "would take too much memory", code_next="raise the reader's limit, if you trust the file"
+                )
+            try:
+                data = loads(line)
+                get = data.get
+                stamp, own, parent, step, lane = get("ts_ns"), get("seq"), get("parent"), get("step"), get("lane")
+                if run_id is None:
+                    run_id = data["run_id"]
+                if not (
+                    get("v") == 1
+                    and own == seq
+                    and get("run_id") == run_id
+                    and type(own) is type(stamp) is type(lane) is int
+                    and stamp >= last_ts
+                    and lane >= 0
+                    and type(get("type")) is str
+                    and (parent is None or (type(parent) is int and 0 < parent < seq))
+                    and (step is None or (type(step) is int and 0 < step < seq))
+                    and type(run_id) is str
+                    and type(data["v"]) is int
+                ):
+                    raise self._wrong(data, seq, run_id, last_ts)
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise self._bad(seq, f"is not an entry: {error}") from None
+            last_ts, head = stamp, hashed
+            length = len(line)
+            self.good_end = offset + length
+            yield RawEntry(offset, length, seq, data, hashed)
+            offset += length
+
+    def _torn(self, file: BinaryIO, line: bytes, number: int) -> None:
+        """A last line without newline is torn, however long; a long one *with* a newline is over the limit."""
+        torn = len(line)
+        while chunk := file.read(_BUFFER):
+            if b"\n" in chunk:
+                raise self._bad(
+                    number,
+                    f"is longer than {self.limits.line} bytes",
+                    code_next="raise the reader's limit, if you trust the file",
+                )
+            torn += len(chunk)
+        self.torn = torn
+
+    def _damage(self, line: bytes, number: int) -> TraceIntegrityError | TraceVersionError:
+        """Say as well as can be what is wrong with a line whose hash does not match."""
+        try:
+            found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
+            seq, version = found.get("seq"), found.get("v")
+        except (ValueError, AttributeError):
+            return self._bad(number, "is not an entry: it is no JSON object, or was overwritten")
+        if number == 1 and _newer(version):
+            return self._version(version)
+        if seq != number:
+            return self._bad(number, f"should be entry {number} and says {seq!r}: lines were removed, doubled or moved")
+        return self._bad(number, "does not match its hash: it, or the link to the line before it, was changed")
+
+    def _wrong(
+        self, data: dict[str, Any], seq: int, run_id: str, last_ts: int
+    ) -> TraceIntegrityError | TraceVersionError:
+        version = data.get("v")
+        if seq == 1 and _newer(version):
+            return self._version(version)
+        stamp = data.get("ts_ns")
+        if version != 1 or type(version) is not int:
+            what = f"says format version {version!r} in a file of version {FORMAT_VERSION}"
+        elif data.get("seq") != seq:
+            what = f"should be entry {seq} and says {data.get('seq')!r}"
+        elif data.get("run_id") != run_id:
+            what = f"belongs to run {data.get('run_id')!r}, the file to {run_id!r}"
+        elif type(stamp) is int and stamp < last_ts:
+            what = "is dated before the entry above it"
+        else:
+            what = "has a key of the wrong type, or refers to no earlier entry (seq, type, ts_ns, lane, parent, step)"
+        return self._bad(seq, what)
+
+    def _bad(self, line: int, what: str, *, code_next: str | None = None) -> TraceIntegrityError:
+        return TraceIntegrityError(
+            f"{self.path}, line {line} {what}",
+            path=self.path,
+            line=line,
+            problem=what,
+            next_action=code_next or "don't trust this trace; take a copy that verifies (`tracekit verify`)",
+        )
+
+    def _version(self, version: object) -> TraceVersionError:
+        return TraceVersionError(
+            f"{self.path} is of format version {version}; this tracekit reads up to {FORMAT_VERSION}",
+            path=self.path,
+            version=version,
+            line=1,
+            next_action="upgrade tracekit",
+        )
+
+
+def _newer(version: object) -> bool:
+    return type(version) is int and version > FORMAT_VERSION
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb", buffering=_BUFFER)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise _not_found(path) from None
+
+
+def _not_found(path: str) -> RunNotFoundError:
+    return RunNotFoundError(
+        f"there is no trace {path}",
+        store=os.path.dirname(path),
+        next_action="`tracekit list` shows the runs of a store",
+    )
+
+
+def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[RawEntry]:
+    """The entries of a trace in order, each verified, in memory bounded by the longest line.
+
+    A torn last line is left out. ``TraceIntegrityError`` at the first line that does not verify, ``TraceVersionError`` for a
+    newer format, ``RunNotFoundError`` where there is no file.
+    """
+    return iter(_Scan(os.fspath(path), limits))
+
+
+class Trace:
+    """A trace file, verified in one pass that also indexes it (8 bytes an entry).
+
+    What ``entries`` and ``entry`` return is new each time; what ``expand`` puts in is shared and not to be changed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT) -> None:
+        self.path: Final = os.fspath(path)
+        self.limits: Final = limits
+        self._offsets = array("Q")
+        self._verdict: Verdict | None = None
+        self._error: TraceIntegrityError | None = None
+        self._blobs: Final = Blobs(self.entry, self.path, limits)
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_found(self.path) from None
+
+    # -- verdict ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Verdict:
+        """What verifying the whole file tells; the first use reads it through. ``TraceVersionError`` for a newer format."""
+        if self._verdict is None:
+            self._verdict = self._verify()
+        return self._verdict
+
+    def check(self) -> Verdict:
+        """The verdict on a trace that verifies, sealed or not; ``TraceIntegrityError`` on a broken one."""
+        verdict = self.status
+        if self._error is not None:
+            raise self._error.fresh()
+        return verdict
+
+    def _verify(self) -> Verdict:
+        offsets = self._offsets = array("Q", [0])
+        scanned = _Scan(self.path, self.limits)
+        first: dict[str, Any] = {}
+        last: RawEntry | None = None
+        try:
+            for last in scanned:
+                if last.line == 1:
+                    first = last.data
+                offsets.append(last.offset + last.length)
+        except TraceIntegrityError as error:
+            self._error = error
+        good = RawEntry(0, 0, 0, {}, GENESIS) if last is None else last
+        return self._judge(scanned, first, good)
+
+    def _judge(self, scanned: _Scan, first: dict[str, Any], last: RawEntry) -> Verdict:
+        error, count, kind = self._error, last.line, last.data.get("type")
+        base = Verdict(
+            "unsealed", count, last.head.decode(), last_good_seq=count, run_id=first.get("run_id"), torn_bytes=scanned.torn,
+            size=os.fstat(self._fd).st_size,
+        )  # fmt: skip
+        if error is not None:
+            facts = error.__dict__
+            lost = count > 0 and _durable(first) and self._lost(scanned.good_end)
+            return base._replace(state="broken", problem=facts["problem"], line=facts["line"], lost_tail=lost)
+        if scanned.torn:
+            return base._replace(problem=f"the last line is torn: {scanned.torn} bytes were left out", line=count + 1)
+        if kind not in ENDS:
+            return base._replace(problem="the run has no end" if count else "the file holds no entry")
+        return self._sealed(base._replace(end=kind), last)
+
+    def _sealed(self, base: Verdict, last: RawEntry) -> Verdict:
+        said, segments = _summary(last.data)
+        if type(said) is int and said != base.count:
+            problem = f"says that the run has {said} entries; there are {base.count}"
+            self._error = _Scan(self.path, self.limits)._bad(last.line, problem)
+            return base._replace(state="broken", problem=problem, line=last.line)
+        if type(said) is not int:
+            return base._replace(problem="the run's end does not say how many entries there are", line=last.line)
+        return base._replace(state="sealed", segments=segments)
+
+    def _lost(self, offset: int) -> bool:
+        """Whether no effect and no end stands among the bytes from ``offset`` on, so that they may be cut off."""
+        with _open(self.path) as file:
+            file.seek(offset)
+            while line := file.readline(self.limits.line):
+                if len(line) == self.limits.line or _may_be_effect(line):
+                    return False
+        return True
+
+    # -- entries ---------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many entries verify."""
+        return self.status.count
+
+    def entries(self, *, first: int = 1, damaged: bool = False) -> Iterator[dict[str, Any]]:
+        """The entries from ``first`` on, verified while they are read.
+
+        Where the trace is broken this raises ``TraceIntegrityError`` at the first wrong line; with ``damaged`` it stops there.
+        """
+        try:
+            for raw in _Scan(self.path, self.limits):
+                if raw.line >= first:
+                    yield raw.data
+        except TraceIntegrityError:
+            if not damaged:
+                raise
+
+    def entry(self, seq: int) -> dict[str, Any]:
+        """The entry ``seq``, read from its place and checked against its hash. ``IndexError`` if there is none."""
+        if not 0 < seq <= self.status.count:
+            raise IndexError(f"{self.path} has no entry {seq}")
+        line, head = self._read(seq)
+        body, hashed = line[:-_TAIL], line[-67:-3]
+        if sha256(head + body).hexdigest().encode() != hashed:
+            raise _Scan(self.path, self.limits)._bad(seq, "was changed while the trace was being read")
+        data: dict[str, Any] = orjson.loads(line)
+        return data
+
+    def hash_of(self, seq: int) -> str:
+        """The hash of the entry ``seq``; of 0: what the first entry is chained to."""
+        if seq == 0:
+            return GENESIS.decode()
+        return os.pread(self._fd, 64, self._offsets[seq] - 67).decode() if self.status.count >= seq else ""
+
+    def end_of(self, seq: int) -> int:
+        """Where the line of entry ``seq`` ends, in bytes from the start of the file."""
+        if not 0 <= seq <= self.status.count:
+            raise IndexError(f"{self.path} has no entry {seq}")
+        return self._offsets[seq]
+
+    def _read(self, seq: int) -> tuple[bytes, bytes]:
+        start, end = self._offsets[seq - 1], self._offsets[seq]
+        if seq == 1:
+            return os.pread(self._fd, end, 0), GENESIS
+        both = os.pread(self._fd, end - start + 67, start - 67)
+        return both[67:], both[:64]
+
+    def expand(self, value: Any, *, before: int | None = None) -> Any:
+        """``value`` with every reference in it replaced by what it stands for. ``value`` itself is changed in place.
+
+        What stands for one reference is one object wherever it appears, so that a long conversation costs its messages
+        once; don't change it. ``before`` is the ``seq`` of the entry that holds the value: it may refer to earlier ones only.
+        """
+        return self._blobs.expand(value, self.status.count + 1 if before is None else before)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}>"
+
+
+def _durable(first: dict[str, Any]) -> bool:
+    """Whether the run promised to sync its effects: without that nothing is known of what a power loss took."""
+    meta = first.get("meta")
+    return not (isinstance(meta, dict) and meta.get("durability") == "none")
+
+
+def _may_be_effect(line: bytes) -> bool:
+    if any(mark in line for mark in _EFFECTS) or any(mark in line for mark in _END_MARKS):
+        return True
+    return any(mark in line for mark in _MAY_BE_EFFECTS) and _HARMLESS not in line
+
+
+def _summary(end: dict[str, Any]) -> tuple[Any, tuple[dict[str, Any], ...]]:
+    """What the last entry says: how many entries there are, and which other segments."""
+    meta = end.get("meta")
+    if not isinstance(meta, dict):
+        return None, ()
+    segments = meta.get("segments")
+    listed = segments if isinstance(segments, list) else []
+    return meta.get("count"), tuple(segment for segment in listed if isinstance(segment, dict))

@@ -1,0 +1,454 @@
+"""The store: a directory of runs. Find, list, create, reopen, seal, verify.
+
+::
+
+    .tracekit/                              0700; ``TRACEKIT_DIR`` names another
+        runs/<run_id>.jsonl                 0600; one file a run
+        runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
+        heads/<run_id>                      what the run ended with, see ``heads``
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .. import _reality
+from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
+from .heads import check_head, check_kept, seal_key, sync_directory, write_head
+from .limits import DEFAULT, Limits, too_deep
+from .lock import lock
+from .reader import ENDS, Trace, Verdict
+from .writer import Durability, Journal
+
+__all__ = ["RunSummary", "Store", "new_run_id", "segment_of", "valid_run_id"]
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_SEGMENT: Final = re.compile(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
+_SUFFIX: Final = ".jsonl"
+_EDGE: Final = 64 << 10
+_MOST: Final = 8 << 20
+
+_ids = threading.Lock()
+_last_tick = 0
+
+
+class RunSummary(NamedTuple):
+    """What a run's first and last line say; nothing is verified. Times in ns since the epoch, ``size`` in bytes.
+
+    ``end`` is ``run.completed``, ``run.failed``, ``run.aborted``, or ``None`` for a run without an end.
+    """
+
+    run_id: str
+    path: str
+    name: str | None
+    started_ns: int
+    ended_ns: int | None
+    end: str | None
+    count: int | None  # type: ignore[assignment]  # hides tuple.count
+    size: int
+
+
+def new_run_id() -> str:
+    """A new run id: a version 7 UUID, later ones of a process greater than earlier ones."""
+    global _last_tick
+    with _ids:
+        # 48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still.
+        ns = _reality.time_ns()
+        tick = _last_tick = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), _last_tick + 1)
+    dice = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
+    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | dice:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def valid_run_id(run_id: str) -> bool:
+    """Whether a run id can be a file name that stays in its directory and is no segment's."""
+    return (
+        bool(_ID.fullmatch(run_id))
+        and ".." not in run_id
+        and not run_id.endswith(_SUFFIX)
+        and not _SEGMENT.fullmatch(run_id)
+    )
+
+
+def segment_of(lane_path: str) -> str:
+    """The name of the segment of a child process whose lane has this path: 16 hex digits."""
+    return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class Store:
+    """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is."""
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
+        self.runs: Final = os.path.join(self.root, "runs")
+        self.heads: Final = os.path.join(self.root, "heads")
+
+    def __repr__(self) -> str:
+        return f"<Store {self.root}>"
+
+    # -- names -----------------------------------------------------------------------------------------------------------
+
+    def path(self, run_id: str, segment: str | None = None) -> str:
+        """The file of a run (or of one segment of it), existing or not. ``RunStateError`` for an id that is no file name."""
+        if not valid_run_id(run_id):
+            raise RunStateError(
+                f"{run_id!r} can't be a run id",
+                next_action="use letters, digits, '.', '_' and '-', 128 at most, a letter or digit first, no '..'",
+            )
+        return os.path.join(self.runs, _stem(run_id, segment) + _SUFFIX)
+
+    def find(self, run: str | os.PathLike[str]) -> str:
+        """The file of a run by id, by unique beginning of an id, or by path. ``RunNotFoundError`` says what there is instead."""
+        if not isinstance(run, str) or os.sep in run or (run.endswith(_SUFFIX) and os.path.exists(run)):
+            return _existing(os.fspath(run), self.root)
+        stems = self._stems()
+        if run in stems:
+            return os.path.join(self.runs, run + _SUFFIX)
+        ids = [stem for stem in stems if not _SEGMENT.fullmatch(stem)]
+        matches = [run_id for run_id in ids if run and run_id.startswith(run)]
+        if len(matches) == 1:
+            return os.path.join(self.runs, matches[0] + _SUFFIX)
+        raise self._missing(run, ids, sorted(matches))
+
+    def segments(self, run_id: str) -> tuple[str, ...]:
+        """The files of a run's segments."""
+        found = ((stem, _SEGMENT.fullmatch(stem)) for stem in sorted(self._stems()))
+        return tuple(
+            os.path.join(self.runs, stem + _SUFFIX) for stem, match in found if match and match["run"] == run_id
+        )
+
+    def list(self) -> tuple[RunSummary, ...]:
+        """Every run, the newest first, by its first and last line."""
+        paths = (os.path.join(self.runs, stem + _SUFFIX) for stem in self._stems() if not _SEGMENT.fullmatch(stem))
+        return tuple(sorted(map(_summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
+
+    def _stems(self) -> set[str]:
+        try:
+            names = os.listdir(self.runs)
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        return {name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)}
+
+    def _missing(self, run: str, ids: Sequence[str], matches: Sequence[str]) -> RunNotFoundError:
+        if matches:
+            what, near = f"{len(matches)} runs begin with {run!r} in {self.root}", [*matches[:5]]
+        else:
+            from difflib import get_close_matches
+
+            what, near = f"there is no run {run!r} in {self.root}", get_close_matches(run, ids, 3)
+        if near:
+            next_action = "say which: " + ", ".join(near)
+        else:
+            next_action = (
+                "`tracekit list` shows the runs of a store; TRACEKIT_DIR names another" if ids else "the store is empty"
+            )
+        return RunNotFoundError(what, store=self.root, run=run, close=near, next_action=next_action)
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        run_id: str | None = None,
+        *,
+        segment: str | None = None,
+        durability: Durability = "effects",
+        encode_read: Callable[[Any], bytes] | None = None,
+    ) -> Journal:
+        """The journal of a new run, or of a new segment of one: 0600, locked, its directory on the device.
+
+        ``RunStateError`` if there is such a run already, ``LogWriteError`` if the store can't be written.
+        """
+        run_id = new_run_id() if run_id is None else run_id
+        path = self.path(run_id, segment)
+        try:
+            self._make(self.runs, durability != "none")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            raise RunStateError(
+                f"there is a run {_stem(run_id, segment)} in {self.root} already",
+                run_id=run_id,
+                next_action="choose another run id",
+            ) from None
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+        try:
+            lock(fd, path)
+            if durability != "none":
+                sync_directory(self.runs)
+        except OSError as error:
+            os.close(fd)
+            raise _unwritable(path, run_id, error) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
+        return Journal(fd, path, run_id, durability=durability, **more)
+
+    def reopen(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        durability: Durability = "effects",
+        encode_read: Callable[[Any], bytes] | None = None,
+        accept_lost_tail: bool = False,
+        limits: Limits = DEFAULT,
+    ) -> tuple[Journal, Verdict]:
+        """The journal of a run that is there, to go on where it ends, and the verdict on what was found.
+
+        A torn last line is cut off, a lost tail only if accepted (both stand in the verdict). ``RunStateError`` if it is being
+        written, ``TraceIntegrityError`` if it is broken.
+        """
+        path = self.find(run)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            lock(fd, path)
+            with Trace(path, limits) as trace:
+                verdict = self.judge(trace)
+                if verdict.state == "broken" and not (accept_lost_tail and verdict.lost_tail):
+                    raise _broken(path, verdict)
+                size = trace.end_of(verdict.count)
+                stamp = trace.entry(verdict.count)["ts_ns"] if verdict.count else 0
+            if size != verdict.size:
+                os.ftruncate(fd, size)
+                os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
+        run_id = verdict.run_id or os.path.basename(path)[: -len(_SUFFIX)]
+        journal = Journal(
+            fd,
+            path,
+            run_id,
+            durability=durability,
+            seq=verdict.count,
+            head=verdict.head.encode(),
+            size=size,
+            ts=stamp,
+            **more,
+        )
+        return journal, verdict
+
+    def sealed(
+        self,
+        run_id: str,
+        count: int,
+        head: str,
+        *,
+        segment: str | None = None,
+        durable: bool = True,
+        key: bytes | None = None,
+    ) -> None:
+        """Keep the head of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
+        key = seal_key() if key is None else key
+        path = os.path.join(self.heads, _stem(run_id, segment))
+        try:
+            self._make(self.heads, durable)
+            write_head(path, count, head, key=key, sync=durable)
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+
+    def _make(self, path: str, sync: bool) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(self.root)
+        os.makedirs(parent, exist_ok=True)
+        for made in (self.root, path):
+            try:
+                os.mkdir(made, 0o700)
+            except FileExistsError:
+                continue
+            if sync:
+                sync_directory(os.path.dirname(made))
+
+    # -- verifying -------------------------------------------------------------------------------------------------------
+
+    def verify(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        head: str | None = None,
+        key: bytes | None = None,
+        limits: Limits = DEFAULT,
+    ) -> Verdict:
+        """The verdict on a run with all its segments, its kept heads, and the ``head`` that the user kept.
+
+        ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
+        """
+        with Trace(self.find(run), limits) as trace:
+            verdict = self.judge(trace, key=key)
+            if head is not None:
+                verdict = check_head(verdict, head)
+            return verdict if verdict.state == "broken" else self._with_segments(trace, verdict, key)
+
+    def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        """The verdict on one file, its name and the head kept for it included."""
+        verdict = trace.status
+        directory, name = os.path.split(os.path.abspath(trace.path))
+        if os.path.basename(directory) != "runs":
+            return verdict
+        stem = name.removesuffix(_SUFFIX)
+        segment = _SEGMENT.fullmatch(stem)
+        expected = segment["run"] if segment else stem
+        if verdict.run_id not in (None, expected):
+            problem = f"the file of run {expected} holds run {verdict.run_id}"
+            return verdict._replace(
+                state="broken", problem=verdict.problem or problem, line=verdict.line or 1, lost_tail=False
+            )
+        head = os.path.join(os.path.dirname(directory), "heads", stem)
+        return check_kept(trace, verdict, head, seal_key() if key is None else key)
+
+    def check(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        """The verdict on a file that is not broken; else ``TraceIntegrityError``."""
+        trace.check()
+        verdict = self.judge(trace, key=key)
+        if verdict.state == "broken":
+            raise _broken(trace.path, verdict)
+        return verdict
+
+    def _with_segments(self, trace: Trace, verdict: Verdict, key: bytes | None) -> Verdict:
+        directory, run_id = os.path.dirname(os.path.abspath(trace.path)), verdict.run_id
+        told = {str(segment.get("segment")): segment for segment in verdict.segments}
+        if os.path.samefile(directory, self.runs) if os.path.isdir(self.runs) else False:
+            for path in self.segments(str(run_id)):
+                told.setdefault(path[-len(_SUFFIX) - 16 : -len(_SUFFIX)], {"unlisted": True})
+        judged = []
+        for name, said in sorted(told.items()):
+            state, problem = self._segment(trace, os.path.join(directory, f"{run_id}.{name}{_SUFFIX}"), name, said, key)
+            judged.append({"segment": name, **said, "state": state, "problem": problem})
+            if state == "broken" or (state == "unsealed" and verdict.state == "sealed"):
+                verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}")
+        return verdict._replace(segments=tuple(judged))
+
+    def _segment(
+        self, parent: Trace, path: str, name: str, said: dict[str, Any], key: bytes | None
+    ) -> tuple[Any, str | None]:
+        """State and problem of one segment, compared with what the run's last entry says of it."""
+        if not re.fullmatch("[0-9a-f]{16}", name):
+            return "broken", "its name is none"
+        try:
+            trace = Trace(path, parent.limits)
+        except RunNotFoundError:
+            return "broken", "its file is missing"
+        with trace:
+            verdict = self.judge(trace, key=key)
+            if verdict.state == "broken":
+                return "broken", verdict.problem
+            if verdict.run_id not in (None, parent.status.run_id):
+                return "broken", f"it belongs to run {verdict.run_id}"
+            count = said.get("count")
+            if type(count) is int and (verdict.count < count or trace.hash_of(count) != said.get("head")):
+                return "broken", f"it is not what the run's end says: {count} entries with head {said.get('head')}"
+            if verdict.count and not _linked(parent, trace.entry(1)):
+                return "broken", "it was started by another entry than the one it names"
+            return verdict.state, verdict.problem
+
+
+def _linked(parent: Trace, first: dict[str, Any]) -> bool:
+    """Whether the entry of the parent's file that a segment names is the one whose hash it carries."""
+    causes = first.get("cause")
+    for cause in causes if isinstance(causes, list) else ():
+        if isinstance(cause, dict) and "hash" in cause and not cause.get("segment") and type(cause.get("seq")) is int:
+            return bool(cause["seq"] > 0 and parent.hash_of(cause["seq"]) == cause["hash"])
+    return True
+
+
+def _stem(run_id: str, segment: str | None) -> str:
+    return run_id if segment is None else f"{run_id}.{segment}"
+
+
+def _existing(path: str, store: str) -> str:
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        regular = False
+    if not regular:
+        raise RunNotFoundError(
+            f"there is no trace {path}", store=store, run=path, next_action="`tracekit list` shows the runs of a store"
+        )
+    return path
+
+
+def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
+    return TraceIntegrityError(
+        f"{path} is broken: line {verdict.line} {verdict.problem}"
+        if verdict.line
+        else f"{path} is broken: {verdict.problem}",
+        path=path,
+        line=verdict.line,
+        problem=verdict.problem,
+        lost_tail=verdict.lost_tail,
+        next_action="accept the lost tail (`--accept-lost-tail`): nothing in it was an effect"
+        if verdict.lost_tail
+        else "don't trust this trace; take a copy that verifies (`tracekit verify`)",
+    )
+
+
+def _unwritable(path: str, run_id: str, error: OSError) -> LogWriteError:
+    return LogWriteError(
+        f"{path} can't be written: {error}",
+        run_id=run_id,
+        path=path,
+        next_action="free space, or name another store with TRACEKIT_DIR",
+    )
+
+
+def _summary(path: str) -> RunSummary:
+    run_id = os.path.basename(path)[: -len(_SUFFIX)]
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first, last = _parsed(_first_line(file)), _parsed(_last_line(file, size))
+    except OSError:
+        size, first, last = 0, {}, {}
+    end = last.get("type") if last.get("type") in ENDS else None
+    return RunSummary(
+        run_id,
+        path,
+        first.get("name"),
+        _whole_number(first.get("ts_ns")) or 0,
+        _whole_number(last.get("ts_ns")) if end else None,
+        end,
+        _whole_number(last.get("seq")),
+        size,
+    )
+
+
+def _first_line(file: Any) -> bytes:
+    line: bytes = file.readline(_MOST)
+    return line if line.endswith(b"\n") else b""
+
+
+def _last_line(file: Any, size: int) -> bytes:
+    """The last whole line; empty where it is too long for a summary."""
+    edge = _EDGE
+    while True:
+        file.seek(max(0, size - edge))
+        tail: bytes = file.read(edge)
+        end = tail.rfind(b"\n")
+        start = tail.rfind(b"\n", 0, max(end, 0)) + 1
+        if end >= 0 and (start > 0 or edge >= size):
+            return tail[start : end + 1]
+        if edge >= min(size, _MOST):
+            return b""
+        edge *= 8
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        data = {} if too_deep(line, DEFAULT.depth) else orjson.loads(line or b"{}")
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _whole_number(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,70 @@
+"""The real clock, randomness and file calls: what tracekit itself uses, whatever is patched around it.
+
+Each clock and each random source is a :class:`functools.partial` around the C function. While a session is active, the
+capture layer exchanges that C function for everybody, so it re-points these to genuine copies first (:func:`repoint`);
+references taken with ``from tracekit._reality import time_ns`` follow. It also keeps them out of reach of libraries that
+replace every module attribute that *is* ``time.time``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time as _time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+__all__ = [
+    "fdatasync",
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "repoint",
+    "sleep",
+    "time",
+    "time_ns",
+    "unfaked",
+    "urandom",
+]
+
+
+def unfaked(module: object, name: str) -> Any:
+    """``module.name`` as the interpreter made it, though freezegun may be active: it keeps the originals as ``real_*``."""
+    found = getattr(module, name)
+    if getattr(found, "__module__", None) == "freezegun.api":
+        return getattr(sys.modules["freezegun.api"], f"real_{name}", found)
+    return found
+
+
+def _real(name: str) -> partial[Any]:
+    return partial(unfaked(_time, name))
+
+
+#: Seconds since the epoch, as ``float``.
+time: Final[Callable[[], float]] = _real("time")
+#: Nanoseconds since the epoch.
+time_ns: Final[Callable[[], int]] = _real("time_ns")
+#: Seconds of a clock that never goes back.
+monotonic: Final[Callable[[], float]] = _real("monotonic")
+#: Nanoseconds of a clock that never goes back.
+monotonic_ns: Final[Callable[[], int]] = _real("monotonic_ns")
+#: Seconds of the finest clock, for durations.
+perf_counter: Final[Callable[[], float]] = _real("perf_counter")
+#: Nanoseconds of the finest clock, for durations.
+perf_counter_ns: Final[Callable[[], int]] = _real("perf_counter_ns")
+#: Waits the given seconds for real.
+sleep: Final[Callable[[float], None]] = _real("sleep")
+#: That many bytes from the operating system.
+urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
+#: Brings a file's content to the device; macOS has no ``fdatasync``.
+fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+
+
+def repoint(name: str, genuine: Callable[..., Any]) -> None:
+    """Let ``name`` of this module, and every reference to it, call ``genuine`` from now on."""
+    source = globals()[name]
+    assert isinstance(source, partial)
+    # In place: a new partial would not reach those who imported the old one.
+    source.__setstate__((genuine, (), None, None))  # type: ignore[attr-defined]
