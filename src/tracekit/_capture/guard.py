@@ -151,6 +151,8 @@ def check(attempt: Attempt | None) -> None:
     caller = find()
     if caller.passes(attempt.kind):
         return
+    if attempt.sock is not None and caller.leaks:
+        attempt.sock.close()
     error = _error(attempt, caller)
     for guard in guards:
         if guard.failed is not None:

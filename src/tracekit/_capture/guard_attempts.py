@@ -1,4 +1,4 @@
-"""What a process can do to the live world, as the interpreter reports it: an audit event is an :class:`Attempt` or none.
+"""What a process can do to the live world, as the interpreter reports it: one :class:`Attempt` or none an event.
 
 Audit events are the seam, since C code raises them too: a connection made by a module that imported ``socket.socket``
 long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
@@ -21,12 +21,13 @@ Kind = Literal["connect", "lookup", "listen", "send", "process", "file"]
 class Attempt:
     """One operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
 
-    __slots__ = ("kind", "operation", "target")
+    __slots__ = ("kind", "operation", "sock", "target")
 
-    def __init__(self, kind: Kind, operation: str, target: object) -> None:
+    def __init__(self, kind: Kind, operation: str, target: object, sock: Any = None) -> None:
         self.kind: Final = kind
         self.operation: Final = operation
         self.target: Final = target
+        self.sock: Final = sock
 
     @property
     def text(self) -> str:
@@ -65,7 +66,7 @@ def _to(kind: Kind, operation: str) -> Callable[[tuple[Any, ...]], Attempt | Non
             address = peer(sock)
         if address is None or (sock.family == _UNIX and not address):
             return None
-        return Attempt(kind, operation, address)
+        return Attempt(kind, operation, address, sock)
 
     return describe
 

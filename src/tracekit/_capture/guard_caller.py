@@ -19,6 +19,7 @@ _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpd
 #: Modules that ask the host what it is by running a fixed command (``uname -p``, ``file``, ``ldconfig``).
 _PROBES: Final = frozenset({"platform", "uuid", "ctypes.util", "distro.distro"})
 _PAIRS: Final = frozenset({"socketpair", "_fallback_socketpair"})
+_MAKERS: Final = frozenset({"create_connection", "create_server"})
 _CLOSING: Final = frozenset({"_do_shutdown", "unwrap"})
 
 
@@ -57,12 +58,17 @@ class Caller:
             self.location = f"{file}:{frame.f_lineno}"
 
     def passes(self, kind: Kind) -> bool:
-        """Whether this call is not the program's: a debugger's, a probe of the host, tracekit's files, a socket pair."""
+        """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
         if kind == "process":
             return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES or self._tracker
         if kind == "file":
             return self._nearest.partition(".")[0] == "tracekit"
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the socket is a helper's that closes it after an ``OSError`` only: nobody else can."""
+        return any(module == "socket" and name in _MAKERS for module, name in self._standard)
 
     @property
     def _tracker(self) -> bool:

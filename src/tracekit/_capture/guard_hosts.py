@@ -9,7 +9,7 @@ __all__ = ["Hosts", "numeric"]
 
 
 class Hosts:
-    """``allow_hosts`` entries: ``"db.test"``, ``"db.test:5432"``, ``"127.0.0.1"``, ``"[::1]:80"``, or the path of a socket.
+    """``allow_hosts``: ``"db.test"``, ``"db.test:5432"``, ``"127.0.0.1"``, ``"[::1]:80"``, or the path of a socket.
 
     An entry without a port stands for every port. Looking up a named host is allowed, and so are the addresses that the
     look-up gave, on the entry's ports.

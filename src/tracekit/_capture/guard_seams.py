@@ -53,7 +53,7 @@ _waiting_for_uvloop = False
 
 
 def use(check: Check, note: Note, *, live: bool, files: bool) -> None:
-    """Have the seams for live operations and for files in place, or not. ``check`` refuses, ``note`` learns of names."""
+    """Have the seams for live operations and for files in place, or not. ``note`` learns what look-ups gave."""
     if live and not _live:
         _live.extend(_Seam(*seam) for seam in _live_seams(check, note))
         _await_uvloop(check, note)
