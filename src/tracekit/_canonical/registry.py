@@ -1,0 +1,113 @@
+"""What is known about types: registered codecs, names, and classes found without importing anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import MemberDescriptorType, ModuleType
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Codec", "codecs_by_tag", "codecs_by_type", "is_heap", "loaded_class", "name_of", "register", "set_state", "state_of"]
+
+_HEAP_TYPE: Final = 1 << 9
+_type_dict: Final = type.__dict__["__dict__"].__get__
+_type_flags: Final = type.__dict__["__flags__"].__get__
+
+
+class Codec(NamedTuple):
+    """A pair of functions for one type: ``encode`` to a simpler value, ``decode`` back from it."""
+
+    tag: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+codecs_by_type: Final[dict[type, Codec]] = {}
+codecs_by_tag: Final[dict[str, Codec]] = {}
+
+
+def register(type: type, tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    """Teach the codec ``type``: ``encode(value)`` gives any value that can be encoded, ``decode`` takes it back.
+
+    ``tag`` is what stands in the trace; it contains a colon or a dot (``"acme.Money"``), so that it never meets a built-in one.
+    """
+    if not {":", "."} & set(tag):
+        raise ValueError(f"the tag {tag!r} needs a colon or a dot, such as 'acme.Money': plain words are built in")
+    known = codecs_by_tag.get(tag)
+    if known is not None and codecs_by_type.get(type) is not known:
+        raise ValueError(f"the tag {tag!r} belongs to another type already")
+    codec = Codec(tag, encode, decode)
+    codecs_by_type[type] = codecs_by_tag[tag] = codec
+
+
+def name_of(cls: type) -> str:
+    """``module:qualname``, whatever the class says of itself."""
+    module, qualname = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
+    text = f"{module if isinstance(module, str) else '?'}:{qualname if isinstance(qualname, str) else '?'}"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def is_heap(cls: type) -> bool:
+    """Whether a class was made by a ``class`` statement or the like, not by C code."""
+    return bool(_type_flags(cls) & _HEAP_TYPE)
+
+
+def loaded_class(name: str) -> type | None:
+    """The class of this name in a module that is loaded already: plain attributes only, no import, no ``__getattr__``."""
+    module_name, _, qualname = name.partition(":")
+    parts = qualname.split(".")
+    found: object = sys.modules.get(module_name)
+    if found is None or len(parts) > 20 or any(part.startswith("__") for part in parts):
+        return None
+    for part in parts:
+        found = _attributes(found).get(part)
+        if not issubclass(type(found), type):
+            return None
+    return found  # type: ignore[return-value]
+
+
+def _attributes(holder: object) -> Any:
+    if issubclass(type(holder), ModuleType):
+        return object.__getattribute__(holder, "__dict__")
+    return _type_dict(holder) if issubclass(type(holder), type) else {}
+
+
+def _slots(cls: type) -> Iterator[tuple[str, Any]]:
+    for base in cls.__mro__:
+        if is_heap(base):
+            for name, item in _type_dict(base).items():
+                if type(item) is MemberDescriptorType:
+                    yield name, item
+
+
+def state_of(value: object) -> dict[str, Any]:
+    """The instance attributes, ``__dict__`` and slots, read without running code of the class."""
+    state = {}
+    for name, slot in _slots(type(value)):
+        try:
+            state[name] = slot.__get__(value)
+        except AttributeError:  # never set
+            continue
+    try:
+        state.update(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        pass
+    return state
+
+
+def set_state(value: object, state: dict[str, Any]) -> None:
+    """Set instance attributes without running code of the class; a name that has no place raises ``ValueError``."""
+    slots = dict(_slots(type(value)))
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = None
+    for name, item in state.items():
+        if type(name) is not str or (name.startswith("__") and name.endswith("__")):
+            raise ValueError(f"{name!r} is no attribute to set")
+        if name in slots:
+            slots[name].__set__(value, item)
+        elif own is not None:
+            own[name] = item
+        else:
+            raise ValueError(f"{name_of(type(value))} has no attribute {name!r}")
