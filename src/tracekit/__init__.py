@@ -1,0 +1,119 @@
+"""tracekit: record what an LLM agent does, and replay the same code against the record.
+
+::
+
+    import tracekit
+    from tracekit import record, replay, traced_tool
+
+    tracekit.instrument()
+
+    @traced_tool(side_effect="irreversible")
+    def send_invoice(customer_id: str, amount: int) -> str: ...
+
+    with record("billing") as run:
+        agent("Bill ACME for October")
+
+    with replay(run.id):
+        agent("Bill ACME for October")     # no network, no side effect, same clock, same dice
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from ._capture.decorators import effect as effect
+    from ._capture.decorators import traced as traced
+    from ._capture.decorators import traced_model as traced_model
+    from ._capture.decorators import traced_tool as traced_tool
+    from ._capture.instrumentation import instrument as instrument
+    from ._capture.instrumentation import uninstrument as uninstrument
+    from ._capture.notes import agent as agent
+    from ._capture.notes import breaker as breaker
+    from ._capture.notes import data as data
+    from ._capture.notes import decision as decision
+    from ._capture.notes import detection as detection
+    from ._capture.notes import policy_check as policy_check
+    from ._capture.notes import state_transition as state_transition
+    from ._engine.report import Report as Report
+    from ._journal.schema import SCHEMA_URI as SCHEMA_URI
+    from ._session import Run as Run
+    from ._session import current_run as current_run
+    from ._session import record as record
+    from ._session import replay as replay
+    from .errors import BudgetExceededError as BudgetExceededError
+    from .errors import ContractViolationError as ContractViolationError
+    from .errors import DivergenceError as DivergenceError
+    from .errors import LiveCallBlockedError as LiveCallBlockedError
+    from .errors import LogWriteError as LogWriteError
+    from .errors import NotReplayableError as NotReplayableError
+    from .errors import RecordedError as RecordedError
+    from .errors import ReplayError as ReplayError
+    from .errors import RunEndedError as RunEndedError
+    from .errors import RunNotFoundError as RunNotFoundError
+    from .errors import RunStateError as RunStateError
+    from .errors import TraceError as TraceError
+    from .errors import TraceExhaustedError as TraceExhaustedError
+    from .errors import TraceIntegrityError as TraceIntegrityError
+    from .errors import TracekitError as TracekitError
+    from .errors import TraceVersionError as TraceVersionError
+    from .errors import UnconsumedStepsError as UnconsumedStepsError
+
+#: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
+_HOMES: Final = {
+    "SCHEMA_URI": "_journal.schema",
+    "Report": "_engine.report",
+    "Run": "_session",
+    "agent": "_capture.notes",
+    "breaker": "_capture.notes",
+    "current_run": "_session",
+    "data": "_capture.notes",
+    "decision": "_capture.notes",
+    "detection": "_capture.notes",
+    "effect": "_capture.decorators",
+    "instrument": "_capture.instrumentation",
+    "policy_check": "_capture.notes",
+    "record": "_session",
+    "replay": "_session",
+    "state_transition": "_capture.notes",
+    "traced": "_capture.decorators",
+    "traced_model": "_capture.decorators",
+    "traced_tool": "_capture.decorators",
+    "uninstrument": "_capture.instrumentation",
+    "BudgetExceededError": "errors",
+    "ContractViolationError": "errors",
+    "DivergenceError": "errors",
+    "LiveCallBlockedError": "errors",
+    "LogWriteError": "errors",
+    "NotReplayableError": "errors",
+    "RecordedError": "errors",
+    "ReplayError": "errors",
+    "RunEndedError": "errors",
+    "RunNotFoundError": "errors",
+    "RunStateError": "errors",
+    "TraceError": "errors",
+    "TraceExhaustedError": "errors",
+    "TraceIntegrityError": "errors",
+    "TraceVersionError": "errors",
+    "TracekitError": "errors",
+    "UnconsumedStepsError": "errors",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the tests compare it with the names above
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -1,0 +1,45 @@
+"""Standard input as steps of a run, where a whole program is recorded or replayed."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .._engine.step import Spec
+from .wrapper import Captured, wrap
+
+__all__ = ["capture"]
+
+
+def capture() -> None:
+    """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
+    builtins.input = _step("input", builtins.input)
+    sys.stdin = _Stdin(sys.stdin)  # type: ignore[assignment]
+
+
+def _step(name: str, function: Any) -> Any:
+    return wrap(Captured(function, Spec("tool", name, side_effect="read_only")), function)
+
+
+class _Stdin:
+    """Standard input whose reads are steps; everything else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        for name in ("read", "readline", "readlines"):
+            setattr(self, name, _step(f"stdin.{name}", getattr(stream, name)))
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.readline():  # type: ignore[attr-defined]
+            yield line
+
+    def __next__(self) -> str:
+        line: str = self.readline()  # type: ignore[attr-defined]
+        if not line:
+            raise StopIteration
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,47 @@
+"""Which files are the user's own, for messages: neither the standard library, nor installed, nor tracekit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import FrameType
+from typing import Final
+
+__all__ = ["caller", "is_user_code", "stop_in_caller"]
+
+_HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+@lru_cache(maxsize=4096)
+def is_user_code(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    path = os.path.abspath(filename)
+    if path.startswith(_HERE) or "/site-packages/" in path or "/dist-packages/" in path:
+        return False
+    if f"{os.sep}tracekit_" in path and f"{os.sep}integrations{os.sep}" in path:
+        return False
+    return not path.startswith(_STDLIB) and not path.startswith(sys.prefix + os.sep + "lib")
+
+
+def caller() -> str | None:
+    """``file:line`` of the innermost frame of the user's code, or ``None``."""
+    frame = _frame()
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def stop_in_caller() -> None:
+    """Open the debugger in the innermost frame of the user's code."""
+    import pdb
+
+    pdb.Pdb().set_trace(_frame())
+
+
+def _frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,248 @@
+"""The one door that every captured step passes.
+
+A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a :class:`Call`, asks :func:`here` for
+the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
+outcome told (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
+Capture points know nothing of replay, sessions know nothing of SDKs.
+"""
+
+from __future__ import annotations
+
+from asyncio import current_task
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+
+from .lanes import Lane, collisions, started
+from .scope import Scope, current
+
+if TYPE_CHECKING:
+    from ..errors import ReplayError
+    from .step import Spec
+
+__all__ = ["Call", "Family", "Outcome", "Session", "Step", "Timer", "here", "owner"]
+
+T = TypeVar("T")
+
+#: A kind of step; the entry types of a family are in ``_journal.entry``.
+Family = Literal["tool", "llm", "http", "span"]
+
+
+class Call:
+    """What a capture point says of a step before it happens.
+
+    ``input`` holds Python values (the session encodes and redacts them). ``signature`` is what replay compares beside name
+    and input (model, decoding parameters, tool version …); ``info`` is recorded in ``meta`` too but not compared.
+    ``returns`` is the type that a recorded output is rebuilt as, where one is declared. ``lists`` asks for the list elements
+    of the input to be interned one by one (conversations). ``key``, where given, is a value to be fingerprinted instead
+    of ``input`` (a multipart body without its boundary).
+    """
+
+    __slots__ = ("family", "info", "input", "key", "lists", "name", "returns", "side_effect", "signature")
+
+    def __init__(
+        self,
+        family: Family,
+        name: str,
+        input: object,
+        *,
+        side_effect: str | None = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        returns: Any = None,
+        lists: bool = False,
+        key: object = None,
+    ) -> None:
+        self.family: Final = family
+        self.name: Final = name
+        self.input: Final = input
+        self.side_effect: Final = side_effect
+        self.signature: Final = signature
+        self.info: Final = info
+        self.returns: Final = returns
+        self.lists: Final = lists
+        self.key: Final = key
+
+
+class Outcome:
+    """A recorded outcome: ``output`` (decoded), or ``error`` (the exception to raise), and the entry's ``meta``.
+
+    ``entry`` is the raw entry as a dictionary, ``abandoned`` true where the caller left a stream before its end.
+    """
+
+    __slots__ = ("abandoned", "entry", "error", "meta", "output")
+
+    def __init__(
+        self, output: Any, error: BaseException | None, meta: Mapping[str, Any], entry: Mapping[str, Any]
+    ) -> None:
+        self.output: Final = output
+        self.error: Final = error
+        self.meta: Final = meta
+        self.entry: Final = entry
+        self.abandoned: Final = bool(meta.get("abandoned"))
+
+
+class Step(Protocol):
+    """An open step. ``live`` says who answers: the capture point's own call, or the log."""
+
+    @property
+    def live(self) -> bool: ...
+    @property
+    def seq(self) -> int: ...
+
+    # -- live: the capture point makes the call and tells what came of it ------------------------------------------------
+    def body(self) -> Scope:
+        """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
+        ...
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        """One piece of a stream; it is on the log when this returns, before the caller gets it."""
+        ...
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …)."""
+        ...
+
+    def failed(
+        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
+    ) -> None:
+        """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
+        ...
+
+    # -- not live: the log answers ---------------------------------------------------------------------------------------
+    def answer(self) -> Outcome:
+        """The recorded outcome, when its turn has come. Blocks the calling thread until then."""
+        ...
+
+    async def answer_async(self) -> Outcome: ...
+
+    def next_chunk(self) -> Outcome | None:
+        """The next recorded chunk when its turn has come, or ``None`` where the recording has no more of them."""
+        ...
+
+    async def next_chunk_async(self) -> Outcome | None: ...
+
+
+class Timer(Protocol):
+    """A sleep or deadline that the run's own code armed.
+
+    Recording (``live``): the capture point waits for real, and calls ``fired()`` when (and only if) the time ran out, before
+    the program goes on. Replaying: ``wait``/``wait_async`` return when its recorded place in the log has come, and never
+    return if it did not fire in the recording; ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread);
+    ``cancel`` takes it back.
+    """
+
+    @property
+    def live(self) -> bool: ...
+    def fired(self) -> None: ...
+    def wait(self) -> None: ...
+    async def wait_async(self) -> None: ...
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None: ...
+    def cancel(self) -> None: ...
+
+
+class Session(Protocol):
+    """What a scope points to: a recording, or a replay."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def recording(self) -> bool: ...
+
+    def open(self, scope: Scope, call: Call) -> Step:
+        """Begin a step: its intention is on the log, or matched with the recorded one (else ``DivergenceError``)."""
+        ...
+
+    def begin(
+        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+    ) -> Step:
+        """The same with what does not change from call to call worked out before."""
+        ...
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        """Say who ``agent`` is, or compare it with what the recording says."""
+        ...
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        """Make ``error`` the failure of a replay; returns what to raise. A recording has no use for it."""
+        ...
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        """A one-entry step (``decision``, ``data`` …): recorded, or compared whole with the recorded one. Returns its seq."""
+        ...
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        """A read of a clock: ``real()`` recorded, or what was recorded. ``function`` as in ``"time.time"``."""
+        ...
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
+        ...
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
+        """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
+        ...
+
+
+#: Called with family and name for a step outside every run, where a whole process is under replay; ``None`` otherwise.
+outside: Callable[[str, str], None] | None = None
+
+
+def owner() -> int:
+    """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
+    loop = _get_running_loop()
+    if loop is not None:
+        task = current_task(loop)
+        if task is not None:
+            return id(task)
+    return get_ident()
+
+
+#: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.concurrency``.
+owned: Final[dict[int, Lane]] = {}
+
+
+def here() -> Scope | None:
+    """The scope of the running code, its lane checked against who runs it.
+
+    A step that arrives in a lane from another task or thread than the lane's own (done callbacks, ``call_soon``, signal
+    handlers, contexts that are shared) gets a callback lane of its own.
+    """
+    scope = current.get()
+    if scope is None:
+        return None
+    lane, me = scope.lane, owner()
+    if lane.owner == me:
+        return scope
+    if lane.owner == 0:
+        lane.owner = me
+        return scope
+    return scope.in_lane(_lane_of(me, lane, scope))
+
+
+def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
+    known = owned.get(me)
+    if known is not None and known.root is lane.root:
+        return known
+    callbacks = lane.callbacks
+    if callbacks is None:
+        callbacks = lane.callbacks = {}
+    callback = callbacks.get(me)
+    if callback is None:
+        callback = started(lane, "callback", scope.live)
+        callback.owner = me
+        callbacks[me] = callback
+        if len(callbacks) > 1:
+            collisions.append(lane)
+    return callback

@@ -1,0 +1,146 @@
+"""The index of a recorded run: who answers whom, in which lane, inside what.
+
+One pass over the file, a few dozen bytes an entry; the entries themselves stay on disk until they are asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from .._journal.entry import READS, SINGLES, family_of
+
+__all__ = ["EVENT", "INTENTION", "OTHER", "READ", "SINGLE", "Index", "LaneKey"]
+
+#: What an entry is to a replay.
+OTHER: Final = 0
+INTENTION: Final = 1
+EVENT: Final = 2
+SINGLE: Final = 3
+READ: Final = 4
+
+
+class LaneKey(NamedTuple):
+    """A lane's identity: the parent lane's number, the name, the how-manieth of that name, the live step it is under."""
+
+    parent: int
+    name: str
+    n: int
+    under: int
+
+
+class Index:
+    """Built from all entries in order; every array is addressed by ``seq``.
+
+    ``role`` says what an entry is; ``answer`` leads from an intention to its outcome (0 where there is none) and from a chunk
+    or outcome to its intention; ``next_chunk`` from an intention to its first chunk and on; ``lane`` to the lane.
+    ``intentions`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    """
+
+    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        self.role: Final = bytearray(1)
+        self.lane: Final = array("I", [0])
+        self.answer: Final = array("I", [0])
+        self.next_chunk: Final = array("I", [0])
+        self.intentions: Final[dict[tuple[int, str], array[int]]] = {}
+        self.items: Final[dict[int, array[int]]] = {}
+        self.timers: Final[dict[tuple[int, int], int]] = {}
+        self.lanes: Final[dict[LaneKey, int]] = {}
+        self.identities: Final[dict[str, int]] = {}
+        self.events: Final = array("I")
+        self.abandoned: Final[set[int]] = set()
+        #: Intentions that a resumed run made again.
+        self.repeated: Final[set[int]] = set()
+        self._first_child: Final = array("I", [0])
+        self._next_sibling: Final = array("I", [0])
+        self._last_chunk: dict[int, int] = {}
+        for entry in entries:
+            self._add(entry)
+        del self._last_chunk
+
+    def __len__(self) -> int:
+        return len(self.role) - 1
+
+    # -- building --------------------------------------------------------------------------------------------------------
+
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
+        self.lane.append(lane)
+        self.answer.append(0)
+        self.next_chunk.append(0)
+        self._first_child.append(0)
+        parent = entry.get("parent", 0)
+        self._next_sibling.append(self._first_child[parent] if parent else 0)
+        if parent:
+            self._first_child[parent] = seq
+        self.role.append(self._role(seq, kind, lane, entry))
+        if self.role[seq] != OTHER:
+            self._append(self.items, lane, seq)
+
+    def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
+        family = family_of(kind)
+        if family is not None:
+            return self._step(seq, lane, family[0], family[1], entry)
+        if kind in SINGLES:
+            self._append(self.intentions, (lane, kind), seq)
+            return SINGLE
+        if kind == "lane":
+            about = entry["input"]
+            self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
+            return OTHER
+        if kind == "identity":
+            self.identities.setdefault(entry["agent_id"], seq)
+            return OTHER
+        if kind in READS:
+            if "values" in entry:
+                return READ
+            self.timers[lane, entry["input"]["n"]] = seq
+            self.events.append(seq)
+            return EVENT
+        return OTHER
+
+    def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
+        if role == "intention":
+            self._append(self.intentions, (lane, family), seq)
+            return INTENTION
+        step = entry["step"]
+        if role == "chunk":
+            self.next_chunk[self._last_chunk.get(step, step)] = seq
+            self._last_chunk[step] = seq
+        else:
+            self.answer[step] = seq
+            self._last_chunk.pop(step, None)
+            if role == "skipped":
+                self.repeated.add(step)
+                return OTHER
+            meta = entry.get("meta")
+            if meta and meta.get("abandoned"):
+                # Nobody waits for it: the caller had left. It is no event of the simulation.
+                self.abandoned.add(seq)
+                self.answer[seq] = step
+                return EVENT
+        self.answer[seq] = step
+        self.events.append(seq)
+        return EVENT
+
+    @staticmethod
+    def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:
+        found = lists.get(key)
+        if found is None:
+            found = lists[key] = array("I")
+        found.append(seq)
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def inside(self, step: int) -> Iterator[int]:
+        """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
+        stack = [step]
+        while stack:
+            child = self._first_child[stack.pop()]
+            while child:
+                if self.answer[child] != step or self.role[child] != EVENT:
+                    yield child
+                    if self._first_child[child]:
+                        stack.append(child)
+                child = self._next_sibling[child]

@@ -1,0 +1,70 @@
+"""Lanes: the logical lines of execution of a run.
+
+A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first
+step. Its identity is its path: which name, the how-manieth of that name that the parent lane started, under which live
+step. Neither scheduling nor what a library starts beside it changes that path.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+__all__ = ["NOBODY", "Lane", "collisions", "started"]
+
+#: The ``owner`` of a lane whose task, thread or call has ended: an ident that is given again misleads nobody.
+NOBODY: Final = -1
+
+_numbering = threading.Lock()
+
+#: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
+collisions: Final[list[Lane]] = []
+
+
+class Lane:
+    """One logical line of execution.
+
+    ``id`` is its number in this file, ``-1`` until its first step. ``owner`` is whoever runs it: a thread's ident, or the
+    task object's ``id()``; a step that arrives from someone else opens a callback lane of its own.
+    ``under`` is the ``seq`` of the live step inside which it was started, or 0.
+    """
+
+    __slots__ = ("_counts", "callbacks", "id", "n", "name", "owner", "parent", "root", "state", "under")
+
+    def __init__(self, name: str, n: int, parent: Lane | None, under: int = 0, *, id: int = -1, owner: int = 0) -> None:
+        self.name: Final = name
+        self.n: Final = n
+        self.parent: Final = parent
+        self.under: Final = under
+        #: The run's own line.
+        self.root: Final[Lane] = self if parent is None else parent.root
+        #: The lanes of those who arrived in this one from elsewhere, by owner.
+        self.callbacks: dict[int, Lane] | None = None
+        self.id = id
+        self.owner = owner
+        #: The session's own record of this lane (a replay keeps its cursors here).
+        self.state: object = None
+        self._counts: dict[tuple[int, str], int] = {}
+
+    def count(self, name: str, under: int) -> int:
+        """The number of the child that is being started now, from 1."""
+        with _numbering:
+            n = self._counts.get((under, name), 0) + 1
+            self._counts[under, name] = n
+        return n
+
+    @property
+    def path(self) -> str:
+        """``""`` for the run's own line, else the names and numbers from there down, for messages and segment names."""
+        if self.parent is None:
+            return ""
+        under = f"@{self.under}" if self.under else ""
+        return f"{self.parent.path}/{self.name}#{self.n}{under}"
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.id} {self.path or '/'}>"
+
+
+def started(parent: Lane, name: str, under: int = 0) -> Lane:
+    """A new lane, started by ``parent``, counted now, with no owner and no number yet."""
+    return Lane(name, parent.count(name, under), parent, under)

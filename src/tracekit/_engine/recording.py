@@ -1,0 +1,430 @@
+"""The session that records: an intention before the live call, its outcome before the caller gets it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from .._canonical import dumps_in_order, exception_to_json, to_json
+from .._journal.writer import Journal
+from ..errors import LogWriteError, ReplayError, RunEndedError
+from .gate import Call, Outcome, here
+from .lanes import Lane
+from .redaction import Redactor
+from .scope import Scope
+from .step import Spec
+from .values import Encoded, Encoder
+
+__all__ = ["Recording"]
+
+T = TypeVar("T")
+
+#: ``seq`` of ``run.started``: the parent of whatever has no other.
+ROOT: Final = 1
+
+
+class Recording:
+    """One run being recorded into ``journal``.
+
+    ``warn`` receives a sentence for each thing that the run must say at its end (no silent gaps).
+    """
+
+    recording: Final = True
+
+    def __init__(self, journal: Journal, redactor: Redactor) -> None:
+        self.journal: Final = journal
+        self.redactor: Final = redactor
+        self.run_id: Final = journal.run_id
+        self.encoder: Final = Encoder(redactor, self._write_blob)
+        self.warnings: list[str] = []
+        self.ended = False
+        #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
+        self.discarded = False
+        self.steps = 0
+        self.open_steps = 0
+        self._lanes = 1
+        self._identities: set[str] = set()
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def open(self, scope: Scope, call: Call) -> RecordedStep:
+        return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
+
+    def begin(
+        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+    ) -> RecordedStep:
+        """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        if self.ended:
+            return self._late(scope, spec)
+        lane = scope.lane
+        data = self.encoder.plain(input) if key is None and not spec.lists else None
+        if data is not None and info is None and scope.agent is None:
+            tail = spec.prefix + data + spec.suffix
+        else:
+            tail = self._intention(scope, spec, input, info, key)
+        try:
+            if lane.id < 0:
+                self._enroll(lane)
+            seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+        except LogWriteError:
+            if spec.effect:
+                raise
+            return self._unlogged(scope, spec)
+        self.steps += 1
+        return RecordedStep(self, scope, spec, seq)
+
+    def _intention(
+        self, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, key: object
+    ) -> bytes:
+        encoded = self.encoder.encode(input, lists=spec.lists)
+        tail = self._agent(scope) + spec.prefix + encoded.data
+        if key is not None:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, self.encoder.encode(key)).encode()
+        elif not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, encoded).encode()
+        about = dict(info or {})
+        self._mark(about, encoded)
+        if not about:
+            return tail + spec.suffix
+        return tail + self.meta({**spec.meta, "info": about})
+
+    def outcome(
+        self, step: RecordedStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
+    ) -> None:
+        tail = b',"step":%d%b' % (step.seq, fields)
+        if meta:
+            tail += self.meta(meta)
+        scope = step.scope
+        if scope.agent is not None:
+            tail = self._agent(scope) + tail
+        self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
+
+    def value(self, key: bytes, value: object, meta: dict[str, Any], *, spec: Spec) -> bytes:
+        """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
+        data = self.encoder.plain(value) if not spec.lists else None
+        if data is None:
+            encoded = self.encoder.encode(value, lists=spec.lists)
+            self._mark(meta, encoded)
+            if encoded.redacted:
+                self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
+            data = encoded.data
+        return b',"%b":%b' % (key, data)
+
+    def error(self, error: BaseException, meta: dict[str, Any]) -> bytes:
+        notes: list[str] = []
+        tree, redacted = self.redactor.redact(exception_to_json(error, notes))
+        if notes:
+            meta["notes"] = notes
+        if redacted:
+            meta["redacted"] = redacted
+        return b',"error":%b' % dumps_in_order(tree)
+
+    def meta(self, meta: Mapping[str, Any]) -> bytes:
+        """``,"meta":{…}``, redacted, or nothing."""
+        if not meta:
+            return b""
+        tree = to_json(dict(meta))
+        data = dumps_in_order(tree)
+        if self.redactor.suspicious(data):
+            data = dumps_in_order(self.redactor.redact(tree)[0])
+        return b',"meta":%b' % data
+
+    def _mark(self, meta: dict[str, Any], encoded: Encoded) -> None:
+        if encoded.notes:
+            meta["notes"] = encoded.notes
+            for note in encoded.notes:
+                self.warn(note)
+        if encoded.redacted:
+            meta["redacted"] = encoded.redacted
+
+    def _agent(self, scope: Scope) -> bytes:
+        return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
+
+    # -- one-entry steps, clock and dice ---------------------------------------------------------------------------------
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        meta: dict[str, Any] = dict(signature or {})
+        about = dict(info or {})
+        encoded = self.encoder.encode(input)
+        answer = self.encoder.encode(output)
+        self._mark(about, encoded)
+        self._mark(about, answer)
+        if about:
+            meta["info"] = about
+        tail = self._agent(scope) + b',"name":%b,"input":%b,"output":%b' % (
+            orjson.dumps(name), encoded.data, answer.data,
+        )  # fmt: skip
+        if not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(name, encoded).encode()
+        self.steps += 1
+        return self.append(scope, type, tail + self.meta(meta))
+
+    def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
+        """One entry in the scope's lane."""
+        if self.ended:
+            self._late_warning(kind)
+            return 0
+        if scope.lane.id < 0:
+            self._enroll(scope.lane)
+        return self.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = real()
+        self._read("clock", scope, function, value)
+        return value
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = real()
+        self._read("random", scope, function, value)
+        return value
+
+    def _read(self, kind: str, scope: Scope, function: str, value: object) -> None:
+        if self.ended:
+            return
+        lane = scope.lane
+        if lane.id < 0:
+            self._enroll(lane)
+        self.journal.read(kind, lane.id, scope.parent, function, value)
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
+        return RecordedTimer(self, scope, function, scope.lane.count("timer", scope.live))
+
+    # -- lanes and blobs -------------------------------------------------------------------------------------------------
+
+    def _enroll(self, lane: Lane) -> None:
+        """Give a lane its number and its entry; its ancestors first."""
+        parent = lane.parent
+        assert parent is not None
+        if parent.id < 0:
+            self._enroll(parent)
+        with self.journal.held():
+            if lane.id >= 0:
+                return
+            number = self._lanes
+            self._lanes += 1
+            about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
+            if lane.under:
+                about["under"] = lane.under
+            self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+            lane.id = number
+
+    def _write_blob(self, data: bytes) -> int:
+        return self.journal.append("blob", 0, ROOT, b',"output":%b' % data)
+
+    # -- the run's own entries -------------------------------------------------------------------------------------------
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        """Say who ``agent`` is, once; entries refer to it by ``agent_id``."""
+        if agent in self._identities:
+            return
+        self._identities.add(agent)
+        encoded = self.encoder.encode(dict(identity or {}))
+        tail = b',"agent_id":%b,"name":%b,"input":%b' % (orjson.dumps(agent), orjson.dumps(agent), encoded.data)
+        self.journal.append("identity", 0, ROOT, tail)
+
+    def result(self, value: object, meta: dict[str, Any]) -> bytes:
+        encoded = self.encoder.encode(value)
+        self._mark(meta, encoded)
+        return b',"output":%b' % encoded.data
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The files of other processes that joined the run, each with count and head, or as open."""
+        return []
+
+    def discard(self) -> None:
+        """Give this run up, and its file with it."""
+        self.ended = self.discarded = True
+        self.journal.close()
+        os.unlink(self.journal.path)
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        return error
+
+    # -- what the run must say -------------------------------------------------------------------------------------------
+
+    def warn(self, sentence: str) -> None:
+        if sentence not in self.warnings and len(self.warnings) < 100:
+            self.warnings.append(sentence)
+
+    def _unlogged(self, scope: Scope, spec: Spec) -> RecordedStep:
+        self.journal.lost += 1
+        self.warn("the log could not be written for a while: steps are missing from it")
+        return UnloggedStep(self, scope, spec, scope.parent)
+
+    def _late(self, scope: Scope, spec: Spec) -> RecordedStep:
+        if self.discarded:
+            return UnloggedStep(self, scope, spec, scope.parent)
+        if spec.effect:
+            raise RunEndedError(
+                f"{spec.family} {spec.name!r} ({spec.side_effect}) was called after run {self.run_id} had ended; it was not executed",
+                run_id=self.run_id,
+                next_action="wait for the task or thread that calls it before the record() block ends",
+            )
+        self._late_warning(f"{spec.family} {spec.name!r}")
+        return UnloggedStep(self, scope, spec, scope.parent)
+
+    def _late_warning(self, what: str) -> None:
+        if self.discarded:
+            return
+        warnings.warn(
+            f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace", RuntimeWarning, stacklevel=4
+        )
+
+
+class RecordedStep:
+    """A step that is being recorded; see ``gate.Step``."""
+
+    __slots__ = ("scope", "seq", "session", "spec")
+
+    live: Final = True
+
+    def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.spec: Final = spec
+        self.seq: Final = seq
+
+    def body(self) -> Scope:
+        scope = self.scope
+        seq = self.seq
+        return Scope(scope.session, scope.lane, seq, scope.agent, scope.live if self.spec.structural else seq)
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        session, spec = self.session, self.spec
+        if session.ended:
+            return
+        meta = dict(info) if info else {}
+        fields = session.value(b"output", output, meta, spec=spec)
+        tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
+        scope = here()
+        lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
+        try:
+            if lane.id < 0:
+                session._enroll(lane)
+            session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
+        except LogWriteError:
+            self._unwritten()
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        session, spec = self.session, self.spec
+        if session.ended:
+            return session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
+        if info is None and not spec.lists and self.scope.agent is None:
+            data = session.encoder.plain(output)
+            if data is not None:
+                tail = b',"step":%d,"output":%b' % (self.seq, data)
+                try:
+                    session.journal.append(spec.types.outcome, self.scope.lane.id, self.seq, tail, spec.effect)
+                except LogWriteError:
+                    self._unwritten()
+                return None
+        meta = dict(info) if info else {}
+        fields = session.value(b"output", output, meta, spec=spec)
+        self._finish(spec.types.outcome, fields, meta)
+        return None
+
+    def failed(
+        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
+    ) -> None:
+        session = self.session
+        if session.ended:
+            return
+        meta = dict(info) if info else {}
+        fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
+        self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
+
+    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any]) -> None:
+        try:
+            self.session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+        except LogWriteError:
+            self._unwritten()
+
+    def _unwritten(self) -> None:
+        """The effect has happened and can't be logged: it stays in doubt in the log, and the caller is told."""
+        self.session.journal.lost += 1
+        self.session.warn("the log could not be written for a while: outcomes are missing from it")
+        if self.spec.effect:
+            raise
+
+    def answer(self) -> Outcome:
+        raise AssertionError("a live step is not answered from the log")
+
+    async def answer_async(self) -> Outcome:
+        raise AssertionError("a live step is not answered from the log")
+
+    def next_chunk(self) -> Outcome | None:
+        raise AssertionError("a live step is not answered from the log")
+
+    async def next_chunk_async(self) -> Outcome | None:
+        raise AssertionError("a live step is not answered from the log")
+
+
+class UnloggedStep(RecordedStep):
+    """A read-only step that could not be logged, or came after the end: it is made, and nothing is written."""
+
+    __slots__ = ()
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        pass
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        pass
+
+    def failed(
+        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
+    ) -> None:
+        pass
+
+
+class RecordedTimer:
+    """A sleep or deadline that is armed; see ``gate.Timer``."""
+
+    __slots__ = ("_function", "_n", "_scope", "_session")
+
+    live: Final = True
+
+    def __init__(self, session: Recording, scope: Scope, function: str, n: int) -> None:
+        self._session = session
+        self._scope = scope
+        self._function = function
+        self._n = n
+
+    def fired(self) -> None:
+        if self._session.ended:
+            return
+        tail = b',"name":%b,"input":{"n":%d}' % (orjson.dumps(self._function), self._n)
+        try:
+            self._session.append(self._scope, "clock", tail)
+        except LogWriteError:
+            self._session.warn("the log could not be written for a while: timers are missing from it")
+
+    def wait(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    async def wait_async(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def cancel(self) -> None:
+        pass
+
+
+def encode_reads(values: list[Any]) -> bytes:
+    """The values of clock and random reads as JSON."""
+    return dumps_in_order(to_json(values))

@@ -1,0 +1,48 @@
+"""Where a step happens: the session, the lane and the enclosing step that the context variable points to.
+
+A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
+threads get theirs from the hooks in ``_capture.concurrency``.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .gate import Session
+    from .lanes import Lane
+
+__all__ = ["Scope", "current"]
+
+
+class Scope:
+    """One point in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
+
+    ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
+    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay.
+    """
+
+    __slots__ = ("agent", "lane", "live", "parent", "session")
+
+    def __init__(self, session: Session, lane: Lane, parent: int, agent: str | None = None, live: int = 0) -> None:
+        self.session: Final = session
+        self.lane: Final = lane
+        self.parent: Final = parent
+        self.agent: Final = agent
+        self.live: Final = live
+
+    def inside(self, seq: int, *, live: bool) -> Scope:
+        """The scope of the body of step ``seq``."""
+        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live)
+
+    def in_lane(self, lane: Lane) -> Scope:
+        """The same enclosing step, another line of execution."""
+        return Scope(self.session, lane, self.parent, self.agent, self.live)
+
+    def acting(self, agent: str | None) -> Scope:
+        return Scope(self.session, self.lane, self.parent, agent, self.live)
+
+
+#: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.
+current: Final[ContextVar[Scope | None]] = ContextVar("tracekit.scope", default=None)

@@ -1,0 +1,73 @@
+"""From Python values to the bytes that go into the log: encoded, redacted, interned, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from .._canonical import dumps_in_order, fingerprint, to_json
+from .._journal.intern import Interner
+from .redaction import Redactor
+
+__all__ = ["Encoded", "Encoder"]
+
+#: An encoding shorter than this holds nothing worth interning.
+_LARGE: Final = 1024
+
+
+class Encoded:
+    """One value as it goes into the log.
+
+    ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
+    ``notes`` says what could not be encoded, ``redacted`` how many secrets were taken out.
+    """
+
+    __slots__ = ("data", "notes", "redacted", "tree", "whole")
+
+    def __init__(self, data: bytes, tree: Any, notes: list[str], redacted: int, whole: bool) -> None:
+        self.data: Final = data
+        self.tree: Final = tree
+        self.notes: Final = notes
+        self.redacted: Final = redacted
+        self.whole: Final = whole
+
+
+class Encoder:
+    """Encodes the values of one run. ``write_blob`` appends an interned value and returns its ``seq``."""
+
+    def __init__(self, redactor: Redactor, write_blob: Callable[[bytes], int]) -> None:
+        self.redactor: Final = redactor
+        self._interner = Interner(write_blob)
+
+    def plain(self, value: Any) -> bytes | None:
+        """The encoding of a value that needs nothing special, or ``None``: the short way for the hot path."""
+        notes: list[str] = []
+        data = dumps_in_order(to_json(value, notes))
+        if notes or len(data) >= _LARGE or self.redactor.suspicious(data):
+            return None
+        return data
+
+    def encode(self, value: Any, *, lists: bool = False) -> Encoded:
+        """The encoding of any value. Never raises for what the value is."""
+        notes: list[str] = []
+        tree = to_json(value, notes)
+        data = dumps_in_order(tree)
+        redacted = 0
+        if self.redactor.suspicious(data):
+            tree, redacted = self.redactor.redact(tree)
+            if redacted:
+                data = dumps_in_order(tree)
+        if lists or len(data) >= _LARGE:
+            interned = self._interner.intern(tree, lists=lists)
+            if interned is not tree:
+                return Encoded(dumps_in_order(interned), tree, notes, redacted, whole=False)
+        return Encoded(data, tree, notes, redacted, whole=True)
+
+    def encode_whole(self, value: Any) -> Encoded:
+        """The encoding of a value with nothing interned: for the first entry, which can't refer to any other."""
+        notes: list[str] = []
+        tree, redacted = self.redactor.redact(to_json(value, notes))
+        return Encoded(dumps_in_order(tree), tree, notes, redacted, whole=True)
+
+    def fingerprint(self, name: str, encoded: Encoded) -> str:
+        return fingerprint(name, encoded.tree)

@@ -1,0 +1,340 @@
+"""The journal: one append-only file, each line chained to the one before, written with one unbuffered call.
+
+``seq``, chain and write are one critical section. What an ``append`` has returned from survives the death of the process;
+what ``sync`` has returned from survives the death of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+import orjson
+
+from .. import _reality
+from ..errors import LogWriteError
+from .entry import FORMAT_VERSION
+
+__all__ = ["GENESIS", "Durability", "Journal"]
+
+Durability = Literal["none", "effects", "always"]
+
+#: What the first entry is chained to.
+GENESIS: Final = b"0" * 64
+
+#: How long a read of clock or dice, or an entry that asked for no sync, waits for the background at most, in seconds.
+_PAUSE: Final = 0.005
+#: How many pauses without work until the background thread goes back to sleep.
+_IDLE: Final = 20
+
+
+# macOS has no fdatasync.
+_fdatasync: Final = getattr(os, "fdatasync", os.fsync)
+
+
+class _InFlight:
+    """The entry that is being written: what the journal's state will be once it is."""
+
+    __slots__ = ("end", "head", "seq", "ts")
+
+    def __init__(self, seq: int, head: bytes, ts: int, end: int) -> None:
+        self.seq: Final = seq
+        self.head: Final = head
+        self.ts: Final = ts
+        self.end: Final = end
+
+
+class Journal:
+    """The open log of one run, or of one process of it.
+
+    ``encode_read`` turns the values of clock and random reads into JSON when they are written. Every method may be called
+    from any thread, from a signal handler and from a finalizer.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        run_id: str,
+        *,
+        durability: Durability = "effects",
+        seq: int = 0,
+        head: bytes = GENESIS,
+        size: int = 0,
+        ts: int = 0,
+        encode_read: Callable[[Any], bytes] = orjson.dumps,
+    ) -> None:
+        self.path: Final = path
+        self.run_id: Final = run_id
+        self.durability: Final = durability
+        self.seq = seq
+        self.head = head
+        self.closed = False
+        #: Entries that could not be written while the program went on.
+        self.lost = 0
+        self._fd = fd
+        self._size = size
+        self._ts = ts
+        self._broken: str | None = None
+        # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
+        self._lock = threading.RLock()
+        self._in_flight: _InFlight | None = None
+        self._sync_lock = threading.Lock()
+        self._synced = seq
+        self._reads: deque[tuple[str, int, int, str, Any]] = deque()
+        self._encode_read = encode_read
+        self._run = orjson.dumps(run_id)
+        self._middles: dict[str, bytes] = {}
+        self._background: _Background | None = None
+        self._always = durability == "always"
+        self._lazy = durability == "effects"
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        """Write one entry and return its ``seq``.
+
+        ``tail`` is the rest of the object as JSON, from its leading comma up to, not including, ``,"hash"``. ``parent`` 0
+        leaves that key out. With ``sync`` the entry and all before it are on the device when this returns (unless
+        durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
+        """
+        with self._lock:
+            if self._reads:
+                self._flush_reads()
+            seq = self._write(kind, lane, parent, tail)
+        if sync or self._always:
+            self.sync(seq)
+        elif self._lazy:
+            background = self._background
+            if background is None or not background.awake:
+                self._wake()
+        return seq
+
+    def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
+        """Keep one read of the clock or of the dice; it is written before the next entry, in order."""
+        self._reads.append((kind, lane, parent, name, value))
+        background = self._background
+        if background is None or not background.awake:
+            self._wake()
+
+    def held(self) -> threading.RLock:
+        """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
+        return self._lock
+
+    def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
+        middle = self._middles.get(kind) or self._middle(kind)
+        while True:
+            if self._in_flight is not None or self._broken is not None:
+                self._settle()
+            seq = self.seq + 1
+            ts = _reality.time_ns()
+            if ts < self._ts:
+                ts = self._ts
+            if parent:
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
+            else:
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
+            head = sha256(self.head + body).hexdigest().encode()
+            line = b'%b,"hash":"%b"}\n' % (body, head)
+            entry = _InFlight(seq, head, ts, self._size + len(line))
+            fd = self._fd
+            if self.seq + 1 != seq:  # a signal handler wrote an entry meanwhile: this one comes after it
+                continue
+            # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
+            self._in_flight = entry
+            try:
+                written = os.write(fd, line)
+            except OSError as error:
+                self._give_up(line, 0, error)
+            else:
+                if written != len(line):
+                    self._complete(line, written)
+            if self._in_flight is entry:
+                self._commit(entry)
+            return seq
+
+    def _commit(self, entry: _InFlight) -> None:
+        self.seq = entry.seq
+        self.head = entry.head
+        self._ts = entry.ts
+        self._size = entry.end
+        self._in_flight = None
+
+    def _settle(self) -> None:
+        if self._broken is not None:
+            raise self._error(self._broken)
+        if self._in_flight is not None:
+            self._commit(self._in_flight)
+
+    def _middle(self, kind: str) -> bytes:
+        middle = b',"run_id":%b,"type":%b,"ts_ns":' % (self._run, orjson.dumps(kind))
+        return self._middles.setdefault(kind, middle)
+
+    def _flush_reads(self) -> None:
+        """Write the pending reads of every lane; neighbours of one function and lane share an entry."""
+        reads = self._reads
+        while reads:
+            kind, lane, parent, name, value = reads.popleft()
+            values = [value]
+            while reads:
+                following = reads[0]
+                if following[0] != kind or following[3] != name or following[1] != lane or following[2] != parent:
+                    break
+                values.append(reads.popleft()[4])
+            tail = b',"name":%b,"values":%b' % (orjson.dumps(name), self._encode_read(values))
+            self._write(kind, lane, parent, tail)
+
+    # -- when it fails ---------------------------------------------------------------------------------------------------
+
+    def _complete(self, line: bytes, written: int) -> None:
+        """Finish a short write, or cut the file back to its last whole line."""
+        while written < len(line):
+            try:
+                more = os.write(self._fd, line[written:])
+            except OSError as error:
+                self._give_up(line, written, error)
+            if more == 0:
+                self._give_up(line, written, OSError("write returned 0"))
+            written += more
+
+    def _give_up(self, line: bytes, written: int, error: OSError) -> None:
+        self._in_flight = None
+        if written:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError as second:
+                self._broken = f"a torn line could not be cut back: {second}"
+        raise self._error(str(error)) from error
+
+    def _error(self, why: str) -> LogWriteError:
+        return LogWriteError(
+            f"the log {self.path} can't be written: {why}",
+            run_id=self.run_id,
+            path=self.path,
+            next_action="free space or mend the device, then start a new run; what had been written is intact",
+        )
+
+    # -- durability ------------------------------------------------------------------------------------------------------
+
+    def sync(self, seq: int | None = None) -> None:
+        """Bring everything up to ``seq`` (or all) to the device. Threads that wait at once share one sync.
+
+        After a failed sync the journal is closed for good: the system may have dropped the pages.
+        """
+        if self.durability == "none":
+            return
+        want = self.seq if seq is None else seq
+        if self._synced >= want:
+            return
+        with self._sync_lock:
+            if self._synced >= want:
+                return
+            if self._broken is not None:
+                raise self._error(self._broken)
+            reached = self.seq
+            try:
+                _fdatasync(self._fd)
+            except OSError as error:
+                self._broken = f"a sync failed: {error}"
+                raise self._error(self._broken) from error
+            self._synced = reached
+
+    def flush(self) -> None:
+        """Write the pending reads of clock and dice."""
+        if self._reads:
+            with self._lock:
+                self._flush_reads()
+
+    def _wake(self) -> None:
+        background = self._background
+        if background is None:
+            with self._lock:
+                background = self._background
+                if background is None and not self.closed:
+                    background = self._background = _Background(self)
+        if background is not None:
+            background.wake()
+
+    def _tick(self) -> bool:
+        """One round of the background thread: whether there was anything to do."""
+        worked = bool(self._reads)
+        try:
+            self.flush()
+            if self._lazy and self._synced < self.seq:
+                worked = True
+                self.sync()
+        except LogWriteError:
+            self.lost += 1
+        return worked
+
+    def close(self) -> None:
+        """Flush, sync (unless durability is ``none``), and close the file. Idempotent."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+        if self._background is not None:
+            self._background.stop()
+        try:
+            self.flush()
+            self.sync()
+        finally:
+            with self._lock:
+                self._broken = self._broken or "the journal is closed"
+                os.close(self._fd)
+
+    def abandon(self) -> None:
+        """Forget the file without touching it: for a forked child, whose parent goes on writing."""
+        self._lock = threading.RLock()
+        self._sync_lock = threading.Lock()
+        self._reads.clear()
+        self.closed = True
+        self._broken = "the journal belongs to the parent process"
+        self._background = None
+
+
+class _Background:
+    """Writes pending reads and syncs within milliseconds, while there is anything to write or sync."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.awake = False
+        self._journal = journal
+        self._event = threading.Event()
+        self._stop = False
+        self._quit = threading.Lock()
+        self._quit.acquire()
+        self._thread = threading.Thread(target=self._run, name="tracekit-journal", daemon=True)
+        # In an empty context, so that it is no part of the run that it serves.
+        Context().run(self._thread.start)
+
+    def wake(self) -> None:
+        self.awake = True
+        self._event.set()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._event.wait()
+            self._event.clear()
+            idle = 0
+            while idle < _IDLE and not self._stop:
+                self._quit.acquire(timeout=_PAUSE)
+                idle = 0 if self._journal._tick() else idle + 1
+            self.awake = False
+            # Whatever came between the last round and this line has seen ``awake`` and not woken us.
+            if self._journal._tick():
+                self.wake()
+
+    def stop(self) -> None:
+        self._stop = True
+        self._quit.release()
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+assert FORMAT_VERSION == 1, "the line layout above is that of version 1"

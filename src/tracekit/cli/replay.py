@@ -1,0 +1,144 @@
+"""``tracekit replay``: run the recorded program again, from its trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from .._engine.program import Program
+from .._journal.reader import Trace
+from .._journal.runs import Store
+from ..errors import RunStateError, TracekitError
+from .launching import launch
+from .output import emit, fail, message
+
+__all__ = ["replay"]
+
+
+@click.command(context_settings={"allow_interspersed_args": True})
+@click.argument("run")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+@click.option(
+    "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+)
+@click.option("--dry-run", is_flag=True, help="Print the recorded result without running anything.")
+@click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
+@click.option(
+    "--break", "break_at", type=int, metavar="STEP", help="Stop in the debugger at this step, in the user's frame."
+)
+@click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True)
+@click.option(
+    "--strict", multiple=True, type=click.Choice(["environment", "clock", "order"]), help="Make this drift a failure."
+)
+@click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True)
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
+)
+@click.option(
+    "--isolate",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Cut off the network below Python too.",
+)
+@click.option(
+    "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
+)
+def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool, **options: Any) -> None:
+    """Replay RUN (an id, a unique beginning of one, or a path): its program runs again, answered from the trace.
+
+    A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
+    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 everything matched, 1 a difference or damage, 2 wrong use.
+    """
+    try:
+        where = Store(store)
+        path = str(where.find(run))
+        with Trace(path) as trace:
+            trace.check()
+            if dry_run:
+                return _dry(trace)
+            program, cwd = _program(trace, where, path, command, options["entry"])
+            environment = trace.entry(1).get("meta", {}).get("environment", {})
+    except TracekitError as error:
+        fail(error)
+    message(f"tracekit: replaying {run}: {options['entry'] or program}")
+    sys.exit(launch(_told(run, path, where, program, options), _environment(environment), cwd))
+
+
+def _dry(trace: Trace) -> None:
+    from .._canonical import plain_json
+
+    last = trace.entry(len(trace))
+    if last["type"] == "run.completed":
+        emit({"run_id": last["run_id"], "from_replay": True, "result": plain_json(trace.expand(last.get("output")))})
+        return
+    error = last.get("error") if last["type"] == "run.failed" else None
+    emit({"run_id": last["run_id"], "from_replay": True, "error": error, "end": last["type"]})
+    message("tracekit: the recorded run came to no result")
+    sys.exit(0 if error else 3)
+
+
+def _program(trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None) -> tuple[Program, str]:
+    if command:
+        script = command[1:] if command[0] in ("python", "python3") else command
+        if script and script[0] == "-m":
+            return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
+        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), os.getcwd()), os.getcwd()
+    if entry is not None:
+        return Program(None, None, (), os.getcwd()), os.getcwd()
+    if not _own(store, path):
+        raise RunStateError(
+            f"{path} is not a run of your own store, so its program is not run from its word",
+            next_action="name the program: tracekit replay PATH -- SCRIPT [ARGS…], or --entry module:function",
+        )
+    program = Program.of(trace.entry(1).get("meta", {}).get("program_command") or {})
+    if program is None:
+        raise RunStateError(
+            f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
+            next_action="name it: tracekit replay RUN -- SCRIPT [ARGS…], or --entry module:function",
+        )
+    return program, program.cwd
+
+
+def _own(store: Store, path: str) -> bool:
+    inside = os.path.realpath(path).startswith(os.path.realpath(store.root) + os.sep)
+    return inside and os.stat(path).st_uid == os.getuid()
+
+
+def _told(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "mode": "replay",
+        "run": run,
+        "path": os.path.abspath(path),
+        "store": os.path.abspath(store.root),
+        "module": program.module,
+        "script": program.script,
+        "arguments": list(program.arguments),
+        "cwd": program.cwd,
+        "entry": options["entry"],
+        "break": options["break_at"],
+        "isolate": options["isolate"],
+        "grace": options["grace"],
+        "strict_exit": options["on_divergence"] == "warn",
+        "options": {
+            "store": None,
+            "on_divergence": options["on_divergence"],
+            "strict": list(options["strict"]),
+            "guard": options["guard"],
+            "allow_hosts": list(options["allow_hosts"]),
+            "dry_run": options["no_writes"],
+            "redact": [],
+            "live": [],
+        },
+    }
+
+
+def _environment(recorded: dict[str, Any]) -> dict[str, str]:
+    seed = recorded.get("hash_seed")
+    return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}

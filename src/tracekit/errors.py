@@ -1,0 +1,232 @@
+"""Every exception of tracekit.
+
+::
+
+    TracekitError                      the interface that all share
+    ├── ReplayError (BaseException)    a replay that can't go on; no ``except Exception`` swallows it
+    │   ├── DivergenceError            the program did something else than the recording
+    │   ├── TraceExhaustedError        the program asked for more than was recorded
+    │   ├── UnconsumedStepsError       the program asked for less than was recorded
+    │   ├── LiveCallBlockedError       something tried to reach the live world during a replay
+    │   └── NotReplayableError         the recording itself can't answer this step
+    ├── TraceError
+    │   ├── TraceIntegrityError        a line was damaged, edited, removed or swapped
+    │   ├── TraceVersionError          written by a newer major format
+    │   ├── RunNotFoundError
+    │   └── LogWriteError              the log can't be written, so the effect did not happen
+    ├── ContractViolationError
+    ├── BudgetExceededError
+    ├── StepTimeoutError
+    ├── RunEndedError                  an effect was asked for after its run had ended
+    ├── RunStateError                  record, replay or a run used in a way that makes no sense
+    ├── RecoveryRefusedError
+    └── RecordedError                  stands for a recorded exception whose type is not loaded
+
+Each error carries its facts as attributes (``run_id``, ``step``, ``location``, ``next_action`` and its own), and its
+text says what happened, where, and what to do next. ``code`` is a stable slug that can be searched in the documentation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BudgetExceededError",
+    "ContractViolationError",
+    "DivergenceError",
+    "LiveCallBlockedError",
+    "LogWriteError",
+    "NotReplayableError",
+    "RecordedError",
+    "RecoveryRefusedError",
+    "ReplayError",
+    "RunEndedError",
+    "RunNotFoundError",
+    "RunStateError",
+    "StepTimeoutError",
+    "TraceError",
+    "TraceExhaustedError",
+    "TraceIntegrityError",
+    "TraceVersionError",
+    "TracekitError",
+    "UnconsumedStepsError",
+]
+
+
+class TracekitError(BaseException):
+    """The interface of all errors: a message, a stable ``code``, and the facts as attributes.
+
+    ``what`` is the first sentence; ``run_id``, ``step`` (a ``seq``) and ``location`` (``file:line`` of the user's code) say
+    where; ``next_action`` says what to do. Errors pickle and copy: the facts travel with them.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        run_id: str | None = None,
+        step: int | None = None,
+        location: str | None = None,
+        next_action: str | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.run_id = run_id
+        self.step = step
+        self.location = location
+        self.next_action = next_action
+        self.__dict__.update(facts)
+
+    def __str__(self) -> str:
+        where = [
+            f"{label} {value}"
+            for label, value in (("run", self.run_id), ("step", self.step), ("at", self.location))
+            if value is not None
+        ]
+        lines = [f"[{self.code}] {self.what}"]
+        if where:
+            lines.append("  where: " + ", ".join(where))
+        if self.next_action:
+            lines.append("  next:  " + self.next_action)
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, dict(self.__dict__))
+
+    def fresh(self) -> TracekitError:
+        """A copy without traceback or context, to be raised once more."""
+        copy = _rebuild(type(self), self.what, dict(self.__dict__))
+        assert isinstance(copy, TracekitError)
+        return copy
+
+
+def _rebuild(cls: type[TracekitError], what: str, facts: dict[str, Any]) -> TracekitError:
+    error = cls.__new__(cls, what)
+    error.args = (what,)
+    error.__dict__.update(facts)
+    return error
+
+
+class _Error(TracekitError, Exception):
+    """What ordinary code may catch."""
+
+
+class ReplayError(TracekitError):
+    """A replay that can't go on.
+
+    It derives from ``BaseException``: agents wrap tool calls in ``except Exception`` and feed the text to the model, and
+    a replay that differs from its recording must not end that way.
+    """
+
+    code = "replay"
+
+
+class DivergenceError(ReplayError):
+    """The program did something else than the recording at this point.
+
+    ``recorded`` and ``actual`` are the two steps as dictionaries, ``differences`` the fields that differ.
+    """
+
+    code = "divergence"
+
+
+class TraceExhaustedError(ReplayError):
+    """The program asked for a step, chunk or draw beyond the last recorded one."""
+
+    code = "trace-exhausted"
+
+
+class UnconsumedStepsError(ReplayError):
+    """The replay ended, and recorded steps were never asked for; ``steps`` lists them."""
+
+    code = "unconsumed-steps"
+
+
+class LiveCallBlockedError(ReplayError):
+    """Something tried to reach the live world while a replay was active; ``operation`` says what."""
+
+    code = "live-call-blocked"
+
+
+class NotReplayableError(ReplayError):
+    """The recording can't answer this step: its value could not be recorded; ``reason`` says why."""
+
+    code = "not-replayable"
+
+
+class TraceError(_Error):
+    """Something is wrong with a trace file."""
+
+    code = "trace"
+
+
+class TraceIntegrityError(TraceError):
+    """A trace does not verify; ``path`` and ``line`` (from 1) name the first line that is wrong."""
+
+    code = "trace-integrity"
+
+
+class TraceVersionError(TraceError):
+    """A trace was written by a newer major version of the format than this tracekit can read."""
+
+    code = "trace-version"
+
+
+class RunNotFoundError(TraceError):
+    """There is no run of this name in the store; ``store`` says where was looked."""
+
+    code = "run-not-found"
+
+
+class LogWriteError(TraceError):
+    """The log can't be written. The effect that needed it was **not** executed."""
+
+    code = "log-write"
+
+
+class ContractViolationError(_Error):
+    """A contract was broken or can't be kept; the tool was not called."""
+
+    code = "contract-violation"
+
+
+class BudgetExceededError(_Error):
+    """The next call would go over the run's budget; it was not made."""
+
+    code = "budget-exceeded"
+
+
+class StepTimeoutError(_Error):
+    """A step ran longer than its ``timeout_ms``."""
+
+    code = "step-timeout"
+
+
+class RunEndedError(_Error):
+    """An effect was asked for after its run had ended; it was not executed."""
+
+    code = "run-ended"
+
+
+class RunStateError(_Error):
+    """``record``, ``replay`` or a run was used in a way that makes no sense here."""
+
+    code = "run-state"
+
+
+class RecoveryRefusedError(_Error):
+    """It is not safe to resume this run; ``reasons`` lists why."""
+
+    code = "recovery-refused"
+
+
+class RecordedError(_Error):
+    """A recorded exception whose own type is not loaded; ``type_name``, ``recorded_args`` and the text are kept."""
+
+    code = "recorded"
+
+    def __str__(self) -> str:
+        return self.what
