@@ -1,0 +1,47 @@
+"""Anthropic: the dialect of its Messages API, and ``wrap(client)`` for one client. See README.md beside this file."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tracekit.integration import Endpoint, Integration, attach, detach, register
+
+from ._messages import Messages
+
+__all__ = ["integration", "unwrap", "wrap"]
+
+ClientT = TypeVar("ClientT")
+
+#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+_ENDPOINTS = (
+    Endpoint("POST", "v1/messages", "read_only"),
+    Endpoint("POST", "v1/messages/count_tokens", "read_only"),
+    Endpoint("POST", "v1/complete", "read_only"),
+)
+
+integration = Integration(
+    "anthropic",
+    modules=("anthropic",),
+    dialects=(Messages(),),
+    agents=("Anthropic/Python", "AsyncAnthropic/Python", "AnthropicBedrock/Python", "AsyncAnthropicBedrock/Python",
+            "AnthropicVertex/Python", "AsyncAnthropicVertex/Python"),
+    endpoints=_ENDPOINTS,
+    credentials=("ANTHROPIC_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"),
+    frameworks=("langchain_anthropic",),
+)  # fmt: skip
+
+
+def wrap(client: ClientT) -> ClientT:
+    """Capture the calls of this one client (``Anthropic``, ``AsyncAnthropic``, Bedrock …), and of those derived from it; returns it.
+
+    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured too.
+    """
+    register(integration)
+    attach(client._client)  # type: ignore[attr-defined]
+    return client
+
+
+def unwrap(client: ClientT) -> ClientT:
+    """Undo :func:`wrap`."""
+    detach(client._client)  # type: ignore[attr-defined]
+    return client

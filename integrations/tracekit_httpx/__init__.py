@@ -1,0 +1,69 @@
+"""The transport seam of httpx and httpx2: every request that a client sends, sync and async, is a step.
+
+Covers each SDK that is built on either library (OpenAI, Anthropic, Mistral, Cohere, Groq, Together, Ollama, LiteLLM …) with
+retries, streaming, raw responses and helpers. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit.integration import Ambient, Integration, Patch
+
+__all__ = ["integration"]
+
+
+def _send(original: Any) -> Any:
+    from ._sync import wrap
+
+    return wrap(original)
+
+
+def _send_async(original: Any) -> Any:
+    from ._async import wrap
+
+    return wrap(original)
+
+
+def _attach(client: Any) -> bool:
+    from ._clients import attach
+
+    return attach(client)
+
+
+def _detach(client: Any) -> bool:
+    from ._clients import detach
+
+    return detach(client)
+
+
+#: Telemetry that programs send beside their work, whatever SDK they use.
+_AMBIENT = (
+    Ambient("api.smith.langchain.com", variable="LANGSMITH_ENDPOINT"),
+    Ambient("*.api.smith.langchain.com", variable="LANGCHAIN_ENDPOINT"),
+    Ambient("cloud.langfuse.com", variable="LANGFUSE_HOST"),
+    Ambient("*.cloud.langfuse.com", variable="LANGFUSE_BASE_URL"),
+    Ambient("*", "/v1/traces", methods=("POST",)),
+    Ambient("*", "/v1/metrics", methods=("POST",)),
+    Ambient("*", "/v1/logs", methods=("POST",)),
+    Ambient("otel.invalid", methods=("POST",), variable="OTEL_EXPORTER_OTLP_ENDPOINT"),
+    Ambient("huggingface.co", "/api/", methods=("GET", "HEAD")),
+    Ambient("*.ingest.sentry.io"),
+    Ambient("*.ingest.us.sentry.io"),
+    Ambient("*.i.posthog.com"),
+    Ambient("app.posthog.com"),
+    Ambient("telemetry.crewai.com"),
+)
+
+integration = Integration(
+    "httpx",
+    modules=("httpx", "httpx2"),
+    patches=[
+        patch
+        for library in ("httpx2", "httpx")
+        for patch in (Patch(library, "Client.send", _send), Patch(library, "AsyncClient.send", _send_async))
+    ],
+    ambient=_AMBIENT,
+    attach=_attach,
+    detach=_detach,
+)

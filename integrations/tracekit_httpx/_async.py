@@ -1,0 +1,175 @@
+"""``AsyncClient.send``: the thin shell that awaits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+from tracekit.integration import AMBIENT, Exchange, current, drive, elsewhere, here
+
+from ._library import Library, library_of
+
+__all__ = ["wrap"]
+
+
+def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
+    """``AsyncClient.send`` with each request passing the gate."""
+    return _shell(original, library or library_of(original))
+
+
+def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]:
+    reading, answering = _streams(library)
+
+    @wraps(original)
+    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if elsewhere(current.get()):
+            return await original(self, *args, **kwargs)
+        request = args[0] if args else kwargs["request"]
+        exchange = library.begin(here(), request, await _content(library, request))
+        if exchange is None:
+            return await original(self, *args, **kwargs)
+        if exchange == AMBIENT:
+            return library.nothing(request)
+        assert isinstance(exchange, Exchange)
+        streamed = bool(kwargs.get("stream"))
+        if exchange.step.live:
+            return await _live(exchange, original, self, args, kwargs, reading if streamed else None)
+        return await _recorded(exchange, self, request, streamed)
+
+    async def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any) -> Any:
+        driven = drive(original(client, *args, **kwargs))
+        tokens = exchange.enter()
+        try:
+            response = await driven
+        except BaseException as error:
+            exchange.leave(tokens)
+            library.broke(exchange, error, suspended=driven.suspended)
+            raise
+        exchange.leave(tokens)
+        if response.status_code == 101:
+            await response.aclose()
+            exchange.refuse("an upgraded connection (101)")
+        if reading is None or response.is_stream_consumed:
+            library.whole(exchange, response, suspended=driven.suspended)
+        else:
+            library.head(exchange, response, suspended=driven.suspended)
+            response.stream = reading(response, exchange)
+        return response
+
+    async def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool) -> Any:
+        answer = await exchange.first_async()
+        error = library.raised(answer, request)
+        if error is not None:
+            raise error
+        if answer.content is None:
+            stream = answering(exchange, request)
+        else:
+            stream = library.ByteStream(answer.content)
+        response = library.response(answer, request, stream, client)
+        if answer.content is None:
+            stream.response = response
+        else:
+            response.elapsed = timedelta(seconds=answer.elapsed)
+        for hook in client.event_hooks["response"]:
+            await hook(response)
+        if not streamed:
+            await response.aread()
+        return response
+
+    return send
+
+
+async def _content(library: Library, request: Any) -> bytes:
+    """The body of a request, read into memory where it was to be streamed; one for the other kind of client is left alone."""
+    if not isinstance(request.stream, library.AsyncByteStream):
+        return b""
+    content: bytes = await request.aread()
+    return content
+
+
+def _streams(library: Library) -> tuple[Any, Any]:
+    """The two streams as subclasses of the library's own: one that tells what it reads, one that is read from the log."""
+
+    class Reading(library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """The live stream of a response; each piece is on the log before the caller gets it."""
+
+        def __init__(self, response: Any, exchange: Exchange) -> None:
+            self._inner = response.stream
+            self._response = response
+            self._exchange = exchange
+            self._decoder = library.decoder(response)
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
+            pieces = self._inner.__aiter__()
+            enter, leave, tell = current.set, current.reset, exchange.piece
+            while True:
+                driven = drive(pieces.__anext__())
+                token = enter(body)
+                try:
+                    data = await driven
+                except StopAsyncIteration:
+                    leave(token)
+                    if decoder is not None:
+                        self._decoded(decoder.flush)
+                    exchange.end(suspended=driven.suspended)
+                    return
+                except BaseException as error:
+                    leave(token)
+                    library.broke(exchange, error, suspended=driven.suspended)
+                    raise
+                leave(token)
+                if decoder is None:
+                    tell(data, suspended=driven.suspended)
+                else:
+                    self._decoded(decoder.decode, data, suspended=driven.suspended)
+                try:
+                    yield data
+                except GeneratorExit:
+                    exchange.left()
+                    if hasattr(pieces, "aclose"):
+                        await pieces.aclose()
+                    raise
+
+        def _decoded(self, decode: Any, *data: bytes, suspended: bool = False) -> None:
+            try:
+                plain = decode(*data)
+            except library.RequestError as error:
+                return library.broke(self._exchange, error)
+            plain = plain if isinstance(plain, bytes) else b"".join(plain)
+            if plain or data:
+                self._exchange.piece(plain, suspended=suspended)
+            return None
+
+        async def aclose(self) -> None:
+            self._exchange.left()
+            token = current.set(self._exchange.body)
+            try:
+                await self._inner.aclose()
+            finally:
+                current.reset(token)
+            self._response.elapsed = timedelta(seconds=self._exchange.elapsed)
+
+    class Answering(library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """The stream of a response from the log."""
+
+        def __init__(self, exchange: Exchange, request: Any) -> None:
+            self.response: Any = None
+            self._exchange = exchange
+            self._request = request
+            self._elapsed = 0.0
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while isinstance(piece := await self._exchange.next_piece_async(), bytes):
+                yield piece
+            self._elapsed = piece.elapsed
+            error = library.raised(piece, self._request)
+            if error is not None:
+                raise error
+
+        async def aclose(self) -> None:
+            self.response.elapsed = timedelta(seconds=self._elapsed)
+
+    return Reading, Answering

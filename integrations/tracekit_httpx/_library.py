@@ -1,0 +1,159 @@
+"""httpx and httpx2 are two modules with one shape: what the seam needs of whichever sent the request."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from tracekit.integration import Answer, Exchange, Scope, begin, outside, shown
+
+__all__ = ["Library", "library_of"]
+
+_libraries: dict[str, Library] = {}
+
+
+def library_of(function: Any) -> Library:
+    """The library in which ``function`` (an original ``send``) is defined."""
+    name = str(function.__module__).partition(".")[0]
+    found = _libraries.get(name)
+    if found is None:
+        found = _libraries[name] = Library(sys.modules[name])
+    return found
+
+
+class Library:
+    """One of the two modules, and how exchanges and its objects become one another."""
+
+    __slots__ = ("AsyncByteStream", "ByteStream", "HTTPStatusError", "Request", "RequestError", "Response", "SyncByteStream", "module")
+
+    def __init__(self, module: Any) -> None:
+        self.module: Final = module
+        self.Request: Final = module.Request
+        self.Response: Final = module.Response
+        self.ByteStream: Final = module.ByteStream
+        self.SyncByteStream: Final = module.SyncByteStream
+        self.AsyncByteStream: Final = module.AsyncByteStream
+        self.RequestError: Final = module.RequestError
+        self.HTTPStatusError: Final = module.HTTPStatusError
+
+    # -- what goes out ---------------------------------------------------------------------------------------------------
+
+    def begin(self, scope: Scope | None, request: Any, content: bytes) -> Exchange | str | None:
+        url = request.url
+        parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content)
+        if scope is None:
+            return "ambient" if outside(*parts) else None
+        return begin(scope, *parts)
+
+    # -- what comes back, live -------------------------------------------------------------------------------------------
+
+    def also(self, response: Any) -> dict[str, Any]:
+        """What is worth keeping of a response beside status, headers and body."""
+        also: dict[str, Any] = {}
+        version, reason = (response.extensions.get(key) for key in ("http_version", "reason_phrase"))
+        if version is not None and version != b"HTTP/1.1":
+            also["http_version"] = version.decode("ascii", "ignore")
+        if reason is not None and reason != b"OK":
+            also["reason"] = reason.decode("ascii", "ignore")
+        if response.history:
+            also["url"] = shown(str(response.url))
+            also["history"] = [{"status": past.status_code, "url": shown(str(past.url))} for past in response.history]
+        return also
+
+    def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
+        """Tell of a response whose body has been read."""
+        exchange.whole(
+            response.status_code,
+            response.headers.raw,
+            response.content,
+            also=self.also(response),
+            elapsed=_elapsed(response),
+            suspended=suspended,
+        )
+
+    def head(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
+        """Tell of a response whose body is still to come."""
+        exchange.head(response.status_code, response.headers.raw, also=self.also(response), suspended=suspended)
+
+    def decoder(self, response: Any) -> Any:
+        """A content decoder of its own for the log, or ``None`` where the body travels as it is."""
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() in ("", "identity"):
+            return None
+        return self.Response(200, headers={"content-encoding": coding}, stream=self.ByteStream(b""))._get_content_decoder()
+
+    def broke(self, exchange: Exchange, error: BaseException, *, suspended: bool = False) -> None:
+        """Tell of an exception; what hangs on it (the request with its headers) stays out of the log."""
+        kind = type(error).__name__
+        own = getattr(self.module, kind, None) is type(error)
+        held = {key: error.__dict__.pop(key) for key in ("_request", "response") if key in error.__dict__}
+        try:
+            exchange.broke(error, kind if own else None, response=_read_already(held.get("response")), suspended=suspended)
+        finally:
+            error.__dict__.update(held)
+
+    # -- what comes back, from the log -----------------------------------------------------------------------------------
+
+    def raised(self, answer: Answer, request: Any) -> BaseException | None:
+        """The exception to raise, of the library's own type and with its request, as the recorded call did."""
+        error = answer.error
+        kind = getattr(self.module, answer.raised, None) if answer.raised else None
+        if kind is None:
+            return error
+        if issubclass(kind, self.HTTPStatusError):
+            response = self.response(answer, request, self.ByteStream(answer.content or b""))
+            made: BaseException = kind(answer.text, request=request, response=response)
+            return made
+        if not isinstance(error, kind):
+            error = kind(answer.text)
+        if isinstance(error, self.RequestError):
+            error.request = request
+        return error  # type: ignore[no-any-return]
+
+    def response(self, answer: Answer, request: Any, stream: Any, client: Any = None) -> Any:
+        """The library's own response; its body comes from ``stream``."""
+        extensions = {"http_version": answer.http_version.encode("ascii")}
+        if answer.reason is not None:
+            extensions["reason_phrase"] = answer.reason.encode("ascii")
+        response = self.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=stream,
+            request=request if answer.url is None else self.Request(request.method, answer.url),
+            extensions=extensions,
+            history=[self._past(past, request.method) for past in answer.history],
+            default_encoding=getattr(client, "_default_encoding", "utf-8"),
+        )
+        if response.has_redirect_location and client is not None:
+            with suppress(Exception):
+                response.next_request = client._build_redirect_request(request, response)
+        return response
+
+    def _past(self, past: Mapping[str, Any], method: str) -> Any:
+        return self.Response(past["status"], request=self.Request(method, past["url"]))
+
+    def nothing(self, request: Any) -> Any:
+        """The answer to traffic that is not the program's."""
+        response = self.Response(200, json={}, request=request)
+        response.elapsed = timedelta()
+        return response
+
+
+def _elapsed(response: Any) -> float | None:
+    try:
+        seconds: float = response.elapsed.total_seconds()
+    except RuntimeError:  # a response that a mock made is closed without having been timed
+        return None
+    return seconds
+
+
+def _read_already(response: Any) -> tuple[int, Any, bytes] | None:
+    if response is None or not response.is_stream_consumed:
+        return None
+    try:
+        return response.status_code, response.headers.raw, response.content
+    except RuntimeError:
+        return None

@@ -1,0 +1,171 @@
+"""``Client.send``: the thin shell that does not await."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+from tracekit.integration import AMBIENT, Exchange, current, elsewhere, here
+
+from ._library import Library, library_of
+
+__all__ = ["wrap"]
+
+
+def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
+    """``Client.send`` with each request passing the gate."""
+    return _shell(original, library or library_of(original))
+
+
+def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]:
+    reading, answering = _streams(library)
+
+    @wraps(original)
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if elsewhere(current.get()):
+            return original(self, *args, **kwargs)
+        request = args[0] if args else kwargs["request"]
+        exchange = library.begin(here(), request, _content(library, request))
+        if exchange is None:
+            return original(self, *args, **kwargs)
+        if exchange == AMBIENT:
+            return library.nothing(request)
+        assert isinstance(exchange, Exchange)
+        streamed = bool(kwargs.get("stream"))
+        if exchange.step.live:
+            return _live(exchange, original, self, args, kwargs, reading if streamed else None)
+        return _recorded(exchange, self, request, streamed)
+
+    def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any) -> Any:
+        tokens = exchange.enter()
+        try:
+            response = original(client, *args, **kwargs)
+        except BaseException as error:
+            exchange.leave(tokens)
+            library.broke(exchange, error)
+            raise
+        exchange.leave(tokens)
+        if response.status_code == 101:
+            response.close()
+            exchange.refuse("an upgraded connection (101)")
+        if reading is None or response.is_stream_consumed:
+            library.whole(exchange, response)
+        else:
+            library.head(exchange, response)
+            response.stream = reading(response, exchange)
+        return response
+
+    def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool) -> Any:
+        answer = exchange.first()
+        error = library.raised(answer, request)
+        if error is not None:
+            raise error
+        if answer.content is None:
+            stream = answering(exchange, request)
+        else:
+            stream = library.ByteStream(answer.content)
+        response = library.response(answer, request, stream, client)
+        if answer.content is None:
+            stream.response = response
+        else:
+            response.elapsed = timedelta(seconds=answer.elapsed)
+        for hook in client.event_hooks["response"]:
+            hook(response)
+        if not streamed:
+            response.read()
+        return response
+
+    return send
+
+
+def _content(library: Library, request: Any) -> bytes:
+    """The body of a request, read into memory where it was to be streamed; one for the other kind of client is left alone."""
+    if not isinstance(request.stream, library.SyncByteStream):
+        return b""
+    content: bytes = request.read()
+    return content
+
+
+def _streams(library: Library) -> tuple[Any, Any]:
+    """The two streams as subclasses of the library's own: one that tells what it reads, one that is read from the log."""
+
+    class Reading(library.SyncByteStream):  # type: ignore[misc, name-defined]
+        """The live stream of a response; each piece is on the log before the caller gets it."""
+
+        def __init__(self, response: Any, exchange: Exchange) -> None:
+            self._inner = response.stream
+            self._response = response
+            self._exchange = exchange
+            self._decoder = library.decoder(response)
+
+        def __iter__(self) -> Iterator[bytes]:
+            exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
+            pieces = iter(self._inner)
+            enter, leave, tell = current.set, current.reset, exchange.piece
+            while True:
+                token = enter(body)
+                try:
+                    data = next(pieces)
+                except StopIteration:
+                    leave(token)
+                    if decoder is not None:
+                        self._decoded(decoder.flush)
+                    exchange.end()
+                    return
+                except BaseException as error:
+                    leave(token)
+                    library.broke(exchange, error)
+                    raise
+                leave(token)
+                if decoder is None:
+                    tell(data)
+                else:
+                    self._decoded(decoder.decode, data)
+                try:
+                    yield data
+                except GeneratorExit:
+                    exchange.left()
+                    raise
+
+        def _decoded(self, decode: Any, *data: bytes) -> None:
+            try:
+                plain = decode(*data)
+            except library.RequestError as error:
+                return library.broke(self._exchange, error)
+            plain = plain if isinstance(plain, bytes) else b"".join(plain)
+            if plain or data:
+                self._exchange.piece(plain)
+            return None
+
+        def close(self) -> None:
+            self._exchange.left()
+            token = current.set(self._exchange.body)
+            try:
+                self._inner.close()
+            finally:
+                current.reset(token)
+            self._response.elapsed = timedelta(seconds=self._exchange.elapsed)
+
+    class Answering(library.SyncByteStream):  # type: ignore[misc, name-defined]
+        """The stream of a response from the log."""
+
+        def __init__(self, exchange: Exchange, request: Any) -> None:
+            self.response: Any = None
+            self._exchange = exchange
+            self._request = request
+            self._elapsed = 0.0
+
+        def __iter__(self) -> Iterator[bytes]:
+            while isinstance(piece := self._exchange.next_piece(), bytes):
+                yield piece
+            self._elapsed = piece.elapsed
+            error = library.raised(piece, self._request)
+            if error is not None:
+                raise error
+
+        def close(self) -> None:
+            self.response.elapsed = timedelta(seconds=self._elapsed)
+
+    return Reading, Answering

@@ -1,0 +1,88 @@
+"""OpenAI: the dialects of its wire protocol, and ``wrap(client)`` for one client. See README.md beside this file."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from tracekit.integration import Ambient, Endpoint, Integration, Patch, attach, detach, register
+
+from ._chat import Chat, Completions
+from ._embeddings import Embeddings
+from ._inference import Inference
+from ._responses import Responses
+
+__all__ = ["integration", "unwrap", "wrap"]
+
+ClientT = TypeVar("ClientT")
+
+#: Where each kind of websocket is opened: module, classes.
+_SOCKETS = {
+    "openai.resources.realtime.realtime": "Realtime",
+    "openai.resources.realtime.translations.translations": "Translations",
+    "openai.resources.beta.realtime.realtime": "Realtime",
+    "openai.resources.responses.responses": "Responses",
+    "openai.resources.beta.responses.responses": "Responses",
+    "openai.resources.live.live": "Live",
+    "openai.resources.live.forks": "Forks",
+    "openai.resources.live.sideband": "Sideband",
+}
+
+
+def _refused(original: Any) -> Any:
+    from ._websockets import refused
+
+    return refused(original)
+
+
+def _sockets() -> list[Patch]:
+    return [
+        Patch(module, f"{way}{kind}ConnectionManager.{name}", _refused)
+        for module, kind in _SOCKETS.items()
+        for way, names in (("", ("__enter__", "enter")), ("Async", ("__aenter__", "enter")))
+        for name in names
+    ]
+
+
+#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+_ENDPOINTS = (
+    Endpoint("POST", "chat/completions", "read_only"),
+    Endpoint("POST", "completions", "read_only"),
+    Endpoint("POST", "embeddings", "read_only"),
+    Endpoint("POST", "moderations", "read_only"),
+    Endpoint("POST", "responses/input_tokens", "read_only"),
+    Endpoint("POST", "audio/transcriptions", "read_only"),
+    Endpoint("POST", "audio/translations", "read_only"),
+    Endpoint("POST", "audio/speech", "read_only"),
+    Endpoint("POST", "images/generations", "read_only"),
+    Endpoint("POST", "images/edits", "read_only"),
+    Endpoint("POST", "images/variations", "read_only"),
+    Endpoint("POST", "vector_stores/*/search", "read_only"),
+)
+
+integration = Integration(
+    "openai",
+    modules=("openai",),
+    patches=_sockets(),
+    dialects=(Chat(), Responses(), Completions(), Embeddings(), Inference()),
+    agents=("OpenAI/Python", "AsyncOpenAI/Python", "AzureOpenAI/Python", "AsyncAzureOpenAI/Python"),
+    endpoints=_ENDPOINTS,
+    ambient=(Ambient("api.openai.com", "/v1/traces/ingest"),),
+    credentials=("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"),
+    frameworks=("agents", "langchain_openai", "instructor"),
+)
+
+
+def wrap(client: ClientT) -> ClientT:
+    """Capture the calls of this one client (``OpenAI``, ``AsyncOpenAI``, Azure …), and of those derived from it; returns it.
+
+    Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured too.
+    """
+    register(integration)
+    attach(client._client)  # type: ignore[attr-defined]
+    return client
+
+
+def unwrap(client: ClientT) -> ClientT:
+    """Undo :func:`wrap`."""
+    detach(client._client)  # type: ignore[attr-defined]
+    return client

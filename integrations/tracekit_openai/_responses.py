@@ -1,0 +1,100 @@
+"""The Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tracekit.integration import Claim, Reading, events
+
+from ._wire import arguments, loads, parameters, usage
+
+__all__ = ["Responses"]
+
+_LAST: Final = ("response.completed", "response.incomplete", "response.failed")
+
+
+class Responses:
+    """``POST …/responses``. What is stored, cancelled or deleted by other methods is no model call."""
+
+    name = "openai.responses"
+    provider = "openai"
+    operation = "chat"
+
+    def claims(self, method: str, path: str) -> bool:
+        return method == "POST" and path.endswith("/responses")
+
+    def request(self, path: str, body: object) -> Claim | None:
+        if not isinstance(body, dict) or not ("input" in body or "prompt" in body or "previous_response_id" in body):
+            return None
+        model = body.get("model", "")
+        if not isinstance(model, str):
+            return None
+        signature = parameters(body)
+        reasoning = body.get("reasoning")
+        if isinstance(reasoning, dict) and isinstance(reasoning.get("effort"), str):
+            signature["reasoning_effort"] = reasoning["effort"]
+        return Claim(model, signature)
+
+    def response(self, body: object) -> Mapping[str, Any]:
+        if not isinstance(body, dict) or "output" not in body:
+            return {}
+        meta: dict[str, Any] = {name: body[name] for name in ("model", "id") if body.get(name)}
+        reason = (body.get("incomplete_details") or {}).get("reason") or body.get("status")
+        if reason:
+            meta["finish_reasons"] = [reason]
+        used = usage(body.get("usage"))
+        if used:
+            meta["usage"] = used
+        return meta
+
+    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
+        whole = b"".join(pieces)
+        start = max(whole.rfind(f"event: {name}".encode()) for name in _LAST)
+        return self.response(_final(whole[start:])) if start >= 0 else {}
+
+    def finished(self, tail: bytes) -> bool:
+        return any(f"event: {name}".encode() in tail for name in _LAST)
+
+    def read(self, body: object) -> Reading:
+        if isinstance(body, bytes):
+            body = _final(body) or {"output": _items(body)}
+        output = body.get("output") or () if isinstance(body, dict) else ()
+        parts = [part for item in output if item.get("type") == "message" for part in item.get("content") or ()]
+        return Reading(
+            text="".join(part.get("text") or "" for part in parts if part.get("type") == "output_text"),
+            refusal="".join(part.get("refusal") or "" for part in parts if part.get("type") == "refusal") or None,
+            reasoning=_reasoning(output),
+            tool_calls=[_call(item) for item in output if item.get("type") in ("function_call", "custom_tool_call")],
+            meta=self.response(body),
+        )
+
+
+def _final(stream: bytes) -> dict[str, Any] | None:
+    """The whole response that ends a stream."""
+    for name, data in events(stream):
+        if name in _LAST:
+            event = loads(data)
+            if isinstance(event, dict) and isinstance(event.get("response"), dict):
+                found: dict[str, Any] = event["response"]
+                return found
+    return None
+
+
+def _items(stream: bytes) -> list[dict[str, Any]]:
+    """The items that were finished before a stream was cut or left."""
+    done = (loads(data) for name, data in events(stream) if name == "response.output_item.done")
+    return [event["item"] for event in done if isinstance(event, dict) and isinstance(event.get("item"), dict)]
+
+
+def _reasoning(output: Sequence[Mapping[str, Any]]) -> str | None:
+    summaries = [part for item in output if item.get("type") == "reasoning" for part in item.get("summary") or ()]
+    return "\n".join(part.get("text") or "" for part in summaries) or None
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": item.get("call_id"),
+        "name": item.get("name"),
+        "arguments": arguments(item.get("arguments", item.get("input"))),
+    }

@@ -1,0 +1,132 @@
+"""Bodies of HTTP messages: bytes on the wire <-> a readable value that gives the same bytes back.
+
+A JSON body is kept as JSON where one of a few ways of writing JSON reproduces it byte for byte; the *format* says which.
+Anything else is kept as text where it is UTF-8, else as bytes. Nothing is ever normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["decode", "encode", "multipart", "parsed"]
+
+#: What ``parsed`` returns for a body that is not JSON; ``None`` is a JSON value.
+NOT_JSON: Final = object()
+
+
+def _python(**style: Any) -> Callable[[Any], bytes]:
+    def write(value: Any) -> bytes:
+        import json
+
+        return json.dumps(value, **style).encode()
+
+    return write
+
+
+#: How JSON is written, by the name of the format. The first is how both SDKs and most servers write it.
+_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "json": orjson.dumps,
+    "json:indent": lambda value: orjson.dumps(value, option=orjson.OPT_INDENT_2),
+    "json:spaced": _python(ensure_ascii=False),
+    "json:ascii": _python(separators=(",", ":")),
+    "json:spaced-ascii": _python(),
+    "json:indent-ascii": _python(indent=2),
+}
+_NEWLINE: Final = "+newline"
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON value of ``content``, or ``NOT_JSON``."""
+    if content[:1] not in b'{["' or not content:
+        return NOT_JSON
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return NOT_JSON
+
+
+def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str]:
+    """A value for the log and its format: ``content`` again from :func:`decode`.
+
+    ``value`` is what :func:`parsed` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
+    """
+    if value is not NOT_JSON:
+        format = _format(content, value)
+        if format is not None:
+            return value, format
+    if text:
+        try:
+            return content.decode(), "text"
+        except UnicodeDecodeError:
+            pass
+    return content, "bytes"
+
+
+def _format(content: bytes, value: Any) -> str | None:
+    """The format that reproduces ``content`` from ``value``, the likely one tried first."""
+    if orjson.dumps(value) == content:
+        return "json"
+    end = ""
+    if content.endswith(b"\n"):
+        content, end = content[:-1], _NEWLINE
+    for format, write in _WRITERS.items():
+        try:
+            if write(value) == content:
+                return format + end
+        except (TypeError, ValueError):  # json.dumps and orjson differ in what they refuse
+            continue
+    return None
+
+
+def decode(value: Any, format: str) -> bytes:
+    """The bytes that :func:`encode` was given.
+
+    A value that redaction replaced by a string comes back as that string in JSON.
+    """
+    if format == "bytes" or format == "text":
+        return value.encode() if isinstance(value, str) else bytes(value)
+    end = b""
+    if format.endswith(_NEWLINE):
+        format, end = format[: -len(_NEWLINE)], b"\n"
+    return _WRITERS[format](value) + end
+
+
+def multipart(content: bytes, content_type: str) -> list[dict[str, Any]] | None:
+    """The parts of a multipart body, without its boundary (which is different each time); ``None`` if it is not one.
+
+    Each part is ``{"name", "filename", "type", "body"}``, what is absent left out; ``body`` is text where it is UTF-8, else bytes.
+    """
+    boundary = _boundary(content_type)
+    if not boundary:
+        return None
+    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary)
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        return None
+    return [_part(piece) for piece in pieces[1:-1]]
+
+
+def _boundary(content_type: str) -> bytes:
+    for item in content_type.split(";")[1:]:
+        key, _, value = item.strip().partition("=")
+        if key.lower() == "boundary":
+            return value.strip('"').encode()
+    return b""
+
+
+def _part(piece: bytes) -> dict[str, Any]:
+    head, _, body = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    part: dict[str, Any] = {}
+    for line in head.decode("utf-8", "replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "content-disposition":
+            for item in value.split(";")[1:]:
+                key, _, quoted = item.strip().partition("=")
+                if key in ("name", "filename"):
+                    part[key] = quoted.strip('"')
+        elif name.lower() == "content-type":
+            part["type"] = value.strip()
+    part["body"] = encode(body)[0]
+    return part

@@ -1,0 +1,136 @@
+"""``instrument()`` and ``uninstrument()``: the patches that integrations describe, applied when their libraries are there.
+
+No library is imported in order to patch it. Clients that were made earlier are covered, since it is the class that is patched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from threading import RLock
+from types import ModuleType
+from typing import Any, Final
+
+from . import callers
+from .patch import AttributePatch, PatchStack, when_imported
+from .plugins import Integration, Patch, discover
+from .routes import classify, known, register, unregister
+
+__all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
+
+_lock: Final = RLock()
+_stack: Final = PatchStack()
+_wanted: Final[dict[str, Integration]] = {}
+#: What has been patched, by owner and name: one function can be reached through two modules.
+_places: Final[set[tuple[int, str]]] = set()
+
+
+def instrument(
+    *names: str, user_modules: Iterable[str | ModuleType] = (), http_classes: Mapping[str, str] | None = None
+) -> None:
+    """Capture the calls of every SDK that is installed, or of those named, whether it is imported already or will be.
+
+    ``user_modules`` are packages that count as the user's own code, so that their clock and random reads belong to the run.
+    ``http_classes`` gives side-effect classes to plain HTTP requests, ``{"[METHOD ]host[/path]": "read_only"}`` with ``*`` as
+    in file names; without one GET, HEAD and OPTIONS are read-only and everything else is irreversible.
+    Calling it again adds to what is there. Raises ``ValueError`` for a name that no installed integration has.
+    """
+    found = discover()
+    for name in names:
+        if name not in found:
+            raise ValueError(
+                f"no integration {name!r} is installed; there are: {', '.join(sorted(found)) or 'none'}. "
+                f"Install it with: pip install 'tracekit-replay[{name}]'"
+            )
+    with _lock:
+        classify(http_classes or {})
+        for module in user_modules:
+            callers.include(module)
+        for integration in found.values():
+            if not names or integration.name in names or integration.attach is not None:
+                _want(integration)
+        _apply()
+
+
+def uninstrument() -> None:
+    """Restore everything that :func:`instrument` replaced, exactly, and forget what it was told."""
+    with _lock:
+        _wanted.clear()
+        _places.clear()
+        _stack.restore()
+        unregister()
+        callers.forget()
+
+
+def instrumented() -> bool:
+    """Whether :func:`instrument` is in force."""
+    return bool(_wanted)
+
+
+def packages() -> list[str]:
+    """The distributions whose versions a run notes: those that the registered integrations are for."""
+    return [name for integration in known().values() for name in integration.modules]
+
+
+def _want(integration: Integration) -> None:
+    _wanted[integration.name] = integration
+    register(integration)
+    module = sys.modules.get(f"tracekit_{integration.name}")
+    if module is not None and module.__file__:
+        callers.exclude(os.path.dirname(module.__file__))
+    for package in integration.frameworks:
+        callers.include_package(package)
+    for patch in integration.patches:
+        when_imported(patch.module, _apply)
+
+
+def _apply() -> None:
+    """Apply what can be applied now: asked for, its module loaded, not done yet."""
+    with _lock:
+        for integration in _wanted.values():
+            for patch in integration.patches:
+                module = sys.modules.get(patch.module)
+                if module is not None:
+                    _patch(module, patch)
+
+
+def _patch(module: ModuleType, patch: Patch) -> None:
+    *way, name = patch.attribute.split(".")
+    owner: Any = module
+    for step in way:
+        owner = getattr(owner, step, None)
+    original = vars(owner).get(name) if owner is not None else None
+    place = (id(owner), name)
+    if original is None or place in _places:
+        return
+    _places.add(place)
+    _stack.apply(AttributePatch(owner, name, patch.wrap(original)))
+
+
+# -- no silent gaps ------------------------------------------------------------------------------------------------------
+
+_loaded: Final[dict[int, frozenset[str]]] = {}
+
+
+def run_started(session: Any) -> None:
+    """Remember which SDKs were there when the run began."""
+    if not _wanted:
+        _loaded[id(session)] = frozenset(sys.modules)
+
+
+def run_ended(session: Any) -> None:
+    """Let the run say that an SDK came in and nothing of it could be captured."""
+    before = _loaded.pop(id(session), None)
+    if before is None or _wanted:
+        return
+    for integration in known().values() if known() else _installed():
+        if integration.agents and any(name in sys.modules and name not in before for name in integration.modules):
+            session.warn(
+                f"{integration.name} was imported in this run and none of its calls was captured: "
+                "call tracekit.instrument() before the run"
+            )
+
+
+def _installed() -> Iterable[Integration]:
+    return discover().values()

@@ -1,0 +1,327 @@
+"""A model provider on loopback: real HTTP, scripted answers, fresh random text each time, requests counted.
+
+The answers have the shapes that the real services send, so that the real SDKs parse them. What to do wrong is asked for in
+the request itself (``metadata.stub`` or the ``x-stub`` header, a comma-separated list used up one attempt at a time), so that
+concurrent calls do not disturb one another.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["StubProvider", "stub_provider"]
+
+
+class StubProvider(ThreadingHTTPServer):
+    """``url`` is the root; OpenAI clients want ``url + "/v1"``. ``requests`` counts by path, ``seen`` keeps each request."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
+        self.seen: list[dict[str, Any]] = []
+        self.gate: Shuffler | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle of an answer is what some tests do."""
+
+
+class Shuffler:
+    """Holds back the answers until ``count`` requests are in, then lets them go in the reverse of a fixed shuffle."""
+
+    def __init__(self, count: int, order: list[int]) -> None:
+        self.count, self.order = count, order
+        self._condition = threading.Condition()
+        self._arrived = 0
+        self._turn = 0
+
+    def wait(self, number: int) -> None:
+        with self._condition:
+            self._arrived += 1
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._arrived == self.count and self.order[self._turn] == number, timeout=30)
+
+    def passed(self) -> None:
+        with self._condition:
+            self._turn += 1
+            self._condition.notify_all()
+
+
+@contextmanager
+def stub_provider() -> Iterator[StubProvider]:
+    """A provider that serves for the block."""
+    server = StubProvider()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+def words() -> str:
+    """Text that no other answer has; not ASCII only."""
+    return f"naïve {secrets.token_hex(8)} 🌱 {secrets.token_hex(4)}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: StubProvider
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    # -- dispatch --------------------------------------------------------------------------------------------------------
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    do_POST = do_DELETE = do_PUT = do_HEAD = do_GET
+
+    def _serve(self) -> None:
+        raw = self._read_body()
+        path = self.path.partition("?")[0]
+        try:
+            body = json.loads(raw) if raw else None
+        except ValueError:
+            body = None
+        with self.server.lock:
+            self.server.requests[path] += 1
+            self.server.seen.append({"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw})
+        trouble = self._trouble(body)
+        if trouble and self._misbehave(trouble):
+            return
+        self._answer(path, body)
+
+    def _read_body(self) -> bytes:
+        if "chunked" in self.headers.get("transfer-encoding", ""):
+            body = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
+        return self.rfile.read(int(self.headers.get("content-length", 0)))
+
+    def _trouble(self, body: Any) -> str:
+        script = self.headers.get("x-stub", "")
+        if not script and isinstance(body, dict):
+            script = str((body.get("metadata") or {}).get("stub", ""))
+        if not script:
+            return ""
+        with self.server.lock:
+            attempt = self.server.attempts[script]
+            self.server.attempts[script] += 1
+        steps = script.split(",")
+        return steps[attempt] if attempt < len(steps) else ""
+
+    def _misbehave(self, trouble: str) -> bool:
+        kind, _, rest = trouble.partition(":")
+        if kind.isdigit():
+            error = {"error": {"message": f"scripted {words()}", "type": "stub_error", "code": f"stub_{kind}"}}
+            self._json(int(kind), error, {"retry-after-ms": "1"} if kind in ("429", "503") else {})
+        elif kind == "malformed":
+            self._send(200, b'{"id": "broken", "choices": [' + words().encode(), {"content-type": "application/json"})
+        elif kind == "timeout":
+            self.server.gate_closed = threading.Event()  # type: ignore[attr-defined]
+            self.connection.settimeout(10)
+            try:
+                self.connection.recv(1)  # until the client gives up
+            except OSError:
+                pass
+            self.close_connection = True
+        elif kind == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.close_connection = True
+        elif kind == "redirect":
+            self._send(307, b"", {"location": rest})
+        elif kind == "upgrade":
+            self._send(101, b"", {"upgrade": "something", "connection": "upgrade"})
+        else:
+            return False
+        return True
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def _answer(self, path: str, body: Any) -> None:
+        if path.endswith("/chat/completions"):
+            self._chat(body)
+        elif path.endswith("/responses"):
+            self._responses(body)
+        elif path.endswith("/messages"):
+            self._messages(body)
+        elif path.endswith("/embeddings"):
+            self._embeddings(body)
+        elif path.endswith("/files"):
+            self._json(200, {"id": f"file-{secrets.token_hex(4)}", "object": "file", "bytes": 3, "created_at": 1,
+                             "filename": "notes.txt", "purpose": "assistants", "status": "processed"})  # fmt: skip
+        elif path.endswith("/content") or path.endswith("/speech"):
+            self._send(200, secrets.token_bytes(5000), {"content-type": "application/octet-stream"})
+        elif path.endswith("/models"):
+            self._json(200, {"object": "list", "data": [{"id": words(), "object": "model", "created": 1, "owned_by": "stub"}]})
+        else:
+            self._json(200, {"path": self.path, "said": words()})
+
+    def _chat(self, body: dict[str, Any]) -> None:
+        answer = f"{words()} / {_last(body['messages'])}"
+        base = {"id": f"chatcmpl-{secrets.token_hex(6)}", "created": int(time.time()), "model": f"{body['model']}-0613"}
+        usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, "prompt_tokens_details": {"cached_tokens": 4},
+                 "completion_tokens_details": {"reasoning_tokens": 2}}  # fmt: skip
+        if body.get("stream"):
+            head = {**base, "object": "chat.completion.chunk"}
+            pieces = [{"role": "assistant", "content": ""}, *({"content": part} for part in _split(answer))]
+            events = [{**head, "choices": [{"index": 0, "delta": p, "finish_reason": None}]} for p in pieces]
+            events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            if (body.get("stream_options") or {}).get("include_usage"):
+                events.append({**head, "choices": [], "usage": usage})
+            return self._stream([f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"], body)
+        if (body.get("response_format") or {}).get("type") == "json_schema":
+            answer = json.dumps({"city": words(), "degrees": secrets.randbelow(40)})
+        message: dict[str, Any] = {"role": "assistant", "content": answer, "refusal": None}
+        finish = "stop"
+        if body.get("tools") and body["messages"][-1]["role"] == "user":
+            arguments = json.dumps({"place": words()})
+            call = {"id": f"call_{secrets.token_hex(4)}", "type": "function",
+                    "function": {"name": body["tools"][0]["function"]["name"], "arguments": arguments}}  # fmt: skip
+            message, finish = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}, "tool_calls"
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+        return self._json(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage}, indent=2)
+
+    def _responses(self, body: dict[str, Any]) -> None:
+        text = words()
+        part = {"type": "output_text", "text": text, "annotations": []}
+        item = {"id": f"msg_{secrets.token_hex(4)}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+        response = {"id": f"resp_{secrets.token_hex(6)}", "object": "response", "created_at": 1.0, "status": "completed",
+                    "model": body["model"], "output": [item], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+                    "usage": {"input_tokens": 9, "output_tokens": 5, "total_tokens": 14,
+                              "input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 1}}}  # fmt: skip
+        if not body.get("stream"):
+            return self._json(200, response)
+        started = {**response, "status": "in_progress", "output": [], "usage": None}
+        events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
+        events.append({"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress", "content": []}})
+        where = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        events.append({"type": "response.content_part.added", **where, "part": {**part, "text": ""}})
+        events += [{"type": "response.output_text.delta", **where, "delta": p, "logprobs": []} for p in _split(text)]
+        events.append({"type": "response.output_text.done", **where, "text": text, "logprobs": []})
+        events.append({"type": "response.output_item.done", "output_index": 0, "item": item})
+        events.append({"type": "response.completed", "response": response})
+        return self._stream(_named(events, number=True), body)
+
+    def _messages(self, body: dict[str, Any]) -> None:
+        text = f"{words()} / {_last(body['messages'])}"
+        usage = {"input_tokens": 12, "output_tokens": 6, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2}
+        message = {"id": f"msg_{secrets.token_hex(6)}", "type": "message", "role": "assistant", "model": body["model"],
+                   "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": None, "usage": usage}  # fmt: skip
+        if not body.get("stream"):
+            return self._json(200, message)
+        start = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
+        events.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+        events += [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": p}} for p in _split(text)]
+        events.append({"type": "content_block_stop", "index": 0})
+        if body.get("tools"):
+            block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(4)}", "name": body["tools"][0]["name"], "input": {}}
+            events.append({"type": "content_block_start", "index": 1, "content_block": block})
+            events += [{"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": p}}
+                       for p in ('{"place": "', words(), '"}')]  # fmt: skip
+            events.append({"type": "content_block_stop", "index": 1})
+        reason = "tool_use" if body.get("tools") else "end_turn"
+        events.append({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 6}})
+        events.append({"type": "message_stop"})
+        return self._stream(_named(events), body)
+
+    def _embeddings(self, body: dict[str, Any]) -> None:
+        count = len(body["input"]) if isinstance(body["input"], list) else 1
+        data: list[dict[str, Any]] = []
+        for index in range(count):
+            vector: Any = [secrets.randbelow(1000) / 1000 for _ in range(4)]
+            if body.get("encoding_format") == "base64":
+                import base64
+
+                vector = base64.b64encode(struct.pack("4f", *vector)).decode()
+            data.append({"object": "embedding", "index": index, "embedding": vector})
+        self._json(200, {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 3, "total_tokens": 3}})
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def _json(self, status: int, value: Any, headers: dict[str, str] | None = None, indent: int | None = None) -> None:
+        content = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":")).encode()
+        self._send(status, content, {"content-type": "application/json", **(headers or {})})
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        if self.headers.get("x-stub-gzip"):
+            content = gzip.compress(content)
+            headers = {**headers, "content-encoding": "gzip"}
+        if self.server.gate is not None:
+            self.server.gate.wait(int(self.headers.get("x-number", 0)))
+        self.send_response(status)
+        for name, value in {"x-request-id": f"req_{secrets.token_hex(6)}", "set-cookie": f"sid=cookie-{secrets.token_hex(8)}", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+        if self.server.gate is not None:
+            self.server.gate.passed()
+
+    def _stream(self, events: list[str], body: dict[str, Any]) -> None:
+        cut = (body.get("metadata") or {}).get("stub") == "cut" or self.headers.get("x-stub") == "cut"
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("x-request-id", f"req_{secrets.token_hex(6)}")
+        zipped = bool(self.headers.get("x-stub-gzip"))
+        if zipped:
+            self.send_header("content-encoding", "gzip")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if zipped:
+            events = [gzip.compress("".join(events).encode()).decode("latin-1")]
+        for event in events[: len(events) // 2] if cut else events:
+            data = event.encode("latin-1" if zipped else "utf-8")
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if cut:
+            self.close_connection = True
+            return self.connection.shutdown(socket.SHUT_RDWR)
+        self.wfile.write(b"0\r\n\r\n")
+        return None
+
+
+def _named(events: list[dict[str, Any]], *, number: bool = False) -> list[str]:
+    lines = []
+    for index, event in enumerate(events):
+        body = {**event, "sequence_number": index} if number else event
+        lines.append(f"event: {event['type']}\ndata: {json.dumps(body, ensure_ascii=False)}\n\n")
+    return lines
+
+
+def _split(text: str) -> list[str]:
+    return [text[i : i + 4] for i in range(0, len(text), 4)]
+
+
+def _last(messages: list[dict[str, Any]]) -> str:
+    content = messages[-1]["content"]
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
