@@ -52,7 +52,7 @@ def said(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-# -- the model -----------------------------------------------------------------------------------------------------------
+# -- the model ------------------------------------------------------------------------------------------
 
 
 def test_it_really_samples() -> None:
@@ -88,7 +88,7 @@ def test_tokens_are_words_and_marks() -> None:
     assert count_tokens("") == 0
 
 
-# -- the planner ---------------------------------------------------------------------------------------------------------
+# -- the planner ------------------------------------------------------------------------------------------
 
 
 def test_a_tool_is_called_when_its_arguments_are_known() -> None:
@@ -112,7 +112,7 @@ def test_the_choice_of_the_caller_counts() -> None:
     assert plan(Conversation("", "hello", tools, ["look_up"], [], "any"), lambda: "x")[0][0] == "charge"
 
 
-# -- OpenAI --------------------------------------------------------------------------------------------------------------
+# -- OpenAI ------------------------------------------------------------------------------------------
 
 
 def test_openai_chat(gpt: openai.OpenAI) -> None:
@@ -121,7 +121,8 @@ def test_openai_chat(gpt: openai.OpenAI) -> None:
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.model == "tiny"
-    assert answer.usage and answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     short = gpt.chat.completions.create(model="tiny", messages=said("hello"), max_tokens=2)
     assert short.choices[0].finish_reason == "length"
 
@@ -136,7 +137,8 @@ def test_openai_chat_stream(gpt: openai.OpenAI) -> None:
     pieces = [event.choices[0].delta.content for event in events if event.choices and event.choices[0].delta.content]
     assert len(pieces) > 1
     assert [event.choices[0].finish_reason for event in events if event.choices][-1] == "stop"
-    assert events[-1].usage and events[-1].usage.completion_tokens == len(pieces)
+    assert events[-1].usage
+    assert events[-1].usage.completion_tokens == len(pieces)
     assert len({event.id for event in events}) == 1
 
 
@@ -163,13 +165,16 @@ def test_openai_responses(gpt: openai.OpenAI) -> None:
     """Responses, whole and streamed: the helper's final response is the text of the deltas, calls included."""
     tool: Any = {"type": "function", "name": "look_up", "parameters": ORDER, "strict": False}
     whole = gpt.responses.create(model="tiny", input="Find order A-1042", tools=[tool])
-    assert whole.status == "completed" and whole.usage and whole.output_text
+    assert whole.status == "completed"
+    assert whole.usage
+    assert whole.output_text
     assert [item.type for item in whole.output] == ["message", "function_call"]
     with gpt.responses.stream(model="tiny", input="Find order A-1042", tools=[tool]) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert "".join(deltas) == final.output_text
-    assert final.output[1].type == "function_call" and final.output[1].arguments == '{"order_id": "A-1042"}'
+    assert final.output[1].type == "function_call"
+    assert final.output[1].arguments == '{"order_id": "A-1042"}'
     cut = gpt.responses.create(model="tiny", input="hello", max_output_tokens=2)
     assert cut.status == "incomplete"
 
@@ -178,7 +183,8 @@ def test_openai_embeddings(gpt: openai.OpenAI) -> None:
     """Embeddings are unit vectors; equal texts are equal, in both encodings."""
     answer = gpt.embeddings.create(model="tiny", input=["the rain", "the rain", "an invoice"], dimensions=32)
     first, second, third = (each.embedding for each in answer.data)
-    assert first == second != third and len(first) == 32
+    assert first == second != third
+    assert len(first) == 32
     assert sum(value * value for value in first) == pytest.approx(1.0, abs=1e-5)
     plain = gpt.embeddings.create(model="tiny", input="the rain", dimensions=32, encoding_format="float")
     assert plain.data[0].embedding == pytest.approx(first, abs=1e-6)
@@ -197,13 +203,16 @@ def test_many_at_once(server: ModelServer) -> None:
     assert server.requests - before == 25
 
 
-# -- Anthropic -----------------------------------------------------------------------------------------------------------
+# -- Anthropic ------------------------------------------------------------------------------------------
 
 
 def test_anthropic_message(claude: anthropic.Anthropic) -> None:
     """A message has text, a reason to stop and a usage."""
-    answer = claude.messages.create(model="tiny", max_tokens=50, system="Be short.", messages=said("How is the weather?"))
-    assert answer.content[0].type == "text" and answer.content[0].text
+    answer = claude.messages.create(
+        model="tiny", max_tokens=50, system="Be short.", messages=said("How is the weather?")
+    )
+    assert answer.content[0].type == "text"
+    assert answer.content[0].text
     assert answer.stop_reason in ("end_turn", "max_tokens")
     assert answer.usage.input_tokens == count_tokens("Be short. How is the weather?")
     assert claude.messages.create(model="tiny", max_tokens=1, messages=said("hi")).stop_reason == "max_tokens"
@@ -217,9 +226,11 @@ def test_anthropic_stream_and_tools(claude: anthropic.Anthropic) -> None:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert final.stop_reason == "tool_use"
-    assert final.content[0].type == "text" and final.content[0].text == text
+    assert final.content[0].type == "text"
+    assert final.content[0].text == text
     use = final.content[1]
-    assert use.type == "tool_use" and use.input == {"order_id": "A-1042"}
+    assert use.type == "tool_use"
+    assert use.input == {"order_id": "A-1042"}
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "on its way"}
     block = {"type": "tool_use", "id": use.id, "name": use.name, "input": use.input}
     messages += [{"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
@@ -227,7 +238,7 @@ def test_anthropic_stream_and_tools(claude: anthropic.Anthropic) -> None:
     assert [block.type for block in answer.content] == ["text"]
 
 
-# -- refusals and the end ------------------------------------------------------------------------------------------------
+# -- refusals and the end ------------------------------------------------------------------------------------------
 
 
 def test_errors_are_the_sdks_own(gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:

@@ -9,8 +9,10 @@ import click
 
 __all__ = ["main"]
 
-#: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command, with ``_``.
+#: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "run": ("run", "Run a program and record it."),
+    "replay": ("replay", "Run a recorded program again, from its trace."),
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
     "list": ("runs", "List the runs of the store."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
@@ -46,7 +48,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
 def main() -> None:
     """Record an LLM agent, replay it exactly.
 

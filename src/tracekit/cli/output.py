@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from ..errors import TracekitError, TraceError, TraceIntegrityError
+from ..errors import TraceError, TraceIntegrityError, TracekitError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,5 +89,5 @@ def reported() -> Iterator[None]:
         fail(error)
     except BrokenPipeError:
         # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(RIGHT)

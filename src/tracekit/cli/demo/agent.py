@@ -1,7 +1,8 @@
 """An agent that settles an order: ordinary code, as you would write it.
 
-It asks OpenAI and Anthropic models (streaming and not, one after another and at once), uses tools that look, reserve and
-charge, reads the clock and rolls dice. tracekit appears in it as three decorators. `tracekit demo` puts a copy of this
+It asks OpenAI and Anthropic models (streaming and not, one after another and at once), uses tools that look, reserve
+and charge, reads the clock and rolls dice. tracekit appears in it as three decorators. `tracekit demo`
+puts a copy of this
 file into a directory of its own and runs it from there; `play.py` beside it records and replays it.
 """
 
@@ -33,7 +34,7 @@ ORDERS = {
 }
 
 
-# -- tools ---------------------------------------------------------------------------------------------------------------
+# -- tools ------------------------------------------------------------------------------------------
 
 
 @traced_tool(side_effect="read_only")
@@ -82,7 +83,7 @@ OFFERED = [
 ]
 
 
-# -- the agent -----------------------------------------------------------------------------------------------------------
+# -- the agent ------------------------------------------------------------------------------------------
 
 
 def handle(order_id: str) -> dict[str, Any]:

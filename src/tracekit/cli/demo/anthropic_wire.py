@@ -29,7 +29,9 @@ def messages(body: Body, model: NgramModel) -> Reply:
     if body.get("stream"):
         return Reply(events=_events(head, said))
     content: list[dict[str, Any]] = [{"type": "text", "text": said.text}]
-    content += [{"type": "tool_use", "id": id_, "name": name, "input": json.loads(text)} for id_, name, text in said.tools]
+    content += [
+        {"type": "tool_use", "id": id_, "name": name, "input": json.loads(text)} for id_, name, text in said.tools
+    ]
     usage = _usage(said, said.output_tokens)
     return Reply({**head, "content": content, "stop_reason": _stop(said), "stop_sequence": None, "usage": usage})
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from ..output import DIFFERENT, RIGHT, WRONG_USE, structured
+from ..output import DIFFERENT, RIGHT, WRONG_USE, message, structured
 from .provider import Provider, embedded, real
 from .server import ModelServer, Tripwire
 from .story import Story
@@ -30,7 +30,9 @@ _CHANGED: Final = "Write one friendly sentence and an apology to the customer"
 @click.option("--model", metavar="NAME", help="The model to ask there.")
 @click.option("--claude", metavar="NAME", help="The model to ask at Anthropic, where ANTHROPIC_API_KEY is set.")
 @click.option("--embedded", "own", is_flag=True, help="Use the embedded model server even if OPENAI_API_KEY is set.")
-@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Play in this directory and leave it there.")
+@click.option(
+    "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Play in this directory and leave it there."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as one JSON object; the story goes to stderr.")
 def demo(
     base_url: str | None, model: str | None, claude: str | None, own: bool, keep: Path | None, as_json: bool
@@ -67,11 +69,10 @@ def _require_sdks(*, anthropic: bool) -> None:
     needed = ["openai", "anthropic"] if anthropic else ["openai"]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        click.echo(
-            f"The demo's agent uses the real {' and '.join(missing)} package{'s'[: len(missing) > 1]}, not installed here."
-            f" Install with:\n\n    {Path(sys.executable).name} -m pip install {' '.join(missing)}\n",
-            err=True,
-        )
+        packages = " and ".join(missing) + (" packages" if len(missing) > 1 else " package")
+        python = Path(sys.executable).name
+        message(f"The demo's agent uses the real {packages}, not installed here. Install with:")
+        message(f"\n    {python} -m pip install {' '.join(missing)}\n")
         sys.exit(WRONG_USE)
 
 
@@ -141,9 +142,7 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
     return _Recorded(run, trace, second, "".join(lines[len(lines) // 2 :]))
 
 
-def _after(
-    story: Story, place: Workspace, provider: Provider, recorded: _Recorded, tripwire: Tripwire | None
-) -> None:
+def _after(story: Story, place: Workspace, provider: Provider, recorded: _Recorded, tripwire: Tripwire | None) -> None:
     """The server is gone: the same code, a changed prompt and a changed byte, each in a fresh process, all at once."""
     before = place.outside()
     environment = place.environment(**provider.settings)
@@ -174,11 +173,15 @@ def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -
     if play.status:
         story.quote(play.complaint)
     kept = recorded.result
-    story.check("same text", bool(result) and _texts(result) == _texts(kept), f"{len(''.join(_texts(kept)))} characters")
+    story.check(
+        "same text", bool(result) and _texts(result) == _texts(kept), f"{len(''.join(_texts(kept)))} characters"
+    )
     chunks = sum(map(len, _chunks(kept)))
     story.check("same chunks", bool(result) and _chunks(result) == _chunks(kept), f"{chunks} pieces, cut the same way")
     story.check("same times", bool(result) and _times(result) == _times(kept), str(kept["started"]))
-    story.check("same dice", bool(result) and _dice(result) == _dice(kept), f"gate {kept['gate']}, ticket {kept['ticket']}")
+    story.check(
+        "same dice", bool(result) and _dice(result) == _dice(kept), f"gate {kept['gate']}, ticket {kept['ticket']}"
+    )
     story.check("same result, to the last bit", result == kept and play.printed == recorded.printed)
 
 

@@ -1,7 +1,7 @@
 """A small language model: word trigrams over a short text, sampled with a temperature.
 
-It is honest about being small. What it shares with a large one is what a recording has to cope with: it samples, so that
-the same prompt twice gives two answers.
+What it shares with a large one is what a recording has to cope with: it samples, so that the same
+prompt twice gives two answers.
 """
 
 from __future__ import annotations

@@ -18,14 +18,19 @@ __all__ = ["chat_completions", "embeddings", "responses"]
 Body = Mapping[str, Any]
 
 
-# -- chat completions ---------------------------------------------------------------------------------------------------
+# -- chat completions ------------------------------------------------------------------------------------------
 
 
 def chat_completions(body: Body, model: NgramModel) -> Reply:
     """``POST /v1/chat/completions``, whole or streamed."""
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 60
     said = answer(model, _chat(body), prefix="call_", limit=limit, temperature=_temperature(body))
-    head = {"id": new_id("chatcmpl-"), "created": time_ns() // 1_000_000_000, "model": body["model"], "system_fingerprint": "fp_ngram"}
+    head = {
+        "id": new_id("chatcmpl-"),
+        "created": time_ns() // 1_000_000_000,
+        "model": body["model"],
+        "system_fingerprint": "fp_ngram",
+    }
     if body.get("stream"):
         usage = bool((body.get("stream_options") or {}).get("include_usage"))
         return Reply(events=_chat_events(head, said, usage))
@@ -61,7 +66,9 @@ def _choice(body: Body) -> str:
 def _chat_events(head: Body, said: Answer, usage: bool) -> Iterator[bytes]:
     def chunk(delta: Body, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return event({**head, "object": "chat.completion.chunk", "choices": [choice], **({"usage": None} if usage else {})})
+        return event(
+            {**head, "object": "chat.completion.chunk", "choices": [choice], **({"usage": None} if usage else {})}
+        )
 
     yield chunk({"role": "assistant", "content": "", "refusal": None})
     for piece in said.pieces:
@@ -99,7 +106,7 @@ def _temperature(body: Body) -> float:
     return 1.0 if given is None else float(given)
 
 
-# -- responses ----------------------------------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------------
 
 
 def responses(body: Body, model: NgramModel) -> Reply:
@@ -117,7 +124,9 @@ def responses(body: Body, model: NgramModel) -> Reply:
     if said.cut:
         done |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     if body.get("stream"):
-        return Reply(events=_response_events({**head, "status": "in_progress", "output": [], "usage": None}, done, said))
+        return Reply(
+            events=_response_events({**head, "status": "in_progress", "output": [], "usage": None}, done, said)
+        )
     return Reply(done)
 
 
@@ -128,7 +137,9 @@ def _input(body: Body) -> Conversation:
     since = items[last:]
     called = [each["name"] for each in since if each.get("type") == "function_call"]
     results = [text_of(each.get("output")) for each in since if each.get("type") == "function_call_output"]
-    tools = {tool["name"]: tool.get("parameters") or {} for tool in body.get("tools") or () if tool["type"] == "function"}
+    tools = {
+        tool["name"]: tool.get("parameters") or {} for tool in body.get("tools") or () if tool["type"] == "function"
+    }
     prompt = " ".join([text_of(body.get("instructions")), *(text_of(each.get("content")) for each in items)])
     user = text_of(items[last].get("content")) if items else ""
     return Conversation(prompt, user, tools, called, results, _choice(body))
@@ -154,9 +165,9 @@ def _response_events(begun: Body, done: Body, said: Answer) -> Iterator[bytes]:
     yield send("response.created", response=begun)
     yield send("response.in_progress", response=begun)
     for index, item in enumerate(done["output"]):
-        open_item = {**item, "status": "in_progress"} | ({"content": []} if "content" in item else {"arguments": ""})
+        open_item = {**item, "status": "in_progress", **({"content": []} if "content" in item else {"arguments": ""})}
         yield send("response.output_item.added", output_index=index, item=open_item)
-        where = {"item_id": item["id"], "output_index": index}
+        where: dict[str, Any] = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             where["content_index"] = 0
             part = item["content"][0]
@@ -168,9 +179,7 @@ def _response_events(begun: Body, done: Body, said: Answer) -> Iterator[bytes]:
         else:
             for piece in slices(item["arguments"]):
                 yield send("response.function_call_arguments.delta", **where, delta=piece)
-            yield send(
-                "response.function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"]
-            )
+            yield send("response.function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
         yield send("response.output_item.done", output_index=index, item=item)
     yield send("response.incomplete" if said.cut else "response.completed", response=done)
 
@@ -185,7 +194,7 @@ def _usage(said: Answer) -> dict[str, Any]:
     }
 
 
-# -- embeddings ---------------------------------------------------------------------------------------------------------
+# -- embeddings ------------------------------------------------------------------------------------------
 
 
 def embeddings(body: Body, model: NgramModel) -> Reply:
@@ -195,7 +204,11 @@ def embeddings(body: Body, model: NgramModel) -> Reply:
     size = body.get("dimensions") or 64
     vectors = [_vector(text, size) for text in texts]
     data = [
-        {"object": "embedding", "index": index, "embedding": _packed(v) if body.get("encoding_format") == "base64" else v}
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _packed(v) if body.get("encoding_format") == "base64" else v,
+        }
         for index, v in enumerate(vectors)
     ]
     used = sum(map(count_tokens, texts))

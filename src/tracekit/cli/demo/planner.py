@@ -117,7 +117,8 @@ def _members(text: str) -> Iterator[tuple[str, Any]]:
 
 def _fits(value: object, kind: Mapping[str, Any]) -> bool:
     python: tuple[type, ...] | None = {
-        "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,)
+        "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
+        "object": (dict,),
     }.get(kind.get("type", ""))  # fmt: skip
     return python is None or (isinstance(value, python) and (isinstance(value, bool) == (python == (bool,))))
 

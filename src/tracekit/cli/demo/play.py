@@ -1,4 +1,5 @@
-"""Run the agent: `play.py live FILE` as it is, `play.py record FILE` recorded, `play.py replay FILE RUN` from a recording.
+"""Run the agent: `play.py live FILE` as it is, `play.py record FILE` recorded, `play.py replay FILE RUN` from
+a recording.
 
 What came of it is written to FILE as JSON. `play.py both FILE FILE` is a live run and then a recorded one.
 """
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tracekit
 from agent import handle  # type: ignore[import-not-found,unused-ignore]  # the file beside this one
+
+import tracekit
 from tracekit import record, replay
 
 ORDER = "A-1042"
@@ -45,4 +48,5 @@ def save(file: str, **outcome: Any) -> None:
 
 if __name__ == "__main__":
     tracekit.instrument()
-    {"live": live, "record": recorded, "replay": replayed, "both": both}[sys.argv[1]](*sys.argv[2:])
+    modes: dict[str, Callable[..., None]] = {"live": live, "record": recorded, "replay": replayed, "both": both}
+    modes[sys.argv[1]](*sys.argv[2:])

@@ -36,7 +36,7 @@ def embedded(url: str) -> Provider:
 
 
 def real(base_url: str | None, model: str | None, claude: str | None) -> Provider:
-    """The provider that the environment and the options name; Anthropic too, where a key or an address of it is given."""
+    """The provider that environment and options name; Anthropic too, where a key or an address of it is given."""
     url = base_url or os.environ.get("OPENAI_BASE_URL")
     settings = {"DEMO_MODEL": model or "gpt-5-mini"}
     if url:

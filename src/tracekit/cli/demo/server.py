@@ -10,10 +10,9 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 from types import TracebackType
 from typing import Any, Final
-
-from time import sleep
 
 from . import anthropic_wire, openai_wire
 from .model import NgramModel
@@ -32,8 +31,9 @@ _ROUTES: Final[dict[str, Callable[[Mapping[str, Any], NgramModel], Reply]]] = {
 class ModelServer:
     """Serve ``model`` on 127.0.0.1 until the ``with`` block ends.
 
-    ``url`` is the root (what ``ANTHROPIC_BASE_URL`` wants), ``openai_url`` the root with ``/v1`` (what ``OPENAI_BASE_URL``
-    wants); ``requests`` counts what was asked; ``pace`` is the pause between two events of a stream, in seconds.
+    ``url`` is the root (what ``ANTHROPIC_BASE_URL`` wants), ``openai_url`` the root with ``/v1`` (what
+    ``OPENAI_BASE_URL`` wants); ``requests`` counts what was asked; ``pace`` is the pause between two events of a
+    stream, in seconds.
     """
 
     def __init__(self, model: NgramModel | None = None, *, pace: float = 0.0, port: int = 0) -> None:
@@ -175,7 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _error(status: int, kind: str, message: str) -> Reply:
-    return Reply({"type": "error", "error": {"type": kind, "code": kind, "message": message, "param": None}}, status=status)
+    return Reply(
+        {"type": "error", "error": {"type": kind, "code": kind, "message": message, "param": None}}, status=status
+    )
 
 
 class Tripwire:

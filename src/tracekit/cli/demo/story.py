@@ -14,7 +14,7 @@ __all__ = ["Story"]
 
 
 class Story:
-    """Writes to ``console`` as things happen and keeps every check: ``checks`` is a list of (what, came out, detail)."""
+    """Writes to ``console`` as things happen and keeps ``checks``, a list of (what, came out, detail)."""
 
     def __init__(self, console: Console) -> None:
         self.console: Final = console

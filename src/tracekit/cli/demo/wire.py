@@ -63,7 +63,9 @@ def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Iterable) and not isinstance(content, Mapping):
-        return " ".join(text_of(part.get("text") or part.get("content")) for part in content if isinstance(part, Mapping))
+        return " ".join(
+            text_of(part.get("text") or part.get("content")) for part in content if isinstance(part, Mapping)
+        )
     return ""
 
 

@@ -71,7 +71,7 @@ class Workspace:
         return loaded
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """This process's environment without any credentials or addresses of providers, for a child in the directory."""
+        """This process's environment without credentials or addresses of providers, for a child in the directory."""
         kept = {
             name: value
             for name, value in os.environ.items()

@@ -1,0 +1,184 @@
+"""A trace read for people: each step once, its outcome beside its intention, and short texts for long values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from .._journal.entry import family_of
+from .._journal.reader import ENDS, Trace, Verdict
+
+__all__ = ["Step", "Timeline", "duration", "error_text", "printable", "said", "short"]
+
+_SPACE: Final = re.compile(r"\s+")
+_SPEAKING: Final = (
+    "messages",
+    "input",
+    "content",
+    "text",
+    "output_text",
+    "message",
+    "choices",
+    "output",
+    "body",
+    "parts",
+)
+
+
+class Step:
+    """One step: what began it (``entry``) and what came of it.
+
+    ``outcome`` is the type of the outcome's entry, ``None`` while it is open; ``answer`` is that entry's ``seq``, ``took`` the
+    time between the two in nanoseconds, ``chunks`` the number of pieces in between.
+    """
+
+    __slots__ = ("answer", "chunks", "error", "facts", "family", "name", "outcome", "seq", "side_effect", "took", "ts")
+
+    def __init__(self, entry: Mapping[str, Any], family: str) -> None:
+        meta = entry.get("meta") or {}
+        self.seq: Final[int] = entry["seq"]
+        self.family: Final = family
+        self.name: Final[str] = entry.get("name") or family
+        self.side_effect: Final[str | None] = meta.get("side_effect")
+        self.facts: Final[Mapping[str, Any]] = meta
+        self.ts: Final[int] = entry["ts_ns"]
+        self.outcome: str | None = None
+        self.answer = 0
+        self.took = 0
+        self.chunks = 0
+        self.error: str | None = None
+
+    def end(self, entry: Mapping[str, Any]) -> None:
+        self.outcome, self.answer, self.took = entry["type"], entry["seq"], entry["ts_ns"] - self.ts
+        if "error" in entry:
+            self.error = error_text(entry["error"])
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def skipped(self) -> bool:
+        return bool(self.outcome and self.outcome.endswith(".skipped"))
+
+
+class Timeline:
+    """All of a trace that verifies, gone through once: steps by ``seq``, and the entries of each other type."""
+
+    def __init__(self, trace: Trace, verdict: Verdict) -> None:
+        self.trace: Final = trace
+        self.verdict: Final = verdict
+        self.steps: Final[dict[int, Step]] = {}
+        self.others: Final[dict[str, list[int]]] = {}
+        self.first: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        #: Entries with a value that could not be recorded whole, and with one that was redacted.
+        self.noted: Final[list[int]] = []
+        self.redacted: Final[list[int]] = []
+        for entry in trace.entries(damaged=True):
+            self._take(entry)
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        kind = entry["type"]
+        known = family_of(kind)
+        meta = entry.get("meta") or {}
+        info = meta.get("info") or {}
+        if "notes" in meta or "notes" in info:
+            self.noted.append(entry["seq"])
+        if "redacted" in meta or "redacted" in info:
+            self.redacted.append(entry["seq"])
+        if known is None:
+            self.others.setdefault(kind, []).append(entry["seq"])
+        elif known[1] == "intention":
+            self.steps[entry["seq"]] = Step(entry, known[0])
+        elif (step := self.steps.get(entry.get("step", 0))) is not None:
+            if known[1] == "chunk":
+                step.chunks += 1
+            else:
+                step.end(entry)
+        if not self.first:
+            self.first = entry
+        self.last = entry
+
+    @property
+    def run_id(self) -> str:
+        return str(self.first.get("run_id", "?"))
+
+    @property
+    def name(self) -> str:
+        return str(self.first.get("name", "run"))
+
+    @property
+    def ended(self) -> str | None:
+        """The type of the entry that ends the run, or ``None``."""
+        return self.last.get("type") if self.last.get("type") in ENDS else None
+
+    @property
+    def took(self) -> int:
+        """Nanoseconds from the first entry to the last."""
+        return int(self.last.get("ts_ns", 0)) - int(self.first.get("ts_ns", 0))
+
+    def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
+        return [self.trace.entry(seq) for seq in sorted(seq for kind in kinds for seq in self.others.get(kind, ()))]
+
+    def rows(self, first: int = 1) -> Iterator[tuple[int, dict[str, Any], Step | None]]:
+        """What to show, in order: (depth, entry, its step). Outcomes and chunks belong to their steps, blobs to nobody."""
+        depth: dict[int, int] = {}
+        for entry in self.trace.entries(damaged=True):
+            kind, seq = entry["type"], entry["seq"]
+            known = family_of(kind)
+            if kind == "blob" or (known is not None and known[1] != "intention"):
+                continue
+            at = depth.get(entry.get("parent", 0), -1) + 1
+            if known is not None:
+                depth[seq] = at
+            if seq >= first:
+                yield at, entry, self.steps.get(seq)
+
+
+def error_text(error: object) -> str:
+    """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
+    if not isinstance(error, Mapping):
+        return short(error)
+    kind = error.get("type") or error.get("type_name") or "Error"
+    text = error.get("text") or error.get("message") or error.get("str") or ""
+    return f"{str(kind).rpartition('.')[2]}: {text}" if text else str(kind).rpartition(".")[2]
+
+
+def short(value: object, most: int = 96) -> str:
+    """``value`` as compact JSON or, if it is a string, as itself, in one line of at most ``most`` characters."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
+    text = _SPACE.sub(" ", printable(text)).strip()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """``text`` without the control characters that a hostile trace could steer a terminal with."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def said(value: object, depth: int = 0) -> str | None:
+    """The text in a request's or response's body that speaks last: a heuristic over the keys that bodies use for text."""
+    if isinstance(value, str):
+        return value if depth and value.strip() else None
+    if depth > 12:
+        return None
+    if isinstance(value, Mapping):
+        for key in _SPEAKING:
+            if key in value and (found := said(value[key], depth + 1)):
+                return found
+    if isinstance(value, list):
+        for item in reversed(value[-8:]):
+            if isinstance(item, Mapping) and (found := said(item, depth + 1)):
+                return found
+    return None
+
+
+def duration(ns: int) -> str:
+    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``."""
+    if ns < 1_000_000:
+        return f"{ns // 1000} µs"
+    return f"{ns // 1_000_000} ms" if ns < 1_000_000_000 else f"{ns / 1e9:.1f} s"

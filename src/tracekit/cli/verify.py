@@ -1,0 +1,85 @@
+"""``tracekit verify RUN``: is the trace whole, unchanged, and ended in order?"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+
+from .._journal.reader import Trace, Verdict
+from .._journal.runs import Store
+from . import output
+from .store import located
+from .timeline import printable
+
+__all__ = ["verify"]
+
+_EXIT: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--head", metavar="HASH", help="The hash of the last entry, as you kept it elsewhere.")
+@click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_json: bool) -> None:
+    """Check that a trace is whole, unchanged, and ended in order.
+
+    RUN is an id, the beginning of one, "last", or a path. The chain of hashes detects all damage and every edit that does not
+    recompute it; --head (or a seal: TRACEKIT_SEAL_KEY_FILE) detects those too. Exit code: 0 sealed, 1 broken, 3 unsealed (no
+    end, or a torn last line), 2 if there is no such run.
+    """
+    with output.reported():
+        if head is not None and not _is_hash(head):
+            raise click.BadParameter("a head is 64 hexadecimal digits", param_hint="--head")
+        where = Store(store)
+        path = located(run, where)
+        verdict = where.verify(path, head=head)
+        breaches = _breaches(path, verdict) if by_schema else []
+        if output.structured(as_json):
+            output.emit({**verdict._asdict(), "path": path, **({"schema": breaches} if by_schema else {})})
+        else:
+            _print(path, verdict)
+        for breach in breaches:
+            output.message(f"line {breach['line']}: {breach['problem']}")
+        sys.exit(_EXIT[verdict.state] if not breaches else output.DIFFERENT)
+
+
+def _is_hash(text: str) -> bool:
+    return len(text.strip()) == 64 and all(digit in "0123456789abcdefABCDEF" for digit in text.strip())
+
+
+def _print(path: str, verdict: Verdict) -> None:
+    from rich.text import Text
+
+    console = output.console()
+    style = {"sealed": "bold green", "unsealed": "bold yellow", "broken": "bold red"}[verdict.state]
+    console.print(Text(verdict.state, style=style) + Text(f"  {printable(path)}"), soft_wrap=True)
+    if verdict.problem:
+        where = f"line {verdict.line}: " if verdict.line else ""
+        console.print(f"  {where}{printable(verdict.problem)}", markup=False, soft_wrap=True)
+    if verdict.state == "broken":
+        console.print(f"  the first {verdict.last_good_seq} entries verify", markup=False)
+    else:
+        console.print(f"  {verdict.count} entries, head {verdict.head}", markup=False, soft_wrap=True)
+    for segment in verdict.segments:
+        problem = f": {segment['problem']}" if segment.get("problem") else ""
+        text = f"  segment {segment.get('segment')} {segment.get('state')}{problem}"
+        console.print(printable(text), markup=False, soft_wrap=True)
+
+
+def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any]]:
+    """The first entries that the schema does not allow: line and problem."""
+    from .schema import validator
+
+    check = validator()
+    found: list[dict[str, Any]] = []
+    with Trace(path) as trace:
+        for line, entry in enumerate(trace.entries(damaged=True), 1):
+            for error in check.iter_errors(entry):
+                found.append({"line": line, "problem": printable(f"{error.json_path}: {error.message}"[:300])})
+                if len(found) == most:
+                    return found
+    return found
