@@ -12,10 +12,12 @@ import os
 import sys
 import time as _time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
 __all__ = [
+    "clocks",
     "fdatasync",
     "monotonic",
     "monotonic_ns",
@@ -60,6 +62,27 @@ sleep: Final[Callable[[float], None]] = _real("sleep")
 urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
 #: Brings a file's content to the device; macOS has no ``fdatasync``.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+
+
+def clocks() -> dict[str, Any]:
+    """One reading of every clock that a run captures, by the names of its reads: what a replay has where none was read."""
+    now, wall, steady, fine = datetime.fromtimestamp(time()), time_ns(), monotonic_ns(), perf_counter_ns()
+    found: dict[str, Any] = {
+        "time.time": wall / 1e9,
+        "time.time_ns": wall,
+        "time.monotonic": steady / 1e9,
+        "time.monotonic_ns": steady,
+        "loop.time": steady / 1e9,
+        "time.perf_counter": fine / 1e9,
+        "time.perf_counter_ns": fine,
+        "datetime.datetime.now": now,
+        "datetime.datetime.utcnow": datetime.fromtimestamp(wall / 1e9, UTC).replace(tzinfo=None),
+        "datetime.datetime.today": now,
+        "datetime.date.today": now.date(),
+    }
+    for name in ("process_time", "thread_time"):
+        found[f"time.{name}"], found[f"time.{name}_ns"] = 0.0, 0
+    return found
 
 
 def repoint(name: str, genuine: Callable[..., Any]) -> None:

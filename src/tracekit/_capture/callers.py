@@ -1,0 +1,192 @@
+"""Who counts as user code: whose clock and random reads belong to the run.
+
+User code is any file outside the standard library, ``site-packages`` and tracekit, and every package that was included: the
+one that calls ``record()`` or holds a traced function, the agent frameworks that an integration names, ``user_modules=``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from sys import _getframe
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+__all__ = ["PASS", "by_user", "caller", "exclude", "forget", "include", "include_package", "pass_through"]
+
+#: Seen through: the caller of this file is the one who counts.
+PASS: Final = object()
+
+_STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
+_HERE: Final = os.path.dirname(os.path.abspath(__file__))
+_OWN: Final = os.path.dirname(_HERE)
+_HELPERS: Final = frozenset(
+    os.path.join(_STDLIB, name) for name in ("random.py", "uuid.py", "secrets.py", "datetime.py", "_pydatetime.py")
+)
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_included: set[str] = set()
+_excluded: set[str] = set()
+#: The integrations of a checkout; installed, they are in ``site-packages`` like any library.
+_INTEGRATIONS: Final = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "integrations")
+_passed: set[str] = {os.path.join(_HERE, "exchange.py")}
+_waiting: set[str] = set()  # packages that are user code but not imported yet
+
+#: True (user), False (not), PASS by file name; unknown and pseudo files are not in it.
+_kinds: dict[str, Any] = {}
+_known = _kinds.get
+
+
+def by_user() -> bool:
+    """Whether the function that calls this one was called by user code. Some 60 ns where the answer is known."""
+    try:
+        frame = _getframe(2)
+    except ValueError:  # called by C, with no Python caller
+        return False
+    kind = _known(frame.f_code.co_filename)
+    if kind is True or kind is False:
+        return kind
+    return _walk(frame)
+
+
+def caller(depth: int = 1) -> FrameType | None:
+    """The nearest frame of user code, from ``depth`` frames above the caller of this function."""
+    try:
+        frame: FrameType | None = _getframe(depth + 1)
+    except ValueError:
+        return None
+    while frame is not None and _kind_of(frame) is not True:
+        frame = frame.f_back
+    return frame
+
+
+def _walk(frame: FrameType | None) -> bool:
+    while frame is not None:
+        kind = _kind_of(frame)
+        if kind is not PASS:
+            return kind is True
+        frame = frame.f_back
+    return False
+
+
+def _kind_of(frame: FrameType) -> Any:
+    name = frame.f_code.co_filename
+    kind = _known(name)
+    if kind is None:
+        if name.startswith("<") and name.endswith(">"):
+            return _pseudo(name, frame)
+        kind = _kinds[name] = _classify(name)
+    return kind
+
+
+def _pseudo(name: str, frame: FrameType) -> Any:
+    """Generated code (a dataclass's ``__init__``, ``-c``, a prompt) is its module's; without one, its caller's."""
+    if name.startswith("<frozen "):
+        return False
+    module = frame.f_globals.get("__name__")
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) if isinstance(module, str) else None
+    if file is None:
+        return PASS
+    kind = _kinds.get(file)
+    if kind is None:
+        kind = _kinds[file] = _classify(file)
+    return kind
+
+
+def _classify(file: str) -> Any:
+    path = os.path.abspath(file)
+    if path in _passed or path in _HELPERS or _under(path, _passed):
+        return PASS
+    if _under(path, {_OWN, _INTEGRATIONS}) or _under(path, _excluded):
+        return False
+    if _under(path, _included) or _arrived(path):
+        return True
+    return not (_under(path, {_STDLIB}) or _packaged(path))
+
+
+def _under(path: str, places: set[str]) -> bool:
+    return any(path == place or path.startswith(place + os.sep) for place in places)
+
+
+def _arrived(path: str) -> bool:
+    """Whether ``path`` is in a package that was included by name before it was imported."""
+    for name in [name for name in _waiting if name in sys.modules]:
+        _waiting.discard(name)
+        _included.update(_places(sys.modules[name]))
+    return _under(path, _included)
+
+
+def include(module: ModuleType | str) -> None:
+    """Count a module's whole package as user code: a module, its name, or a file or directory of it.
+
+    A file of an installed package stands for the package; a file that is user code anyway changes nothing.
+    """
+    if not isinstance(module, str):
+        _add(_places(sys.modules.get(module.__name__.partition(".")[0], module)))
+    elif os.sep in module or module.endswith(".py"):
+        if _known(module) is not True and not module.startswith("<"):
+            _add({_package_of(os.path.abspath(module))})
+    elif module.isidentifier() or "." in module.strip("."):
+        include_package(module)
+
+
+def _package_of(path: str) -> str:
+    for part in _INSTALLED:
+        before, found, rest = path.partition(part)
+        if found:
+            return before + found + rest.partition(os.sep)[0]
+    return path
+
+
+def _add(places: set[str]) -> None:
+    # The standard library as a whole and tracekit itself are never user code, whoever calls from there.
+    places = {
+        place for place in places if not _under(place, {_OWN}) and (_packaged(place) or not _under(place, {_STDLIB}))
+    }
+    if not places <= _included:
+        _included.update(places)
+        _kinds.clear()
+
+
+def _packaged(path: str) -> bool:
+    return any(part in path for part in _INSTALLED)
+
+
+def include_package(name: str) -> None:
+    """Count the package called ``name`` (``"langgraph"``) as user code, now or when it is imported. Imports nothing."""
+    module = sys.modules.get(name)
+    if module is not None:
+        _add(_places(module))
+    elif name not in _waiting:
+        _waiting.add(name)
+        _kinds.clear()
+
+
+def exclude(path: str) -> None:
+    """Never count the file or directory ``path`` as user code (an integration's own modules)."""
+    _excluded.add(os.path.abspath(path))
+    _kinds.clear()
+
+
+def pass_through(path: str) -> None:
+    """See through the file or directory ``path``: its callers count (thin wrappers over clocks and dice)."""
+    _passed.add(os.path.abspath(path))
+    _kinds.clear()
+
+
+def forget() -> None:
+    """Drop every inclusion and exclusion (``uninstrument()``)."""
+    _included.clear()
+    _excluded.clear()
+    _waiting.clear()
+    _kinds.clear()
+
+
+def _places(module: ModuleType) -> set[str]:
+    paths = getattr(module, "__path__", None)
+    if paths is not None:
+        return {os.path.abspath(path) for path in paths}
+    file = getattr(module, "__file__", None)
+    return {os.path.abspath(file)} if file else set()

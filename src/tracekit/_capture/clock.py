@@ -1,0 +1,341 @@
+"""The clocks: every read by the run's own code is the session's to answer.
+
+Covered for every reference taken earlier: the clock functions of ``time``, ``now``/``utcnow``/``today`` of ``datetime`` and
+``date`` (which stay the same classes), ``loop.time()``, and freezegun's fakes of all these. What is faked below us (freezegun,
+time-machine) is what is live for the run.
+"""
+
+from __future__ import annotations
+
+import datetime as _datetime
+import sys
+import time as _time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from .. import _reality
+from .._engine.gate import here
+from .._engine.scope import Scope, current
+from . import exchange
+from .callers import by_user
+from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
+from .patch import AttributePatch, Patch, Switch, when_imported
+
+__all__ = ["activate", "deactivate", "degraded"]
+
+Hook = Callable[..., Any]
+_scope: Final = current.get
+_UTC: Final = _datetime.UTC
+
+#: Clocks that take no argument.
+PLAIN: Final = tuple(
+    f"{clock}{unit}"
+    for clock in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+    for unit in ("", "_ns")
+)
+#: Functions that read the clock only where no time is given, with the number of arguments that makes them do so.
+FORMATS: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
+
+
+def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
+    return scope.session.clock_read(here() or scope, name, real)
+
+
+def _plain(name: str, real: Callable[[], Any]) -> Hook:
+    def read(_proxy: object) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return real()
+        return scope.session.clock_read(here() or scope, name, real)
+
+    return read
+
+
+def _of_one(name: str, real: Callable[..., Any], flags: int) -> Hook:
+    def read(_proxy: object, argument: Any) -> Any:
+        given = argument if spread else (argument,)
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return real(*given)
+        return _answer(scope, name, partial(real, *given))
+
+    spread = flags != ONE
+    return read
+
+
+def _formatting(name: str, real: Callable[..., Any], needed: int) -> Hook:
+    def read(_proxy: object, given: tuple[Any, ...]) -> Any:
+        scope = _scope()
+        if scope is None or given[needed:] not in ((), missing) or scope.live or not by_user():
+            return real(*given)
+        return _thawed(_answer(scope, name, lambda: _frozen(real(*given))))
+
+    # None is as good as nothing for localtime, gmtime and ctime.
+    missing = (None,) if not needed and name != "time.asctime" else ()
+    return read
+
+
+def _frozen(value: Any) -> Any:
+    # Its zone and offset are not among its nine items.
+    return [*value[:9], value.tm_zone, value.tm_gmtoff] if isinstance(value, _time.struct_time) else value
+
+
+def _thawed(value: Any) -> Any:
+    return _time.struct_time(tuple(value)) if isinstance(value, list) else value
+
+
+# -- datetime and date ----------------------------------------------------------------------------------------------------
+
+
+def _unfaked_class(name: str) -> Any:
+    return _reality.unfaked(_datetime, name)
+
+
+_DateTime: Final[Any] = _unfaked_class("datetime")
+_Date: Final[Any] = _unfaked_class("date")
+
+
+def _parts(moment: Any, cls: Any, zone: Any = None) -> Any:
+    """``moment`` as an instance of ``cls``, made as the C functions make one."""
+    fold = {"fold": 1} if moment.fold else {}
+    return cls(
+        moment.year,
+        moment.month,
+        moment.day,
+        moment.hour,
+        moment.minute,
+        moment.second,
+        moment.microsecond,
+        zone,
+        **fold,
+    )
+
+
+def _naive(moment: Any) -> Any:
+    return moment if type(moment) is _DateTime and moment.tzinfo is None else _parts(moment, _DateTime)
+
+
+def _bound(method: Any, cls: type) -> Any:
+    return method.__get__(None, cls)
+
+
+def _now(name: str, method: Any) -> Hook:
+    base = method.__get__(None, _DateTime)
+
+    def now(cls: Any, tz: Any = None) -> Any:
+        scope = _scope()
+        real = base if cls is _DateTime else _bound(method, cls)
+        if scope is None or scope.live or not by_user():
+            return real(tz)
+        if tz is None:
+            value = _answer(scope, name, real if cls is _DateTime else lambda: _naive(real()))
+            return value if cls is _DateTime else _parts(value, cls)
+        if not isinstance(tz, _datetime.tzinfo):
+            return real(tz)  # the error that it makes
+        # Recorded in UTC: a zone is the program's own object, and is applied as the C function does.
+        return tz.fromutc(_parts(_answer(scope, name, lambda: _naive(real(_UTC))), cls, tz))
+
+    return now
+
+
+def _utcnow(name: str, now: Any, method: Any) -> Hook:
+    def utcnow(cls: Any) -> Any:
+        if warns:
+            warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=2)
+        scope = _scope()
+        # From 3.12 on the C function warns, and would name this file; ``now`` reads the same instant and is silent.
+        read = partial(_bound(now, cls), _UTC) if warns else _bound(method, cls)
+        if scope is None or scope.live or not by_user():
+            value = _naive(read())
+        else:
+            value = _answer(scope, name, lambda: _naive(read()))
+        return value if cls is _DateTime else _parts(value, cls)
+
+    warns = now is not None and sys.version_info >= (3, 12)
+    return utcnow
+
+
+_DEPRECATED: Final = (
+    "datetime.datetime.utcnow() is deprecated and scheduled for removal in a future version. "
+    "Use timezone-aware objects to represent datetimes in UTC: datetime.datetime.now(datetime.UTC)."
+)
+
+
+def _today(method: Any) -> Hook:
+    def today(cls: Any) -> Any:
+        scope = _scope()
+        real = _bound(method, cls)
+        if scope is None or scope.live or not by_user():
+            return real()
+        if issubclass(cls, _DateTime):
+            value = _answer(scope, "datetime.datetime.today", lambda: _naive(real()))
+            return value if cls is _DateTime else _parts(value, cls)
+        value = _answer(scope, "datetime.date.today", lambda: _day(real()))
+        return value if cls is _Date else cls(value.year, value.month, value.day)
+
+    return today
+
+
+def _day(date: Any) -> Any:
+    return date if type(date) is _Date else _Date(date.year, date.month, date.day)
+
+
+def _date_patches() -> list[Patch]:
+    try:
+        now = _class_method(_DateTime, "now", partial(_now, "datetime.datetime.now"))
+        utcnow = partial(_utcnow, "datetime.datetime.utcnow", now.genuine)
+        return [now, _class_method(_DateTime, "utcnow", utcnow), _class_method(_Date, "today", _today)]
+    except Unsupported as error:
+        _degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
+        return []
+
+
+def _class_method(owner: Any, name: str, make: Callable[[Any], Hook]) -> ClassMethodExchange:
+    _try_class_method(owner, name)
+    return ClassMethodExchange(owner, name, make)
+
+
+def _try_class_method(owner: Any, name: str) -> None:
+    earlier = getattr(owner, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        marker = object()
+        trial = ClassMethodExchange(
+            owner, name, lambda method: marking(marker, lambda cls, *args, **kw: _bound(method, cls)(*args, **kw))
+        )
+        fault = works(trial, earlier, lambda: getattr(owner, name)(), marker=marker)
+    if fault is not None:
+        raise Unsupported(f"datetime.{owner.__name__}.{name}: {fault}")
+
+
+# -- what there is to patch ------------------------------------------------------------------------------------------------
+
+_degraded: Final[list[str]] = []
+_built: Final[dict[str, list[Patch]]] = {}
+
+
+def degraded() -> list[str]:
+    """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
+    return list(_degraded)
+
+
+def _time_patches() -> list[Patch]:
+    names = (*PLAIN, "clock_gettime", "clock_gettime_ns", *FORMATS)
+    return [_time_patch(name) for name in names if hasattr(_time, name)]
+
+
+def _time_patch(name: str) -> Patch:
+    function = _reality.unfaked(_time, name)
+    try:
+        if name in _reality.__all__:
+            _reality.repoint(name, genuine(function))
+        return function_patch(_time, function, lambda real, flags: _hook(name, real, flags))
+    except Unsupported as error:
+        _degraded.append(
+            f"time.{name}: only the name in its module is replaced, not references taken earlier ({error})"
+        )
+        flags = ONE if name.startswith("clock") else exchange.VARARGS if name in FORMATS else 0
+        return AttributePatch(_time, name, exchange.plain(_hook(name, function, flags), flags))
+
+
+def _hook(name: str, real: Any, flags: int) -> Hook:
+    if name in FORMATS:
+        return _formatting(f"time.{name}", real, FORMATS[name])
+    if name in PLAIN:
+        return _plain(f"time.{name}", real)
+    return _of_one(f"time.{name}", real, flags)
+
+
+def _loop_patches() -> list[Patch]:
+    from asyncio.base_events import BaseEventLoop
+
+    return [CodeExchange(BaseEventLoop.time, _loop_time)]  # type: ignore[arg-type]
+
+
+def _loop_time(real: Any) -> Hook:
+    def read(_proxy: object, loop: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return real(loop)
+        return _answer(scope, "loop.time", partial(real, loop))
+
+    return read
+
+
+def _uvloop_patches() -> list[Patch]:
+    loop = sys.modules["uvloop"].Loop
+    read = _loop_time(loop.time)
+    return [AttributePatch(loop, "time", lambda self: read(None, self))]
+
+
+def _freezegun_patches() -> list[Patch]:
+    """Its fakes take the place of the functions, so they are hooked like them, whether it is freezing now or later."""
+    api = sys.modules["freezegun.api"]
+    patches: list[Patch] = []
+    for name in (*PLAIN, "localtime", "gmtime", "strftime"):
+        fake = getattr(api, f"fake_{name}", None)
+        if fake is not None:
+            patches.append(CodeExchange(fake, partial(_spread_hook, name)))
+    makes: tuple[tuple[Any, str, Callable[[Any], Hook]], ...] = (
+        (api.FakeDatetime, "now", partial(_now, "datetime.datetime.now")),
+        (api.FakeDatetime, "utcnow", partial(_utcnow, "datetime.datetime.utcnow", None)),
+        (api.FakeDatetime, "today", _today),
+        (api.FakeDate, "today", _today),
+    )
+    for cls, name, make in makes:
+        if name in vars(cls):
+            patches.append(AttributePatch(cls, name, classmethod(make(vars(cls)[name]))))
+    return patches
+
+
+def _spread_hook(name: str, real: Any) -> Hook:
+    hook = _hook(name, real, 0)
+    return (lambda proxy, *args: hook(proxy, args)) if name in FORMATS else hook
+
+
+def _time_machine_patches() -> list[Patch]:
+    """It patches the same C functions when a travel starts and stops: ours are lifted meanwhile, to stay on top of its own."""
+    module = sys.modules["_time_machine"]
+    return [AttributePatch(module, name, _below(getattr(module, name))) for name in ("patch", "unpatch")]
+
+
+def _below(theirs: Callable[[], Any]) -> Callable[[], Any]:
+    def patch() -> Any:
+        with _switch.stack.lifted():
+            return theirs()
+
+    return patch
+
+
+_LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
+    "uvloop": _uvloop_patches,
+    "freezegun.api": _freezegun_patches,
+    "_time_machine": _time_machine_patches,
+}
+
+
+def _patches() -> list[Patch]:
+    """All that can be patched now; made, tried and kept at the first call."""
+    if not _built:
+        _built[""] = [*_time_patches(), *_date_patches(), *_loop_patches()]
+        for name in _LATER:
+            when_imported(name, _switch.refresh)
+    for name, make in _LATER.items():
+        if name in sys.modules and name not in _built:
+            _built[name] = make()
+    return [patch for patches in _built.values() for patch in patches]
+
+
+_switch: Final = Switch(_patches)
+
+
+def activate() -> None:
+    """Capture clock reads from now on; counted, each needs its own :func:`deactivate`."""
+    _switch.on()
+
+
+def deactivate() -> list[str]:
+    """One holder less; the last one restores everything. Returns what somebody else has patched on top since."""
+    return _switch.off()

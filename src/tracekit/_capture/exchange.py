@@ -1,0 +1,417 @@
+"""Exchanging a function in place, so that every reference taken earlier is covered.
+
+A C function object is three words: a method definition, ``self``, and how it is called. Exchanging the first two leaves the
+object, its identity, name and module as they were, for module names, default arguments, closures and containers alike. The
+definition put in calls a function *of the interpreter* (``PyNumber_Negative``, ``PyObject_GetItem`` …) that dispatches on
+``self``, and ``self`` is a proxy whose ``__neg__`` or ``__getitem__`` is the hook: no callback of ctypes lies on the path,
+so a hooked read costs some 70 ns more than a bare one, and exceptions pass.
+
+The C methods of a class share one definition. For those of a heap type its function pointer is exchanged the same way
+(``random.Random.random``); for class methods of a static type (``datetime.now``) the entry in the class's own dictionary,
+and the shared pointer for bound methods taken earlier (``default_factory=datetime.now``).
+
+Memory is only touched where its layout was recognised, and each way is tried once per process (:func:`works`) before use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from .patch import AttributePatch, Patch
+
+__all__ = [
+    "ONE",
+    "VARARGS",
+    "ClassMethodExchange",
+    "CodeExchange",
+    "FunctionExchange",
+    "MethodExchange",
+    "Unsupported",
+    "exchanged",
+    "function_patch",
+    "genuine",
+    "marking",
+    "plain",
+    "works",
+]
+
+VARARGS, KEYWORDS, NOARGS, ONE, STATIC, FAST = 0x1, 0x2, 0x4, 0x8, 0x20, 0x80
+_HEAD: Final = object.__basicsize__
+_WORD: Final = ctypes.sizeof(ctypes.c_void_p)
+_CPYTHON: Final = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class _Definition(ctypes.Structure):
+    """``PyMethodDef``."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_void_p))
+
+    def copy(self) -> _Definition:
+        return type(self).from_buffer_copy(self)
+
+
+_Pair = ctypes.c_void_p * 2
+_api = ctypes.pythonapi
+_object, _pointer = ctypes.py_object, ctypes.c_void_p
+# Of the memmove that keeps the GIL: both words change in one step for every other thread.
+_store = ctypes.PYFUNCTYPE(_pointer, _pointer, _pointer, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, _pointer).value or 0
+)
+_new_function = ctypes.PYFUNCTYPE(_object, _pointer, _object, _object)(("PyCFunction_NewEx", _api))
+_new_method = ctypes.PYFUNCTYPE(_object, _object, _pointer)(("PyDescr_NewMethod", _api))
+_new_class_method = ctypes.PYFUNCTYPE(_object, _object, _pointer)(("PyDescr_NewClassMethod", _api))
+_type_modified = ctypes.PYFUNCTYPE(None, _object)(("PyType_Modified", _api))
+_keep = ctypes.PYFUNCTYPE(None, _object)(("Py_IncRef", _api))
+_drop = ctypes.PYFUNCTYPE(None, _object)(("Py_DecRef", _api))
+# It takes two arguments; the third is the weak reference that calls it.
+_interrupt = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, _object, _object)(("PyThreadState_SetAsyncExc", _api))
+
+#: How a function is called → the interpreter's function that takes the same arguments, and the method it ends in.
+_ROUTES: Final = {
+    NOARGS: ("PyNumber_Negative", "__neg__"),
+    ONE: ("PyObject_GetItem", "__getitem__"),
+    VARARGS: ("PyObject_GetItem", "__getitem__"),  # the hook gets the tuple of arguments
+    VARARGS | KEYWORDS: ("PyObject_Call", "__call__"),
+    FAST | KEYWORDS: ("PyObject_Vectorcall", "__call__"),
+}
+#: The same for methods of a class that we may add to, by operators that nobody defines on a generator of numbers.
+_METHOD_ROUTES: Final = {
+    NOARGS: ("PyNumber_Positive", "__pos__"),
+    ONE: ("PyNumber_InPlaceMatrixMultiply", "__imatmul__"),
+}
+
+
+class Unsupported(Exception):
+    """The memory of this function is not laid out as known; nothing was touched."""
+
+
+def _address(name: str) -> int:
+    return ctypes.cast(getattr(_api, name), _pointer).value or 0
+
+
+def _definition_at(place: int, name: str) -> _Definition:
+    address = _pointer.from_address(place).value
+    definition = _Definition.from_address(address) if address else None
+    if definition is None or definition.name != name.encode():
+        raise Unsupported(f"{name}: not a method definition")
+    return definition
+
+
+def _function_definition(function: Any) -> _Definition:
+    if not _CPYTHON or type(function) is not BuiltinFunctionType:
+        raise Unsupported(f"{function!r} is not a C function")
+    if type(function).__basicsize__ != _HEAD + 5 * _WORD:
+        raise Unsupported("the layout of C functions is not known")
+    return _definition_at(id(function) + _HEAD, function.__name__)
+
+
+def _method_definition(owner: type, descriptor: Any) -> _Definition:
+    if not _CPYTHON or type(descriptor).__basicsize__ != _HEAD + 5 * _WORD:
+        raise Unsupported("the layout of method descriptors is not known")
+    if _pointer.from_address(id(descriptor) + _HEAD).value != id(owner):
+        raise Unsupported(f"{descriptor!r}: another layout")
+    return _definition_at(id(descriptor) + _HEAD + 3 * _WORD, descriptor.__name__)
+
+
+def convention(function: Any) -> int:
+    """The calling convention of a C function, as the flags of its definition. Raises where it is not known."""
+    return int(_function_definition(function).flags) & (VARARGS | KEYWORDS | NOARGS | ONE | FAST)
+
+
+def genuine(function: Any) -> Any:
+    """A copy of the C function that stays what it is when ``function`` is exchanged; as fast as the original."""
+    definition = _function_definition(function)
+    return _new_function(ctypes.addressof(definition), function.__self__, function.__module__)
+
+
+def exchanged(function: Any) -> bool:
+    """Whether a :class:`FunctionExchange` is in force for ``function`` (its ``__self__`` is a proxy then)."""
+    return type(function.__self__).__name__ == "_Proxy"
+
+
+class FunctionExchange:
+    """A C function of a module calls ``hook`` instead.
+
+    ``hook`` takes the proxy first, then: nothing (``NOARGS``), the argument (``ONE``), the tuple of arguments
+    (``VARARGS``), or all as they are (with keywords).
+    """
+
+    def __init__(self, function: Any, hook: Callable[..., Any]) -> None:
+        definition = _function_definition(function)
+        flags = convention(function)
+        if flags not in _ROUTES:
+            raise Unsupported(f"{function.__name__}: calling convention {flags:#x}")
+        route, method = _ROUTES[flags]
+        self.function: Final = function
+        # A module, as ``__self__`` of such a function always is: repr, pickle and inspect ask for that.
+        proxy_type: Any = type("_Proxy", (ModuleType,), {method: hook, "__slots__": ()})
+        self.proxy: Final = proxy_type(function.__module__ or "builtins")
+        self._ours = definition.copy()
+        self._ours.call = _address(route)
+        self._ours.flags = definition.flags & ~STATIC
+        self._new = _Pair(ctypes.addressof(self._ours), id(self.proxy))
+        self._old: Any = None
+
+    @property
+    def target(self) -> str:
+        return f"{self.function.__module__}.{self.function.__name__}"
+
+    @property
+    def _place(self) -> int:
+        return id(self.function) + _HEAD
+
+    def apply(self) -> None:
+        if self._old is not None:
+            return
+        self._old = _Pair.from_buffer_copy(_Pair.from_address(self._place))
+        _keep(self.proxy)  # the function holds what is in its ``self``; its own module stays counted for it
+        _store(self._place, ctypes.addressof(self._new), ctypes.sizeof(_Pair))
+
+    def restore(self) -> bool:
+        if self._old is None:
+            return True
+        if list(_Pair.from_address(self._place)) != list(self._new):
+            return False
+        _store(self._place, ctypes.addressof(self._old), ctypes.sizeof(_Pair))
+        self._old = None
+        _drop(self.proxy)
+        return True
+
+
+class MethodExchange:
+    """A C method of the heap type ``owner`` calls ``hook(self[, argument])`` instead, in all instances and subclasses."""
+
+    def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        descriptor = vars(owner)[name]
+        self._shared = _method_definition(owner, descriptor)
+        flags = self._shared.flags & (VARARGS | KEYWORDS | NOARGS | ONE | FAST)
+        if flags not in _METHOD_ROUTES:
+            raise Unsupported(f"{name}: calling convention {flags:#x}")
+        route, method = _METHOD_ROUTES[flags]
+        self._bare = self._shared.copy()
+        self._call = _address(route)
+        #: The method as it was, a descriptor.
+        self.genuine: Final = _new_method(owner, ctypes.addressof(self._bare))
+        self._slot = AttributePatch(owner, method, make(self.genuine))
+        self.target: Final = f"{owner.__module__}.{owner.__qualname__}.{name}"
+        self._applied = False
+
+    def apply(self) -> None:
+        if not self._applied:
+            self._bare.call = self._shared.call
+            self._slot.apply()
+            self._shared.call = self._call
+            self._applied = True
+
+    def restore(self) -> bool:
+        if not self._applied:
+            return True
+        if self._shared.call != self._call:
+            return False
+        self._applied = False
+        self._shared.call = self._bare.call
+        return self._slot.restore()
+
+
+_EARLIER = ctypes.PYFUNCTYPE(_object, _object, _pointer, ctypes.c_ssize_t, _pointer)
+_EARLIER_NOARGS = ctypes.PYFUNCTYPE(_object, _object, _pointer)
+
+
+class ClassMethodExchange:
+    """A C class method of the static type ``owner`` (``datetime.now``) calls ``hook(cls, …)`` instead.
+
+    Looked up on the class, the hook comes from the class's own dictionary. A bound method that was taken earlier reaches it
+    by the shared pointer through a callback of ctypes (some 250 ns more). Such a callback can't raise: an exception of the
+    hook is raised in the calling thread as soon as it is back in Python code.
+    """
+
+    def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        descriptor = vars(owner)[name]
+        self.owner: Final = owner
+        self.name: Final = name
+        self._shared = _method_definition(owner, descriptor)
+        if self._shared.flags & (NOARGS | FAST | KEYWORDS) not in (NOARGS, FAST | KEYWORDS):
+            raise Unsupported(f"{name}: calling convention {self._shared.flags:#x}")
+        self._bare = self._shared.copy()
+        #: The class method as it was, a descriptor.
+        self.genuine: Final = _new_class_method(owner, ctypes.addressof(self._bare))
+        hook = make(self.genuine)
+        self._entry: Final = classmethod(hook)
+        # Without arguments C passes two words only; what would be the third and fourth is anything.
+        kind = _EARLIER_NOARGS if self._shared.flags & NOARGS else _EARLIER
+        self._earlier = kind(_unpacking(hook))
+        self._call = ctypes.cast(self._earlier, _pointer).value
+        self._found: Any = None
+        self.target: Final = f"{owner.__module__}.{owner.__qualname__}.{name}"
+
+    def _set(self, value: object) -> None:
+        # The dictionary behind the read-only view that ``vars()`` gives of a static type.
+        (namespace,) = (it for it in gc.get_referents(vars(self.owner)) if type(it) is dict)
+        namespace[self.name] = value
+        _type_modified(self.owner)
+
+    def apply(self) -> None:
+        if self._found is None:
+            self._found = vars(self.owner)[self.name]
+            self._bare.call = self._shared.call
+            self._set(self._entry)
+            self._shared.call = self._call
+
+    def restore(self) -> bool:
+        if self._found is None:
+            return True
+        if self._shared.call != self._call or vars(self.owner)[self.name] is not self._entry:
+            return False
+        self._shared.call = self._bare.call
+        self._set(self._found)
+        self._found = None
+        return True
+
+
+def _unpacking(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def call(cls: type, places: int | None, count: int = 0, names: int | None = None) -> Any:
+        try:
+            if not count and not names:
+                return hook(cls)
+            keywords = ctypes.cast(names, _object).value if names else ()
+            given = [_object.from_address((places or 0) + i * _WORD).value for i in range(count + len(keywords))]
+            return hook(cls, *given[:count], **dict(zip(keywords, given[count:], strict=True)))
+        except BaseException as error:
+            end = _raise_after(error)  # noqa: F841 (it dies with this frame)
+            return None
+
+    return call
+
+
+class _End:
+    """An object whose end is the end of the frame that holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
+_pending: Final[dict[int, Any]] = {}
+
+
+def _raise_after(error: BaseException) -> _End:
+    """Raise ``error`` in this thread when what is returned has gone.
+
+    An interrupt is noticed at the next call in Python code, so it must be set when no more of ours is to come: by a weak
+    reference whose callback is C.
+    """
+    end, me = _End(), get_ident()
+    _pending[me] = weakref.ref(end, partial(_interrupt, me, _carrier(error)))
+    return end
+
+
+def _carrier(error: BaseException) -> type[BaseException]:
+    """A class that makes ``error`` itself when it is called: an interrupt takes a class."""
+    kind = type(error)
+    error.__traceback__ = None
+    return type(kind.__name__, (kind,), {"__new__": lambda _cls, *_args: error, "__init__": lambda _self, *_args: None})
+
+
+_HOOK: Final = 6_211_985  # stands for the hook among the constants
+
+
+def _plain_stub(*args: Any, **kwargs: Any) -> Any:
+    hook: Any = 6_211_985
+    return hook(*args, **kwargs)
+
+
+class CodeExchange:
+    """A Python function runs ``hook(proxy, *args, **kwargs)`` instead, for every reference to it.
+
+    ``make`` gets a copy of the function that stays what it is.
+    """
+
+    def __init__(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
+        if function.__closure__:
+            raise Unsupported(f"{function.__qualname__} is a closure")
+        self.function: Final = function
+        self.genuine: Final = FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        self.genuine.__kwdefaults__ = function.__kwdefaults__
+        self._stub: Final = _stub_for(function.__code__, MethodType(make(self.genuine), self))
+        self._found: CodeType | None = None
+
+    @property
+    def target(self) -> str:
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    def apply(self) -> None:
+        if self._found is None:
+            self._found = self.genuine.__code__ = self.function.__code__
+            self.function.__code__ = self._stub
+
+    def restore(self) -> bool:
+        if self._found is None:
+            return True
+        if self.function.__code__ is not self._stub:
+            return False
+        self.function.__code__, self._found = self._found, None
+        return True
+
+
+def _stub_for(code: CodeType, hook: Any) -> CodeType:
+    template = _plain_stub.__code__
+    constants = tuple(hook if value == _HOOK else value for value in template.co_consts)
+    return template.replace(co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname)
+
+
+_tried: Final[list[Patch]] = []  # another thread may still be inside one
+
+
+def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None:
+    """Try ``patch``, whose hook answers ``marker`` in this thread, through ``calls``: what is wrong with it, or ``None``."""
+    _tried.append(patch)
+    before = [type(call()) for call in calls]
+    patch.apply()
+    try:
+        reached = all(call() is marker for call in calls)
+    finally:
+        restored = patch.restore()
+    if not restored or [type(call()) for call in calls] != before:
+        return "the exchange could not be taken back"
+    return None if reached else "not every reference reaches the hook"
+
+
+def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook for :func:`works`: ``marker`` for this thread, ``real`` (which gets all arguments) for the others."""
+    me = get_ident()
+    return lambda *args, **kwargs: marker if get_ident() == me else real(*args, **kwargs)
+
+
+def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]) -> Patch:
+    """A tried exchange of the C function ``function`` of ``module``; ``make(genuine, flags)`` makes the hook.
+
+    Raises :class:`Unsupported` where it does not work here.
+    """
+    flags, real = convention(function), genuine(function)
+    spread = flags == VARARGS
+    probe = marking(_tried, lambda _proxy, *args, **kw: real(*args[0], **kw) if spread else real(*args, **kw))
+    arguments = _SAMPLES.get(function.__name__, (1,) if flags == ONE else ())
+    again, fault = (lambda: function(*arguments)), None
+    fault = works(FunctionExchange(function, probe), again, partial(function, *arguments), marker=_tried)
+    if fault is not None:
+        raise Unsupported(f"{module.__name__}.{function.__name__}: {fault}")
+    return FunctionExchange(function, make(real, flags))
+
+
+#: Arguments to try a function with, where it can't do without.
+_SAMPLES: Final[dict[str, tuple[Any, ...]]] = {"clock_gettime": (0,), "clock_gettime_ns": (0,), "strftime": ("%Y",)}
+
+
+def plain(hook: Callable[..., Any], flags: int) -> Callable[..., Any]:
+    """The hook as an ordinary function, to replace a module's attribute where nothing better works."""
+    if flags == VARARGS:
+        return lambda *args: hook(None, args)
+    return lambda *args, **kwargs: hook(None, *args, **kwargs)

@@ -1,0 +1,293 @@
+"""The dice: every draw by the run's own code is the session's to answer.
+
+Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
+not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds), and those functions of ``uuid``,
+``uuid_utils`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from .. import _reality
+from .._engine.gate import here
+from .._engine.scope import Scope, current
+from .callers import by_user, pass_through
+from .exchange import (
+    ONE,
+    CodeExchange,
+    FunctionExchange,
+    MethodExchange,
+    Unsupported,
+    function_patch,
+    genuine,
+    marking,
+    plain,
+    works,
+)
+from .patch import AttributePatch, Patch, Switch, when_imported
+
+__all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state"]
+
+Hook = Callable[..., Any]
+_scope: Final = current.get
+#: Up to here an integer is a JSON number for every reader; above, it is recorded in hexadecimal (linear, without limit).
+_SMALL_BITS: Final = 53
+
+
+def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
+    return scope.session.random_read(here() or scope, name, real)
+
+
+def _random(method: Any) -> Hook:
+    def random(self: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return method(self)
+        return scope.session.random_read(here() or scope, "random.random", method.__get__(self))
+
+    return random
+
+
+def _getrandbits(method: Any) -> Hook:
+    def getrandbits(self: Any, k: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return method(self, k)
+        if type(k) is int and k <= _SMALL_BITS:
+            return _answer(scope, "random.getrandbits", partial(method, self, k))
+        return int(_answer(scope, "random.getrandbits", lambda: hex(method(self, k))), 16)
+
+    return getrandbits
+
+
+def _urandom(real: Any, _flags: int) -> Hook:
+    def urandom(_proxy: object, size: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return real(size)
+        return _answer(scope, "os.urandom", partial(real, size))
+
+    return urandom
+
+
+def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
+    """A function that is recorded as a whole: what it reads and draws inside is not."""
+
+    def call(_proxy: object, *args: Any, **kwargs: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or not by_user():
+            return real(*args, **kwargs)
+        value = _answer(scope, name, lambda: _alone(freeze, real, args, kwargs))
+        return thaw(value) if thaw is not None else value
+
+    return call
+
+
+def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    token = current.set(None)
+    try:
+        value = real(*args, **kwargs)
+    finally:
+        current.reset(token)
+    return value if freeze is None else freeze(value)
+
+
+# -- what there is to patch ------------------------------------------------------------------------------------------------
+
+_degraded: Final[list[str]] = []
+_built: Final[dict[str, list[Patch]]] = {}
+
+
+def degraded() -> list[str]:
+    """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
+    return list(_degraded)
+
+
+def _core_patches() -> list[Patch]:
+    from _random import Random
+
+    patches: list[Patch] = []
+    for name, make, sample in (("random", _random, ()), ("getrandbits", _getrandbits, (8,))):
+        patches += _method_patches(Random, name, make, sample)
+    _reality.repoint("urandom", genuine(os.urandom))
+    try:
+        patches.append(function_patch(os, os.urandom, _urandom))
+    except Unsupported as error:
+        _degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
+        patches.append(AttributePatch(os, "urandom", plain(_urandom(_reality.urandom, ONE), ONE)))
+    return patches
+
+
+def _method_patches(owner: type, name: str, make: Callable[[Any], Hook], sample: tuple[Any, ...]) -> list[Patch]:
+    try:
+        generator = owner(0)
+        marker, earlier = object(), partial(getattr(generator, name), *sample)
+        trial = MethodExchange(owner, name, lambda method: marking(marker, method))
+        fault = works(trial, earlier, lambda: getattr(generator, name)(*sample), marker=marker)
+        if fault is not None:
+            raise Unsupported(fault)
+        return [MethodExchange(owner, name, make)]
+    except Unsupported as error:
+        _degraded.append(f"random.{name}: draws by bound methods taken earlier are not captured ({error})")
+        return [AttributePatch(owner, name, make(vars(owner)[name]))]
+
+
+def _random_patches() -> list[Patch]:
+    # It keeps a second value for the next call: how many draws it makes depends on the calls before the run.
+    return _code_patch(sys.modules["random"].Random.gauss, "random.gauss", None, None)
+
+
+def _uuid_patches() -> list[Patch]:
+    """Those that remember the last time stamp or the node; ``uuid4`` is 16 bytes of ``os.urandom``."""
+    module: Any = sys.modules["uuid"]
+    patches: list[Patch] = []
+
+    def thaw(value: Any) -> Any:
+        return module.UUID(hex=value[0], is_safe=module.SafeUUID(value[1]))
+
+    for name in ("uuid1", "uuid6", "uuid7"):
+        if hasattr(module, name):
+            patches += _code_patch(getattr(module, name), f"uuid.{name}", lambda it: [it.hex, it.is_safe.value], thaw)
+    return patches + _code_patch(module.getnode, "uuid.getnode", None, None)
+
+
+def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]:
+    try:
+        return [CodeExchange(function, partial(_whole, name, freeze, thaw))]
+    except Unsupported as error:
+        _degraded.append(f"{name}: not captured ({error})")
+        return []
+
+
+def _uuid_utils_patches() -> list[Patch]:
+    module: Any = sys.modules["uuid_utils._uuid_utils"]
+    # Its ``compat`` module is Python over these.
+    pass_through(os.path.dirname(module.__file__))
+    patches: list[Patch] = []
+    for name in ("uuid1", "uuid4", "uuid6", "uuid7", "getnode", "_uuid4_int", "_uuid7_int"):
+        function = getattr(module, name, None)
+        if function is None:
+            continue
+        freeze: Any = hex if name.endswith("_int") else None if name == "getnode" else lambda it: it.hex
+        thaw: Any = _from_hex if name.endswith("_int") else None if name == "getnode" else module.UUID
+        try:
+            real = genuine(function)
+            patches.append(FunctionExchange(function, _whole(f"uuid_utils.{name.strip('_')}", freeze, thaw, real)))
+        except Unsupported as error:
+            _degraded.append(f"uuid_utils.{name}: not captured ({error})")
+    return patches
+
+
+def _from_hex(value: str) -> int:
+    return int(value, 16)
+
+
+_LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
+    "random": _random_patches,
+    "uuid": _uuid_patches,
+    "uuid_utils._uuid_utils": _uuid_utils_patches,
+}
+
+
+def _patches() -> list[Patch]:
+    """All that can be patched now; made, tried and kept at the first call."""
+    if not _built:
+        _built[""] = _core_patches()
+        for name in _LATER:
+            when_imported(name, _switch.refresh)
+        when_imported("numpy.random", _numpy_imported)
+    for name, make in _LATER.items():
+        if name in sys.modules and name not in _built:
+            _built[name] = make()
+    return [patch for patches in _built.values() for patch in patches]
+
+
+_switch: Final = Switch(_patches)
+
+
+def activate() -> None:
+    """Capture random draws from now on; counted, each needs its own :func:`deactivate`."""
+    _switch.on()
+
+
+def deactivate() -> list[str]:
+    """One holder less; the last one restores everything. Returns what somebody else has patched on top since."""
+    global _numpy_before
+    covered = _switch.off()
+    if not _switch.active and _numpy_before is not None:
+        restore_numpy_state(_numpy_before)
+        _numpy_before = None
+    return covered
+
+
+# -- NumPy's global generator ----------------------------------------------------------------------------------------------
+
+_numpy_before: dict[str, Any] | None = None
+
+
+def numpy_state() -> dict[str, Any] | None:
+    """The state of ``np.random``'s global generator as JSON values, or ``None`` where NumPy's is not loaded."""
+    module: Any = sys.modules.get("numpy.random")
+    if module is None or not hasattr(module, "get_state"):
+        return None
+    state = module.get_state(legacy=False)
+    inner = {key: _flat(value) for key, value in state["state"].items()}
+    gauss = float(state["gauss"]).hex()
+    return {
+        "bit_generator": state["bit_generator"],
+        "state": inner,
+        "has_gauss": int(state["has_gauss"]),
+        "gauss": gauss,
+    }
+
+
+def _flat(value: Any) -> Any:
+    if hasattr(value, "tobytes"):
+        return {
+            "dtype": value.dtype.newbyteorder("<").str,
+            "hex": value.astype(value.dtype.newbyteorder("<")).tobytes().hex(),
+        }
+    return {"int": hex(value)}
+
+
+def restore_numpy_state(tree: dict[str, Any] | None) -> None:
+    """Set ``np.random``'s global generator to a state that :func:`numpy_state` gave; one of another kind is left alone."""
+    numpy: Any = sys.modules.get("numpy")
+    if tree is None or numpy is None:
+        return
+    if numpy.random.get_state(legacy=False)["bit_generator"] != tree["bit_generator"]:
+        return
+    inner = {key: _unflat(numpy, value) for key, value in tree["state"].items()}
+    numpy.random.set_state({**tree, "state": inner, "gauss": float.fromhex(tree["gauss"])})
+
+
+def _unflat(numpy: Any, value: dict[str, str]) -> Any:
+    if "int" in value:
+        return int(value["int"], 16)
+    return numpy.frombuffer(bytes.fromhex(value["hex"]), dtype=value["dtype"]).copy()
+
+
+def align_numpy(scope: Scope) -> None:
+    """Record the state of NumPy's global generator, or set the recorded one until the last session has ended.
+
+    For the start of a run; where NumPy is imported during a run this happens right after its import.
+    """
+    global _numpy_before
+    before = numpy_state()
+    if before is None:
+        return
+    value = scope.session.random_read(scope, "numpy.random.state", lambda: before)
+    if value != before:
+        _numpy_before = _numpy_before or before
+        restore_numpy_state(value)
+
+
+def _numpy_imported() -> None:
+    scope = here() if _switch.active else None
+    if scope is not None and not scope.live:
+        align_numpy(scope)
