@@ -77,9 +77,7 @@ class Recording:
         self.steps += 1
         return RecordedStep(self, scope, spec, seq)
 
-    def _intention(
-        self, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, key: object
-    ) -> bytes:
+    def _intention(self, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, key: object) -> bytes:
         encoded = self.encoder.encode(input, lists=spec.lists)
         tail = self._agent(scope) + spec.prefix + encoded.data
         if key is not None:
@@ -105,9 +103,9 @@ class Recording:
 
     def value(self, key: bytes, value: object, meta: dict[str, Any], *, spec: Spec) -> bytes:
         """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
-        data = self.encoder.plain(value) if not spec.lists else None
+        data = self.encoder.plain(value)
         if data is None:
-            encoded = self.encoder.encode(value, lists=spec.lists)
+            encoded = self.encoder.encode(value)
             self._mark(meta, encoded)
             if encoded.redacted:
                 self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
@@ -281,7 +279,9 @@ class Recording:
         if self.discarded:
             return
         warnings.warn(
-            f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace", RuntimeWarning, stacklevel=4
+            f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 
@@ -317,29 +317,29 @@ class RecordedStep:
                 session._enroll(lane)
             session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
         except LogWriteError:
-            self._unwritten()
+            if self._unwritten():
+                raise
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         session, spec = self.session, self.spec
         if session.ended:
             return session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
-        if info is None and not spec.lists and self.scope.agent is None:
+        if info is None and self.scope.agent is None:
             data = session.encoder.plain(output)
             if data is not None:
                 tail = b',"step":%d,"output":%b' % (self.seq, data)
                 try:
                     session.journal.append(spec.types.outcome, self.scope.lane.id, self.seq, tail, spec.effect)
                 except LogWriteError:
-                    self._unwritten()
+                    if self._unwritten():
+                        raise
                 return None
         meta = dict(info) if info else {}
         fields = session.value(b"output", output, meta, spec=spec)
         self._finish(spec.types.outcome, fields, meta)
         return None
 
-    def failed(
-        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
-    ) -> None:
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session
         if session.ended:
             return
@@ -351,14 +351,14 @@ class RecordedStep:
         try:
             self.session.outcome(self, kind, fields, meta, sync=self.spec.effect)
         except LogWriteError:
-            self._unwritten()
+            if self._unwritten():
+                raise
 
-    def _unwritten(self) -> None:
-        """The effect has happened and can't be logged: it stays in doubt in the log, and the caller is told."""
+    def _unwritten(self) -> bool:
+        """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
         self.session.journal.lost += 1
         self.session.warn("the log could not be written for a while: outcomes are missing from it")
-        if self.spec.effect:
-            raise
+        return self.spec.effect
 
     def answer(self) -> Outcome:
         raise AssertionError("a live step is not answered from the log")
@@ -384,9 +384,7 @@ class UnloggedStep(RecordedStep):
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         pass
 
-    def failed(
-        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
-    ) -> None:
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         pass
 
 
