@@ -1,0 +1,490 @@
+"""What tracekit costs, against floors measured in the same run.
+
+Run ``python -m benchmarks.overhead`` (``--json FILE`` for the figures, ``--quick`` for a look). The floor is
+what any recorder of this format must do for one call: two lines of some 400 bytes built, encoded with ``orjson``, hashed
+into the chain and appended with ``os.write``, in a tight loop. Each figure is the median of rounds; a recorded call and
+what it is compared with take turns, so that a slow spell of the machine hits both. Before any figure is printed, the
+benchmark reads its own traces and checks that they hold what they must: a tuple, a NaN, a default, no planted key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import hashlib
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+import tracekit
+from tracekit import record, replay, traced_tool
+from tracekit._journal.reader import Trace
+
+PACKAGES = ("tracekit", "tracekit-sdk", "orjson", "wrapt", "openai", "httpx2", "httpx", "pydantic")
+PLANTED = "sk-proj-" + "A1b2C3d4" * 6
+TEXT = "The invoice of October for ACME, three items, to be paid within thirty days. " * 2
+
+
+class Figure(NamedTuple):
+    """One result: ``value`` in ``unit``, and what was to be reached and aimed at (``None`` where nothing was set)."""
+
+    name: str
+    value: float
+    unit: str
+    reach: float | None = None
+    aim: float | None = None
+    more_is_better: bool = False
+    detail: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.reach is None or self.aim is None:
+            return ""
+        sign = -1 if self.more_is_better else 1
+        if sign * self.value <= sign * self.aim:
+            return "aim"
+        return "reached" if sign * self.value <= sign * self.reach else "MISSED"
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def plain(customer: str, amount: float, text: str, urgent: bool = False) -> dict[str, Any]:
+    return {"customer": customer, "amount": amount, "lines": (1, 2, 3), "note": text, "urgent": urgent}
+
+
+tool = traced_tool(side_effect="read_only", name="invoice")(plain)
+
+
+async def plain_async(customer: str, amount: float, text: str, urgent: bool = False) -> dict[str, Any]:
+    return {"customer": customer, "amount": amount, "lines": (1, 2, 3), "note": text, "urgent": urgent}
+
+
+tool_async = traced_tool(side_effect="read_only", name="invoice_async")(plain_async)
+
+
+@traced_tool(side_effect="read_only")
+def checked(value: object, rate: float = 0.25) -> Any:
+    return value, float("nan")
+
+
+def each(calls: int, call: Callable[[int], object], clock: Callable[[], int] = time.perf_counter_ns) -> float:
+    """Nanoseconds a call."""
+    gc.collect()
+    begun = clock()
+    for number in range(calls):
+        call(number)
+    return (clock() - begun) / calls
+
+
+def each_async(calls: int, call: Callable[[int], Any]) -> float:
+    async def loop() -> float:
+        gc.collect()
+        begun = time.perf_counter_ns()
+        for number in range(calls):
+            await call(number)
+        return (time.perf_counter_ns() - begun) / calls
+
+    return asyncio.run(loop())
+
+
+def floor(calls: int, directory: Path) -> float:
+    """The two lines of a tool call, and nothing else, in nanoseconds."""
+    path = directory / "floor.jsonl"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+    head = b"0" * 64
+    run_id, clock, encode, digest, write = "0" * 36, time.time_ns, orjson.dumps, hashlib.sha256, os.write
+
+    def append(entry: dict[str, Any]) -> None:
+        nonlocal head
+        line = encode(entry)[:-1]
+        head = digest(head + line).hexdigest().encode()
+        write(file, line + b',"hash":"' + head + b'"}\n')
+
+    def call(number: int) -> None:
+        append(
+            {
+                "v": 1, "seq": 2 * number + 1, "run_id": run_id, "type": "tool.call", "ts_ns": clock(), "lane": 0,
+                "parent": 1, "name": "invoice", "meta": {"side_effect": "read_only"},
+                "input": {"customer": "ACME", "amount": 12.5, "text": TEXT, "urgent": False},
+            }
+        )  # fmt: skip
+        append(
+            {
+                "v": 1, "seq": 2 * number + 2, "run_id": run_id, "type": "tool.return", "ts_ns": clock(), "lane": 0,
+                "parent": 1, "step": 2 * number + 1,
+                "output": {"customer": "ACME", "amount": 12.5, "lines": [1, 2, 3], "note": TEXT, "urgent": False},
+            }
+        )  # fmt: skip
+
+    try:
+        return each(calls, call)
+    finally:
+        os.close(file)
+        path.unlink()
+
+
+class Bench:
+    """The rounds, the store, and the runs that later figures read."""
+
+    def __init__(self, *, quick: bool, directory: Path) -> None:
+        self.rounds = 3 if quick else 9
+        self.calls = 500 if quick else 3000
+        self.model_calls = 20 if quick else 100
+        self.steps = 2_000 if quick else 20_000
+        self.directory = directory
+        self.samples: dict[str, list[float]] = {}
+
+    def add(self, name: str, sample: float) -> None:
+        self.samples.setdefault(name, []).append(sample)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.samples[name])
+
+    def ratio(self, name: str, base: str) -> float:
+        """The median of the rounds' own ratios: what slows both sides of a round cancels out."""
+        return statistics.median(a / b for a, b in zip(self.samples[name], self.samples[base], strict=True))
+
+    def over(self, name: str, base: str) -> float:
+        return statistics.median(a - b for a, b in zip(self.samples[name], self.samples[base], strict=True))
+
+    # -- tools -----------------------------------------------------------------------------------------------------------
+
+    def tools(self) -> Iterator[Figure]:
+        for _ in range(self.rounds):
+            self.add("floor", floor(self.calls, self.directory))
+            self.add("bare", each(self.calls * 10, lambda n: plain("ACME", 12.5, TEXT)))
+            self.add("idle", each(self.calls * 10, lambda n: tool("ACME", 12.5, TEXT)))
+            with record("tools"):
+                self.add("tool", each(self.calls, lambda n: tool("ACME", 12.5, TEXT)))
+
+            async def agent() -> None:
+                async with record("tools"):
+                    gc.collect()
+                    begun = time.perf_counter_ns()
+                    for _ in range(self.calls):
+                        await tool_async("ACME", 12.5, TEXT)
+                    self.add("async tool", (time.perf_counter_ns() - begun) / self.calls)
+
+            asyncio.run(agent())
+        yield Figure("floor: two lines", self.median("floor") / 1e3, "µs")
+        for name in ("tool", "async tool"):
+            detail = f"{self.median(name) / 1e3:.2f} µs a call"
+            yield Figure(f"recorded {name} call", self.ratio(name, "floor"), "floors", 2.5, 1.8, detail=detail)
+        yield Figure("decorated call, no run", self.over("idle", "bare") / 1e3, "µs over", 1.0, 0.5)
+
+    # -- clocks ----------------------------------------------------------------------------------------------------------
+
+    def reads(self) -> Iterator[Figure]:
+        functions: dict[str, Callable[[], object]] = {
+            "time.time": lambda: time.time(),
+            "random.random": lambda: random.random(),
+        }
+        calls = self.calls * 5
+        for _ in range(self.rounds):
+            tracekit.uninstrument()
+            for name, read in functions.items():
+                self.add(f"{name} bare", each(calls, lambda n, read=read: read()))  # type: ignore[misc]
+            tracekit.instrument()
+            for name, read in functions.items():
+                self.add(f"{name} outside", each(calls, lambda n, read=read: read()))  # type: ignore[misc]
+                with record("reads") as run:
+                    self.add(f"{name} recorded", each(calls, lambda n, read=read: read()))  # type: ignore[misc]
+        text = trace_of(run.id).read_text()
+        for name in functions:
+            if f'"name":"{name}"' not in text:
+                yield Figure(
+                    f"{name}, recorded", float("nan"), "µs over", 1.5, 0.5, detail="not in the trace: no figure"
+                )
+                continue
+            yield Figure(f"{name}, recorded", self.over(f"{name} recorded", f"{name} bare") / 1e3, "µs over", 1.5, 0.5)
+            yield Figure(f"{name}, no run", self.over(f"{name} outside", f"{name} bare") / 1e3, "µs over", 0.15, 0.15)
+
+    # -- models ----------------------------------------------------------------------------------------------------------
+
+    def models(self) -> Iterator[Figure]:
+        model = Model()
+        try:
+            for _ in range(self.rounds):
+                tracekit.uninstrument()
+                self._model_round(model, "bare")
+                tracekit.instrument()
+                with record("model"):
+                    self._model_round(model, "recorded")
+        finally:
+            model.client.close()
+        for kind, reach, aim in (("call", 15.0, 7.0), ("stream", 12.0, 6.0)):
+            recorded, bare = f"{kind} recorded", f"{kind} bare"
+            detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
+            label = "model call" if kind == "call" else "200-chunk stream"
+            yield Figure(label, (self.ratio(recorded, bare) - 1) * 100, "% more CPU", reach, aim, detail=detail)
+
+    def _model_round(self, model: Model, kind: str) -> None:
+        cpu = time.process_time_ns
+        model.ask(0)
+        model.stream(0)
+        self.add(f"call {kind}", each(self.model_calls, model.ask, cpu))
+        self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), model.stream, cpu))
+
+    # -- the way back ----------------------------------------------------------------------------------------------------
+
+    def replays(self) -> Iterator[Figure]:
+        for steps in (self.steps // 10, self.steps):
+            with record("steps") as run:
+                for number in range(steps):
+                    tool("ACME", float(number), TEXT)
+            with replay(run.id):
+                spent = each(steps, lambda n: tool("ACME", float(n), TEXT))
+            label = f"replayed tool steps, of {steps}"
+            yield Figure(label, 1e9 / spent, "/s", 20_000, 20_000, more_is_better=True)
+        yield self._verified(run.id)
+        model = Model()
+        tracekit.instrument()
+        for calls in (self.model_calls, self.model_calls * 10):
+            with record("calls") as run:
+                for number in range(calls):
+                    model.ask(number)
+            with replay(run.id):
+                spent = each(calls, model.ask)
+            yield Figure(f"replayed model calls, of {calls}", 1e9 / spent, "/s", 1000, 1000, more_is_better=True)
+        model.client.close()
+
+    def _verified(self, run_id: str) -> Figure:
+        path = trace_of(run_id)
+        rates = []
+        for _ in range(self.rounds):
+            begun = time.perf_counter_ns()
+            with Trace(path) as trace:
+                trace.check()
+                rates.append(len(trace) * 1e9 / (time.perf_counter_ns() - begun))
+        return Figure("entries verified", statistics.median(rates), "/s", 100_000, 100_000, more_is_better=True)
+
+    # -- size ------------------------------------------------------------------------------------------------------------
+
+    def size(self) -> Iterator[Figure]:
+        """A conversation of 200 turns sends its history 200 times; each message is to be on the disk once."""
+        chance = random.Random(4)
+        tracekit.instrument()
+        messages: list[dict[str, str]] = []
+        model = Model()
+        with record("conversation") as run:
+            for _ in range(200):
+                words = " ".join(chance.choice(TEXT.split()) + str(chance.randrange(10**6)) for _ in range(60))
+                messages.append({"role": "user", "content": words})
+                answer = model.client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+                messages.append(
+                    {"role": "assistant", "content": (answer.choices[0].message.content or "") + words[::-1]}
+                )
+        model.client.close()
+        content, trace = len(orjson.dumps(messages)), os.path.getsize(trace_of(run.id))
+        detail = f"{trace:,} bytes for {content:,}"
+        yield Figure("200-turn conversation", trace / content, "× its content", 2.0, 2.0, detail=detail)
+
+    # -- import ----------------------------------------------------------------------------------------------------------
+
+    def imports(self) -> Iterator[Figure]:
+        for _ in range(self.rounds):
+            self.add("python", cpu_of("pass"))
+            self.add("import", cpu_of("import tracekit"))
+        yield Figure("import tracekit", self.over("import", "python"), "ms of CPU over", 60, 35)
+
+
+class Model:
+    """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB or 200 chunks."""
+
+    def __init__(self) -> None:
+        import httpx2
+        from openai import OpenAI
+
+        message = {"role": "assistant", "content": "An answer. " * 93}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        usage = {"prompt_tokens": 2500, "completion_tokens": 250, "total_tokens": 2750}
+        base: dict[str, Any] = {"id": "c", "created": 1, "model": "m"}
+        whole = orjson.dumps({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+        chunks = [self._chunk(base, number) for number in range(200)] + [b"data: [DONE]\n\n"]
+
+        def answer(request: Any) -> Any:
+            if b'"stream":true' in request.content.replace(b" ", b""):
+                headers = {"content-type": "text/event-stream"}
+                return httpx2.Response(200, headers=headers, stream=Chunks(chunks))
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=whole)
+
+        class Chunks(httpx2.SyncByteStream):
+            def __init__(self, pieces: list[bytes]) -> None:
+                self.pieces = pieces
+
+            def __iter__(self) -> Iterator[bytes]:
+                return iter(self.pieces)
+
+        transport = httpx2.MockTransport(answer)
+        http = httpx2.Client(transport=transport)
+        self.client = OpenAI(api_key="none", base_url="http://model.test/v1", http_client=http, max_retries=0)
+
+    @staticmethod
+    def _chunk(base: dict[str, Any], number: int) -> bytes:
+        choice = {"index": 0, "delta": {"content": f"word{number} "}, "finish_reason": None}
+        return b"data: " + orjson.dumps({**base, "object": "chat.completion.chunk", "choices": [choice]}) + b"\n\n"
+
+    def _messages(self, number: int) -> Any:
+        """Another prompt each time, so that nothing is known from the call before."""
+        return [{"role": "user", "content": f"{number} " + f"a word of a prompt, {number} " * (10_000 // 22)}]
+
+    def ask(self, number: int) -> None:
+        self.client.chat.completions.create(model="m", temperature=0.1, messages=self._messages(number))
+
+    def stream(self, number: int) -> None:
+        for _ in self.client.chat.completions.create(model="m", stream=True, messages=self._messages(number)):
+            pass
+
+
+# -- around it --------------------------------------------------------------------------------------------------------
+
+
+def trace_of(run_id: str) -> Path:
+    (path,) = Path(os.environ["TRACEKIT_DIR"]).rglob(f"{run_id}.jsonl")
+    return path
+
+
+def cpu_of(program: str) -> float:
+    """Milliseconds of CPU of a fresh interpreter."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
+
+
+def self_check() -> None:
+    """No figure before the trace is right; raises ``SystemExit`` that says what is not."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # that an output was redacted, as is wanted here
+    with record("check") as run:
+        checked((1, (2, "x")), rate=0.25)
+        checked({"note": f"the key is {PLANTED}"})
+    text = trace_of(run.id).read_text()
+    entries = [json.loads(line) for line in text.splitlines()]
+    intentions = [entry for entry in entries if entry["type"] == "tool.call"]
+    outputs = json.dumps([entry["output"] for entry in entries if entry["type"] == "tool.return"])
+    promises = {
+        "a tuple is tagged": '"tuple"' in json.dumps(intentions[0]["input"]),
+        "a NaN is not null": "nan" in outputs.lower() and "null" not in outputs,
+        "a default is in the input": intentions[1]["input"].get("rate") == 0.25,
+        "the planted key is not in the file": PLANTED not in text,
+        "the chain holds": Trace(trace_of(run.id)).check() is not None,
+    }
+    with replay(run.id):
+        first, nan = checked((1, (2, "x")))
+        checked({"note": f"the key is {PLANTED}"})
+    promises["a tuple comes back as one"] = first == (1, (2, "x")) and type(first) is tuple
+    promises["a NaN comes back as one"] = isinstance(nan, float) and nan != nan
+    broken = [promise for promise, kept in promises.items() if not kept]
+    if broken:
+        raise SystemExit("the trace is not right, so no figure is: not kept: " + "; ".join(broken))
+
+
+def machine() -> dict[str, Any]:
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "versions": versions,
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+@contextmanager
+def own_store() -> Iterator[Path]:
+    """A store of its own, beside the working directory's, so that no run of the user's is touched."""
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
+        before = os.environ.get("TRACEKIT_DIR")
+        os.environ["TRACEKIT_DIR"] = os.path.join(directory, "store")
+        try:
+            yield Path(directory)
+        finally:
+            os.environ.pop("TRACEKIT_DIR")
+            if before is not None:
+                os.environ["TRACEKIT_DIR"] = before
+
+
+GROUPS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "tools": Bench.tools,
+    "reads": Bench.reads,
+    "models": Bench.models,
+    "size": Bench.size,
+    "imports": Bench.imports,
+    "replays": Bench.replays,  # last: the replay guard leaves an empty audit hook in the process
+}
+
+
+def as_json(figure: Figure) -> dict[str, Any]:
+    value = None if figure.value != figure.value else round(figure.value, 4)
+    return {**figure._asdict(), "value": value, "verdict": figure.verdict}
+
+
+def show(figure: Figure) -> None:
+    goal = "" if figure.reach is None else f"  {figure.verdict:<8} (to reach {figure.reach:g}, aim {figure.aim:g})"
+    print(f"{figure.name:<36}{figure.value:>12,.2f} {figure.unit:<16}{goal}  {figure.detail}".rstrip(), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as JSON ('-': standard output, alone)")
+    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs, not to compare")
+    parser.add_argument("--only", action="append", choices=list(GROUPS), help="this group of figures (may be repeated)")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", RuntimeWarning)
+    about, figures = machine(), []
+    quiet = options.json == "-"
+    with own_store() as directory:
+        if not quiet:
+            print(f"Python {about['python']}, {about['cpu']}, {about['cores']} cores, load {about['load']:.1f}")
+            print(", ".join(f"{name} {number}" for name, number in about["versions"].items()))
+        subprocess.run([sys.executable, __file__, "--check"], check=True)  # in its own process: a replay leaves a hook
+        bench = Bench(quick=options.quick, directory=directory)
+        for name in options.only or GROUPS:
+            for figure in GROUPS[name](bench):
+                figures.append(figure)
+                if not quiet:
+                    show(figure)
+    about["resident_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    report = {"machine": about, "figures": [as_json(figure) for figure in figures]}
+    if quiet:
+        print(json.dumps(report, indent=2))
+    elif options.json:
+        Path(options.json).write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        self_check()
+    else:
+        main()
