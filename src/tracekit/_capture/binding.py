@@ -42,7 +42,7 @@ def _parameter_list(parameters: list[inspect.Parameter]) -> str:
             parts.append("/")
         if p.kind is p.KEYWORD_ONLY and last not in (p.VAR_POSITIONAL, p.KEYWORD_ONLY):
             parts.append("*")
-        star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         default = f"=_default_{p.name}" if p.default is not p.empty else ""
         parts.append(star + p.name + default)
         last = p.kind

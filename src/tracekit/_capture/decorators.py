@@ -44,8 +44,8 @@ def traced_tool(
     Raises ``ValueError`` or ``TypeError`` where the decorator is written wrongly.
     """
     _check_class(side_effect)
-    if name is not None and (not isinstance(name, str) or not name):
-        raise ValueError(f"the name of a tool is a non-empty string, not {name!r}")
+    if name is not None and not name:
+        raise ValueError(f"a tool's name can't be empty")
     signature: dict[str, Any] = {}
     if version is not None:
         signature["version"] = str(version)
@@ -53,12 +53,15 @@ def traced_tool(
         signature["config"] = dict(config)
 
     def decorate(function: F) -> F:
-        return _captured("tool", function, name, side_effect, signature, require_run)
+        captured: F = _captured("tool", function, name, side_effect, signature, require_run)
+        return captured
 
     return decorate
 
 
-def traced_model(*, model: str, parameters: Mapping[str, Any] | None = None, version: str | None = None) -> Callable[[F], F]:
+def traced_model(
+    *, model: str, parameters: Mapping[str, Any] | None = None, version: str | None = None
+) -> Callable[[F], F]:
     """Make a plain callable that asks a local model a captured model call.
 
     ``model``, ``parameters`` (decoding parameters, safety settings) and ``version`` (of the weights) are its signature, compared in a
@@ -69,7 +72,8 @@ def traced_model(*, model: str, parameters: Mapping[str, Any] | None = None, ver
         signature["version"] = version
 
     def decorate(function: F) -> F:
-        return _captured("llm", function, model, "read_only", signature, False)
+        captured: F = _captured("llm", function, model, "read_only", signature, False)
+        return captured
 
     return decorate
 
@@ -87,18 +91,24 @@ def traced(name: Any = None) -> Any:
         return _captured("span", name, None, None, {}, False)
 
     def decorate(function: F) -> F:
-        return _captured("span", function, name, None, {}, False)
+        captured: F = _captured("span", function, name, None, {}, False)
+        return captured
 
     return decorate
 
 
 def _captured(
-    family: Any, function: Any, name: str | None, side_effect: str | None, signature: Mapping[str, Any], require_run: bool
+    family: Any,
+    function: Any,
+    name: str | None,
+    side_effect: str | None,
+    signature: Mapping[str, Any],
+    require_run: bool,
 ) -> Any:
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
-    called = name or getattr(inner, "__qualname__", type(inner).__qualname__)
+    called: str = name or getattr(inner, "__qualname__", type(inner).__qualname__)
     name = called.replace("<locals>.", "")
     spec = Spec(family, name, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner))
     code = getattr(inspect.unwrap(inner), "__code__", None)
@@ -171,7 +181,9 @@ class Effect:
             raise outcome.error
         self.output = outcome.output
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
         if self._token is None:
             return
         current.reset(self._token)

@@ -44,7 +44,7 @@ def data(name: str, path_or_bytes: str | os.PathLike[str] | bytes, **meta: Any) 
         digest, size = hashlib.sha256(path_or_bytes), len(path_or_bytes)
     else:
         with open(path_or_bytes, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256")  # type: ignore[assignment]
+            digest = hashlib.file_digest(file, "sha256")
             size = file.tell()
     version = "sha256:" + digest.hexdigest()
     _note("data", name, input={"size": size}, output=version, meta=meta)
@@ -95,7 +95,9 @@ class agent:
             self._token = current.set(scope.acting(self.name))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._token is not None:
             current.reset(self._token)
             self._token = None

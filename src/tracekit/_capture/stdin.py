@@ -16,7 +16,7 @@ __all__ = ["capture"]
 def capture() -> None:
     """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
     builtins.input = _step("input", builtins.input)
-    sys.stdin = _Stdin(sys.stdin)  # type: ignore[assignment]
+    sys.stdin = _Stdin(sys.stdin)
 
 
 def _step(name: str, function: Any) -> Any:
@@ -32,11 +32,11 @@ class _Stdin:
             setattr(self, name, _step(f"stdin.{name}", getattr(stream, name)))
 
     def __iter__(self) -> Iterator[str]:
-        while line := self.readline():  # type: ignore[attr-defined]
+        while line := self.readline():
             yield line
 
     def __next__(self) -> str:
-        line: str = self.readline()  # type: ignore[attr-defined]
+        line: str = self.readline()
         if not line:
             raise StopIteration
         return line

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from . import clock, concurrency, randomness, timers
+
 __all__ = ["enter", "leave", "settle", "settle_async"]
 
 _lock: Final = threading.Lock()
@@ -43,4 +45,5 @@ async def settle_async(session: Any) -> None:
 
 
 def _parts() -> list[Any]:
-    return []
+    """In the order in which they are put in."""
+    return [clock, randomness, concurrency, timers]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import wrapt
@@ -112,7 +113,7 @@ def _function_wrapper(captured: Captured) -> Any:
 def _call_coroutine(
     captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    coroutine = _run_coroutine(captured, function, instance, args, kwargs)
+    coroutine: Any = _run_coroutine(captured, function, instance, args, kwargs)
     # What becomes of it is named after the tool: tasks, their lanes, their "never awaited" warnings.
     coroutine.__qualname__ = function.__qualname__
     coroutine.__name__ = function.__name__
@@ -218,11 +219,10 @@ def _live_items(step: Any, generator: Any) -> Any:
                 step.done(None, info={"abandoned": True})
             raise
         except BaseException as thrown:
-            error = thrown
-            resume, told = lambda error=error: generator.throw(error), {"thrown": _shown(error)}  # type: ignore[misc]
+            resume, told = partial(generator.throw, thrown), {"thrown": _shown(thrown)}
         else:
             if sent is not None:
-                resume, told = lambda sent=sent: generator.send(sent), {"sent": sent}  # type: ignore[misc]
+                resume, told = partial(generator.send, sent), {"sent": sent}
 
 
 def _recorded_items(step: Any) -> Any:

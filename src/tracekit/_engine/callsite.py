@@ -35,7 +35,7 @@ def caller() -> str | None:
 
 def stop_in_caller() -> None:
     """Open the debugger in the innermost frame of the user's code."""
-    import pdb
+    import pdb  # noqa: T100 - this is the command that asks for it
 
     pdb.Pdb().set_trace(_frame())
 

@@ -56,9 +56,7 @@ def describe(found: list[dict[str, Any]]) -> str:
 
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
-    diff = list(
-        difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1)
-    )
+    diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
     shown = [f"    {_clip(line, 160)}" for line in diff[:_LINES]]
     if len(diff) > _LINES:
         shown.append(f"    … and {len(diff) - _LINES} more lines")
@@ -80,7 +78,9 @@ def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], by
     for seq, _entry, data in candidates:
         if data == actual:
             return seq, True
-        ratio = difflib.SequenceMatcher(None, text, data[:4000].decode("utf-8", "replace"), autojunk=False).quick_ratio()
+        ratio = difflib.SequenceMatcher(
+            None, text, data[:4000].decode("utf-8", "replace"), autojunk=False
+        ).quick_ratio()
         if best is None or ratio > best[0]:
             best = ratio, seq
     return (best[1], False) if best is not None and best[0] > 0.5 else None
@@ -100,4 +100,3 @@ def _volatile(value: Any) -> bool:
         digits = sum(c.isdigit() for c in value)
         return (len(value) >= 32 and value.count("-") >= 4) or ("T" in value and digits >= 12)
     return isinstance(value, dict) and value.get("$t") in ("datetime", "uuid", "date")
-

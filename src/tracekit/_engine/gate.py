@@ -104,9 +104,7 @@ class Step(Protocol):
         """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …)."""
         ...
 
-    def failed(
-        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
-    ) -> None:
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
         ...
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from .._canonical import contains_opaque, dumps, exception_from_json, fingerprint, from_json, to_json
+from .._canonical import dumps, exception_from_json, fingerprint, from_json, to_json
 from .._journal.reader import Trace
 from ..errors import (
     DivergenceError,
@@ -466,7 +466,7 @@ class Replay:
         )
 
     def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
-        candidates = []
+        candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
         for (_lane, family), steps in self.index.intentions.items():
             if family == kind:
                 for seq in steps[:]:
@@ -600,9 +600,7 @@ class ReplayedStep:
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self._end()
 
-    def failed(
-        self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None
-    ) -> None:
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         self._end()
 
     def _end(self) -> None:

@@ -76,4 +76,3 @@ def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, An
     if side_effect is not None:
         meta["side_effect"] = side_effect
     return meta
-

@@ -60,9 +60,7 @@ class LaneState:
         """How many values of the read entry ``seq`` the program has had."""
         return self._taken.get(seq, 0)
 
-    def take(
-        self, function: str, window: Callable[[LaneState], list[tuple[int, str, list[Any]]]]
-    ) -> tuple[bool, Any]:
+    def take(self, function: str, window: Callable[[LaneState], list[tuple[int, str, list[Any]]]]) -> tuple[bool, Any]:
         """The next value of ``function`` in the present window: ``(True, value)``, or ``(False, None)``."""
         if self._window is None:
             self._window = _by_function(window(self))

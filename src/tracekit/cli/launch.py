@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _session
 from .._capture import credentials, guard, isolation, stdin
 from .._capture.instrumentation import instrument
 from .._engine import gate
 from .._engine.program import Program
 from .._journal.reader import Trace
 from .._journal.runs import Store
+from .._session import Record, Replaying, takeover
 from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TracekitError
 
 __all__ = ["main"]
@@ -93,7 +93,7 @@ def _status(end: SystemExit) -> int:
 def _record(program: Program, told: Mapping[str, Any]) -> int:
     instrument()
     stdin.capture()
-    block = _session.Record.of_program(told.get("name") or program.module or program.script or "run", program)
+    block = Record.of_program(told.get("name") or program.module or program.script or "run", program)
     status = 1
     with block as run:
         status = _run(program)
@@ -119,7 +119,7 @@ def _replay(program: Program, told: Mapping[str, Any]) -> int:
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
     closed.engage()
     gate.outside = players.outside
-    _session.controller = players.find
+    takeover.set_controller(players.find)
     error: BaseException | None = None
     status = 0
     threading.excepthook = _quiet(threading.excepthook)
@@ -212,7 +212,7 @@ class Players:
     """The runs of one program, each replayed from its own file when the program opens it."""
 
     def __init__(self, store: Store, path: str, options: dict[str, Any], break_at: int | None) -> None:
-        self.played: list[_session.Replaying] = []
+        self.played: list[Replaying] = []
         self._store = store
         self._options = options
         self._break_at = break_at
@@ -236,15 +236,15 @@ class Players:
                 found.setdefault(meta.get("ordinal"), path)
         return found
 
-    def of(self, path: str) -> _session.Replaying:
-        player = _session.Replaying(path, self._options, None)
+    def of(self, path: str) -> Replaying:
+        player = Replaying(path, self._options, None)
         player.break_at = self._break_at if path == self._path else None
         self.played.append(player)
         return player
 
-    def find(self, block: _session.Record) -> _session.Replaying:
+    def find(self, block: Record) -> Replaying:
         """The replay that stands in for this ``record()`` of the program: its ``n``-th."""
-        ordinal = _session.ordinal()
+        ordinal = takeover.ordinal()
         path = self._siblings.get(ordinal)
         if path is None:
             raise RunStateError(

@@ -72,11 +72,9 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
 
 
 def _dry(trace: Trace) -> None:
-    from .._canonical import plain_json
-
     last = trace.entry(len(trace))
     if last["type"] == "run.completed":
-        emit({"run_id": last["run_id"], "from_replay": True, "result": plain_json(trace.expand(last.get("output")))})
+        emit({"run_id": last["run_id"], "from_replay": True, "result": trace.expand(last.get("output"))})
         return
     error = last.get("error") if last["type"] == "run.failed" else None
     emit({"run_id": last["run_id"], "from_replay": True, "error": error, "end": last["type"]})

@@ -1,0 +1,122 @@
+"""What ``record`` and ``replay`` share: a block, an async block, or a decorator."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .._capture.binding import binder
+from .._engine.gate import owner
+from .._engine.lanes import Lane
+from .._engine.recording import ROOT, Recording
+from .._engine.replay import Replay
+from .._engine.scope import Scope, current
+from ..errors import RunStateError
+
+__all__ = ["Block", "called_from"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Block:
+    """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
+
+    _token: Token[Scope | None] | None = None
+    _entered = False
+
+    def _enter(self) -> Any:
+        raise NotImplementedError
+
+    def _exit(self, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    def _called_with(self, bound: Mapping[str, Any]) -> None:
+        """A decorated function is about to run with these arguments."""
+
+    def _returned(self, value: Any) -> None:
+        """A decorated function has returned."""
+
+    def _again(self) -> Block:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        return self._start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    async def __aenter__(self) -> Any:
+        return self._start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._settle()
+        self._end(error)
+
+    async def _settle(self) -> None:
+        """Let open lanes of this loop come to their end."""
+
+    def _start(self) -> Any:
+        if self._entered:
+            raise RunStateError(
+                f"this {type(self).__name__.lower()}() block was entered before",
+                next_action="call record() or replay() anew for each block",
+            )
+        self._entered = True
+        return self._enter()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._exit(error)
+
+    def _scope_in(self, session: Recording | Replay, agent: str | None) -> None:
+        lane = Lane("", 1, None, id=0, owner=owner())
+        self._token = current.set(Scope(session, lane, ROOT, agent))
+
+    def _scope_out(self) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            return
+        try:
+            current.reset(token)
+        except ValueError:  # left in another context than it was entered in (fixtures, generators)
+            current.set(None)
+
+    def __call__(self, function: F) -> F:
+        bind = binder(function)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                block = self._again()
+                block._called_with(bind(*args, **kwargs))
+                async with block:
+                    value = await function(*args, **kwargs)
+                    block._returned(value)
+                return value
+
+            return run_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            block = self._again()
+            block._called_with(bind(*args, **kwargs))
+            with block:
+                value = function(*args, **kwargs)
+                block._returned(value)
+            return value
+
+        return run  # type: ignore[return-value]
+
+
+def called_from() -> str | None:
+    """The file of whoever called ``record`` or ``replay``: the user's code, even where it is installed as a package."""
+    return sys._getframe(2).f_code.co_filename

@@ -1,0 +1,288 @@
+"""Runs that are recorded."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, TypeVar, overload
+
+from .. import _reality
+from .._canonical import canonical
+from .._capture import callers, instrumentation, world
+from .._engine.callsite import caller
+from .._engine.environment import environment
+from .._engine.program import Program, this_program
+from .._engine.recording import ROOT, Recording, encode_reads
+from .._engine.redaction import Redactor
+from .._engine.scope import Scope, current
+from .._journal.runs import Store
+from .._journal.writer import Durability
+from ..errors import RunStateError
+from . import takeover
+from .blocks import Block, called_from
+from .replayed import Replaying
+from .runs import UNSET, Run, register, unregister
+
+__all__ = ["Record", "record"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "run_id": None,
+    "store": None,
+    "durability": "effects",
+    "agent": None,
+    "identity": None,
+    "input": UNSET,
+    "redact": (),
+    "user_modules": (),
+    "metadata": None,
+    "nested": None,
+}
+
+
+class Record(Block):
+    """See ``record``."""
+
+    def __init__(self, options: dict[str, Any], called_from: str | None) -> None:
+        self.options: Final = options
+        self.called_from: Final = called_from
+        self._input = options["input"]
+        self._instead: Replaying | None = None
+        self._run: Run | None = None
+        self._program: Program | None = None
+
+    @classmethod
+    def of_program(cls, name: str, program: Program) -> Record:
+        """The run of a whole program that may turn out to record itself: then this one gives way."""
+        block = cls({**_DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
+        block._program = program
+        return block
+
+    @property
+    def kept(self) -> bool:
+        """Whether this is the run that was recorded, and none of the program's own took its place."""
+        return self._instead is None and not self._session.discarded
+
+    def _again(self) -> Record:
+        return Record(self.options, self.called_from)
+
+    def _called_with(self, bound: Mapping[str, Any]) -> None:
+        if self._input is UNSET:
+            self._input = dict(bound)
+
+    def _returned(self, value: Any) -> None:
+        if self._run is not None and self._run.result is UNSET:
+            self._run.set_result(value)
+
+    def _enter(self) -> Run:
+        outer = current.get()
+        options = self.options
+        if outer is not None and takeover.gives_way(outer.session):
+            outer = None
+        takeover.next_ordinal()
+        if outer is not None and options["nested"] != "link" and not takeover.is_whole_program(outer.session):
+            raise RunStateError(
+                f"record() inside the open run {outer.session.run_id}",
+                run_id=outer.session.run_id,
+                location=caller(),
+                next_action='end the outer block first, or say record(nested="link") for a run of its own that names the outer one',
+            )
+        self._instead = takeover.replacement(self)
+        if self._instead is not None:
+            self._instead._start()
+            self._run = Run(self._instead.session, self._instead.session.trace.path, options["name"])
+            register(self._instead.session, self._run)
+            return self._run
+        return self._record(options, outer)
+
+    def _record(self, options: dict[str, Any], outer: Scope | None) -> Run:
+        store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        if self.called_from is not None:
+            callers.include(self.called_from)
+        for module in options["user_modules"]:
+            callers.include(module)
+        self._store = store
+        journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
+        session = Recording(journal, Redactor(options["redact"]))
+        self._session = session
+        try:
+            self._first_entries(session, options, outer)
+            world.enter()
+        except BaseException:
+            journal.close()
+            raise
+        self._run = Run(session, journal.path, options["name"])
+        register(session, self._run)
+        if self._program is not None:
+            takeover.whole_program(session)
+        instrumentation.run_started(session)
+        self._scope_in(session, options["agent"])
+        return self._run
+
+    def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
+        about: dict[str, Any] = {
+            "program": takeover.PROGRAM,
+            "ordinal": takeover.ordinal(),
+            "environment": environment(instrumentation.packages()),
+            "durability": options["durability"],
+            "clocks": _clocks(),
+        }
+        if self._program is not None:
+            about["whole_program"] = True
+        program = self._program or this_program()
+        if program is not None:
+            arguments = session.redactor.redact_argv(list(program.arguments))
+            about["program_command"] = {**program.as_dict(), "arguments": arguments}
+        if options["metadata"]:
+            about["metadata"] = dict(options["metadata"])
+        about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
+        tail = b',"name":%b' % canonical(options["name"] or "run")
+        if outer is not None:
+            cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
+            tail = b',"cause":%b' % canonical(cause) + tail
+        given = None if self._input is UNSET else self._input
+        encoded = session.encoder.encode_whole(given)
+        tail += b',"input":%b' % encoded.data
+        session.journal.append("run.started", 0, 0, tail + session.meta(about))
+        if options["agent"] is not None or options["identity"] is not None:
+            name = options["agent"] or "agent"
+            session.identify(name, options["identity"])
+
+    async def _settle(self) -> None:
+        if self._instead is None:
+            await world.settle_async(self._session)
+
+    def _exit(self, error: BaseException | None) -> None:
+        if self._instead is not None:
+            run = self._run
+            if run is not None:
+                unregister(self._instead.session)
+                if error is None and run.result is not UNSET:
+                    self._instead.compare_result(run.result)
+            self._instead._end(error)
+            return
+        session = self._session
+        try:
+            if error is None or isinstance(error, Exception):
+                world.settle(session)
+        finally:
+            self._scope_out()
+            unregister(session)
+            self._seal(session, error)
+
+    def _seal(self, session: Recording, error: BaseException | None) -> None:
+        if session.discarded:
+            world.leave()
+            return
+        if self._program is not None:
+            takeover.whole_program(None)
+        instrumentation.run_ended(session)
+        journal = session.journal
+        try:
+            journal.flush()
+            with journal.held():
+                session.ended = True
+                self._last_entry(session, error)
+            journal.close()
+            self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
+        finally:
+            session.ended = True
+            journal.close()
+            world.leave()
+        for sentence in session.warnings:
+            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
+
+    def _last_entry(self, session: Recording, error: BaseException | None) -> None:
+        journal = session.journal
+        result = None if self._run is None or self._run.result is UNSET else self._run.result
+        meta: dict[str, Any] = {"steps": session.steps, "segments": session.segments()}
+        fields = b""
+        if error is None:
+            kind = "run.completed"
+            fields = session.result(result, meta)
+        else:
+            kind = "run.failed"
+            fields = session.error(error, meta)
+        if session.warnings:
+            meta["warnings"] = session.warnings
+        if journal.lost:
+            meta["lost"] = journal.lost
+        meta["count"] = journal.seq + 1
+        journal.append(kind, 0, ROOT, fields + session.meta(meta))
+
+
+def _clocks() -> dict[str, float | int]:
+    """What the clocks say when a run starts: a replay's answer where one was never read in the recording."""
+    return {
+        "time.time": _reality.time(),
+        "time.time_ns": _reality.time_ns(),
+        "time.monotonic": _reality.monotonic(),
+        "time.monotonic_ns": _reality.monotonic_ns(),
+        "time.perf_counter": _reality.perf_counter(),
+        "time.perf_counter_ns": _reality.perf_counter_ns(),
+    }
+
+
+@overload
+def record(name: F, /) -> F: ...
+@overload
+def record(
+    name: str | None = None,
+    *,
+    run_id: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    durability: Durability = "effects",
+    agent: str | None = None,
+    identity: Mapping[str, Any] | None = None,
+    input: Any = UNSET,
+    redact: Iterable[Any] = (),
+    user_modules: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    nested: Literal["link"] | None = None,
+) -> Record: ...
+def record(
+    name: str | Callable[..., Any] | None = None,
+    *,
+    run_id: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    durability: Durability = "effects",
+    agent: str | None = None,
+    identity: Mapping[str, Any] | None = None,
+    input: Any = UNSET,
+    redact: Iterable[Any] = (),
+    user_modules: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    nested: Literal["link"] | None = None,
+) -> Any:
+    """Record a run: ``with record("billing") as run:``, ``async with``, or ``@record("billing")`` on a function.
+
+    Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``).
+    ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
+    effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
+    ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
+    one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written.
+    """
+    if durability not in ("none", "effects", "always"):
+        raise ValueError(f'durability is "none", "effects" or "always", not {durability!r}')
+    if nested not in (None, "link"):
+        raise ValueError(f'nested is "link" or None, not {nested!r}')
+    bare = name if callable(name) else None
+    options = {
+        **_DEFAULTS,
+        "name": getattr(name, "__qualname__", None) if bare is not None else name,
+        "run_id": run_id,
+        "store": store,
+        "durability": durability,
+        "agent": agent,
+        "identity": identity,
+        "input": input,
+        "redact": tuple(redact),
+        "user_modules": tuple(user_modules),
+        "metadata": metadata,
+        "nested": nested,
+    }
+    block = Record(options, called_from())
+    return block if bare is None else block(bare)

@@ -1,0 +1,246 @@
+"""Runs that are replayed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
+
+from .._canonical import exception_to_json, from_json, to_json
+from .._capture import callers, credentials, instrumentation, world
+from .._capture import guard as guards
+from .._engine.callsite import caller
+from .._engine.divergence import describe, differences
+from .._engine.environment import drift, environment
+from .._engine.redaction import Redactor
+from .._engine.replay import Replay
+from .._engine.report import Report
+from .._engine.scope import current
+from .._journal.reader import Trace
+from .._journal.runs import Store
+from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
+from .blocks import Block, called_from
+from .runs import Run
+
+__all__ = ["Replaying", "replay"]
+
+
+class Replaying(Block):
+    """See ``replay``. ``report`` is complete when the block has ended; ``result`` is what the recorded run came to."""
+
+    def __init__(self, run: str | os.PathLike[str] | Run, options: dict[str, Any], called_from: str | None) -> None:
+        self._which = run
+        self.options: Final = options
+        self.called_from: Final = called_from
+        self._restore_credentials: Callable[[], None] | None = None
+        self._guard: guards.Guard | None = None
+        self._session: Replay | None = None
+        #: The step at which to stop in the debugger.
+        self.break_at: int | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._session is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether the block is open."""
+        return self._session is not None and not self._session.ended
+
+    def _again(self) -> Replaying:
+        return Replaying(self._which, self.options, self.called_from)
+
+    @property
+    def session(self) -> Replay:
+        if self._session is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        return self._session
+
+    @property
+    def report(self) -> Report:
+        """What there is to say of the replay."""
+        return self.session.report
+
+    @property
+    def run_id(self) -> str:
+        return self.session.run_id
+
+    @property
+    def result(self) -> Any:
+        """What the recorded run came to; ``None`` where it has no end or set nothing."""
+        trace = self.session.trace
+        last = trace.entry(len(trace))
+        if last["type"] != "run.completed" or "output" not in last:
+            return None
+        return from_json(trace.expand(last["output"]))
+
+    @property
+    def input(self) -> Any:
+        """What the recorded run was given."""
+        trace = self.session.trace
+        return from_json(trace.expand(trace.entry(1).get("input")))
+
+    def _enter(self) -> Replaying:
+        outer = current.get()
+        if outer is not None:
+            raise RunStateError(
+                f"replay() inside the open run {outer.session.run_id}",
+                run_id=outer.session.run_id,
+                location=caller(),
+                next_action="end that block first",
+            )
+        options = self.options
+        if self.called_from is not None:
+            callers.include(self.called_from)
+        self._session = session = self._open(options)
+        session.break_at = self.break_at
+        self._check_environment(session, options)
+        self._restore_credentials = credentials.supply()
+        guards.warm()
+        self._guard = guards.Guard(
+            options["guard"], options["allow_hosts"], options["dry_run"], failed=lambda error: _blocked(session, error)
+        )
+        world.enter()
+        self._guard.engage()
+        self._scope_in(session, session.trace.entry(1).get("agent_id"))
+        return self
+
+    def _open(self, options: dict[str, Any]) -> Replay:
+        which = self._which
+        store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        path = which.path if isinstance(which, Run) else store.find(which)
+        trace = Trace(path)
+        verdict = store.check(trace)
+        if verdict.count == 0:
+            raise RunStateError(f"{path} holds no entry: there is nothing to replay")
+        session = Replay(
+            trace,
+            Redactor(options["redact"]),
+            on_divergence=options["on_divergence"],
+            strict=frozenset(options["strict"]),
+        )
+        if verdict.state == "unsealed":
+            session.report.warnings.append(
+                f"the run is unsealed: {verdict.problem}; the replay ends where the log ends"
+            )
+        return session
+
+    def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
+        recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
+        found = drift(recorded, environment(instrumentation.packages()))
+        session.report.warnings += found
+        if found and "environment" in options["strict"]:
+            raise DivergenceError(
+                "the environment is not that of the recording: " + "; ".join(found),
+                run_id=session.run_id,
+                next_action='replay where it was recorded, or leave "environment" out of strict',
+                differences=found,
+            )
+
+    def compare_result(self, value: Any) -> None:
+        """The program's result against the recorded one; a difference is a failure of the replay."""
+        session = self.session
+        trace = session.trace
+        last = trace.entry(len(trace))
+        if last["type"] != "run.completed" or "output" not in last:
+            return
+        recorded = trace.expand(last["output"])
+        actual = session.redactor.redact(to_json(value))[0]
+        found = differences(recorded, actual)
+        if found:
+            raise session.fail(
+                DivergenceError(
+                    "the program came to another result\n" + describe(found),
+                    run_id=session.run_id,
+                    step=last["seq"],
+                    recorded=recorded,
+                    actual=actual,
+                    differences=found,
+                    next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
+                )
+            )
+
+    def _exit(self, error: BaseException | None) -> None:
+        session = self.session
+        try:
+            if error is None or isinstance(error, Exception):
+                world.settle(session)
+        finally:
+            self._scope_out()
+            session.ended = True
+            assert self._guard is not None
+            self._guard.release()
+            world.leave()
+            if self._restore_credentials is not None:
+                self._restore_credentials()
+        self._conclude(session, error)
+
+    async def _settle(self) -> None:
+        await world.settle_async(self.session)
+
+    def _conclude(self, session: Replay, error: BaseException | None) -> None:
+        """The first failure itself ends the block, whatever else is in flight; else leftovers do."""
+        try:
+            if session.failure is not None:
+                self._refuse(session, error)
+            if error is None or self.recorded_failure(error):
+                session.finish()
+        finally:
+            session.account()
+
+    def _refuse(self, session: Replay, error: BaseException | None) -> None:
+        session.account()
+        failure = session.failure
+        assert failure is not None
+        if error is failure:
+            return
+        raise failure from (None if isinstance(error, ReplayError) else error)
+
+    def recorded_failure(self, error: BaseException) -> bool:
+        """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
+        trace = self.session.trace
+        last = trace.entry(len(trace))
+        if last["type"] != "run.failed":
+            return False
+        return bool(last["error"]["type"] == exception_to_json(error, [])["type"])
+
+
+def _blocked(session: Replay, error: LiveCallBlockedError) -> None:
+    session.fail(error)
+
+
+def replay(
+    run: str | os.PathLike[str] | Run,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    on_divergence: Literal["raise", "warn"] = "raise",
+    strict: Iterable[Literal["environment", "clock", "order"]] = (),
+    guard: Literal["process", "context", "off"] = "process",
+    allow_hosts: Iterable[str] = (),
+    dry_run: bool = False,
+    redact: Iterable[Any] = (),
+) -> Replaying:
+    """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
+
+    ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live world
+    (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none of which an
+    ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end. ``on_divergence="warn"`` goes on
+    where that can do no harm and says so in ``session.report``. ``strict`` makes drift of ``"environment"``, ``"clock"`` or ``"order"`` a
+    failure. ``dry_run`` blocks file writes too. ``redact`` repeats the patterns of the recording. Raises ``RunNotFoundError``,
+    ``TraceIntegrityError``, ``TraceVersionError``.
+    """
+    wrong = set(strict) - {"environment", "clock", "order"}
+    if wrong:
+        raise ValueError(f'strict takes "environment", "clock" and "order", not {sorted(wrong)!r}')
+    if on_divergence not in ("raise", "warn"):
+        raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
+    options = {
+        "store": store,
+        "on_divergence": on_divergence,
+        "strict": tuple(strict),
+        "guard": guard,
+        "allow_hosts": tuple(allow_hosts),
+        "dry_run": dry_run,
+        "redact": tuple(redact),
+    }
+    return Replaying(run, options, called_from())

@@ -1,0 +1,55 @@
+"""The runs of this process, as their programs see them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .._engine.recording import Recording
+from .._engine.replay import Replay
+from .._engine.scope import current
+
+__all__ = ["UNSET", "Run", "current_run", "register", "unregister"]
+
+UNSET: Final[Any] = object()
+
+_runs: Final[dict[int, Run]] = {}
+
+
+class Run:
+    """A run that is being recorded. ``id`` names it, ``path`` is its file."""
+
+    def __init__(self, session: Recording | Replay, path: str, name: str | None) -> None:
+        self._session: Final = session
+        self.id: Final[str] = session.run_id
+        self.path: Final = path
+        self.name: Final = name
+        #: What the run came to; ``UNSET`` where nobody said.
+        self.result: Any = UNSET
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run has to say of gaps and of values that could not be kept."""
+        session = self._session
+        return list(session.warnings if isinstance(session, Recording) else session.report.warnings)
+
+    def set_result(self, value: Any) -> None:
+        """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""
+        self.result = value
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+
+def current_run() -> Run | None:
+    """The run of the calling context, or ``None`` outside every run."""
+    scope = current.get()
+    return None if scope is None else _runs.get(id(scope.session))
+
+
+def register(session: Recording | Replay, run: Run) -> None:
+    """Make ``run`` the current one of whoever is in ``session``."""
+    _runs[id(session)] = run
+
+
+def unregister(session: Recording | Replay) -> None:
+    _runs.pop(id(session), None)
