@@ -53,7 +53,9 @@ def _print(runs: tuple[RunSummary, ...]) -> None:
         name = Text(printable(str(run.name or "")))
         entries = "" if run.count is None else str(run.count)
         table.add_row(run.run_id, name, _local(run.started_ns), took, Text(end, style=style), entries)
-    output.console().print(table)
+    console = output.console()
+    console.width = max(console.width, 110)  # ids and times are for copying: the terminal may wrap them, not we
+    console.print(table)
 
 
 def _local(ns: int) -> str:

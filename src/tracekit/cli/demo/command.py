@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -105,13 +106,12 @@ def _tell(story: Story, place: Workspace, provider: Provider | None) -> str | No
 
 
 class _Recorded:
-    """What the recorded run left: its id, its file, its result, and what it printed."""
+    """What the recorded run left: its id, its file, its result."""
 
-    def __init__(self, run: str, trace: Path, result: dict[str, Any], printed: str) -> None:
+    def __init__(self, run: str, trace: Path, result: dict[str, Any]) -> None:
         self.run: Final = run
         self.trace: Final = trace
         self.result: Final = result
-        self.printed: Final = printed
 
 
 def _live(story: Story, place: Workspace, provider: Provider, server: ModelServer | None) -> _Recorded | None:
@@ -138,8 +138,9 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
         story.check("the server was really asked", server.requests > 0, f"{server.requests} requests")
     entries = len(trace.read_bytes().splitlines())
     story.check("the second run is on disk", entries > 0, f"{entries} entries in {trace.name}")
-    lines = play.printed.splitlines(keepends=True)
-    return _Recorded(run, trace, second, "".join(lines[len(lines) // 2 :]))
+    if play.complaint.strip():
+        story.quote(play.complaint)
+    return _Recorded(run, trace, second)
 
 
 def _after(story: Story, place: Workspace, provider: Provider, recorded: _Recorded, tripwire: Tripwire | None) -> None:
@@ -170,8 +171,8 @@ def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -
     outcome = place.saved("third.json")
     result = outcome.get("result") or {}
     story.check("it ran to its end", play.status == 0, f"{outcome.get('steps', 0)} steps answered from the file")
-    if play.status:
-        story.quote(play.complaint)
+    if play.status or play.complaint.strip():
+        story.quote(play.error)
     kept = recorded.result
     story.check(
         "same text", bool(result) and _texts(result) == _texts(kept), f"{len(''.join(_texts(kept)))} characters"
@@ -182,7 +183,8 @@ def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -
     story.check(
         "same dice", bool(result) and _dice(result) == _dice(kept), f"gate {kept['gate']}, ticket {kept['ticket']}"
     )
-    story.check("same result, to the last bit", result == kept and play.printed == recorded.printed)
+    printed = "".join("".join(each) + "\n" for each in _chunks(kept) if each)
+    story.check("same result to the last bit, same output on the screen", result == kept and play.printed == printed)
 
 
 def _prompt_changed(story: Story, play: Play) -> None:
@@ -200,12 +202,11 @@ def _byte_changed(story: Story, play: Play, line: int) -> None:
 
 
 def _damage(trace: Path, copy: Path) -> tuple[Path, int]:
-    """A copy of ``trace`` with one digit changed where it hurts most, in an amount; and the line it is in, from 1."""
+    """A copy of ``trace`` with one byte changed, where it would hurt: in an answer's amount. And the line, from 1."""
     data = bytearray(trace.read_bytes())
-    at = data.index(b'"amount_cents"')
-    while not chr(data[at]).isdigit():
-        at += 1
-    data[at] = ord("1") if data[at] != ord("1") else ord("2")
+    found = re.search(rb'"amount_cents":(?=[0-9])', data) or re.search(rb'"content":"(?=[a-z])', data, re.IGNORECASE)
+    at = found.end() if found else len(data) // 2
+    data[at] ^= 1
     copy.write_bytes(data)
     copy.chmod(0o600)
     return copy, data.count(b"\n", 0, at) + 1
