@@ -1,0 +1,298 @@
+"""Secrets out of the stored copy: well-known key formats, the user's patterns, credential headers, query parameters, arguments.
+
+What the program gets is never changed. Three promises: replacing is deterministic, doing it twice changes nothing more, and
+:meth:`Redactor.suspicious` never misses what :meth:`Redactor.redact` would find.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64
+from collections.abc import Iterable
+from typing import Any, Final
+
+from .secret_kinds import KINDS, NOT_SECRET, SECRET_HEADERS, SECRET_NAMES, hot, hot_bytes, warm
+
+__all__ = ["Redactor", "StreamRedactor"]
+
+Tree = Any
+
+_PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
+_DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
+_ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
+_QUERY: Final = re.compile(r"(?P<before>[?&;])(?P<name>[^=&;#\s]{1,80})=(?P<value>[^&;#\s\"'<>]+)")
+_FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
+
+
+def _placeholder(kind: str) -> str:
+    return f"[REDACTED:{kind}]"
+
+
+def _is_secret_name(name: str, *, any_key: bool = False) -> bool:
+    """Whether a header, parameter, option or variable of this name holds a secret: by its whole name or its last words.
+
+    ``any_key`` counts every ``…_key``, as is right for variables; among parameters most are cache or sort keys.
+    """
+    plain = name.strip("-_").lower().replace("-", "_").replace(".", "_")
+    if plain in NOT_SECRET:
+        return False
+    return plain in SECRET_NAMES or any(
+        plain.endswith("_" + word) for word in SECRET_NAMES if any_key or word not in ("key", "sig", "auth")
+    )
+
+
+class Redactor:
+    """Finds secrets and puts ``[REDACTED:<kind>]`` in their place.
+
+    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret (kind ``user``).
+    """
+
+    def __init__(self, patterns: Iterable[str | re.Pattern[str]] = ()) -> None:
+        self._user: Final = [re.compile(item) if isinstance(item, str) else item for item in patterns]
+
+    def suspicious(self, data: bytes) -> bool:
+        """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
+
+        With user patterns it is always yes: what they match can't be told from the encoded form.
+        """
+        if self._user or hot_bytes(data):
+            return True
+        return 36 in data and _ENCODED(data) is not None
+
+    def redact_text(self, text: str) -> tuple[str, int]:
+        """``text`` without its secrets, and how many were replaced."""
+        total = 0
+        while self._user or hot(text):
+            text, count = self._pass(text)
+            if not count:
+                break
+            total += count
+        return text, total
+
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping."""
+        found = []
+        if hot(text):
+            for kind in KINDS:
+                if any(literal in text for literal in kind.literals):
+                    found += [(*match.span(kind.group), kind.name) for match in kind.pattern.finditer(text)]
+            found += self._query_spans(text)
+        for pattern in self._user:
+            found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
+        return _apart(found)
+
+    def _query_spans(self, text: str) -> list[tuple[int, int, str]]:
+        if "=" not in text or ("?" not in text and "&" not in text):
+            return []
+        return [(*match.span("value"), "query") for match in _QUERY.finditer(text) if _is_secret_name(match["name"])]
+
+    def _pass(self, text: str) -> tuple[str, int]:
+        covered = [match.span() for match in _PLACEHOLDER.finditer(text)]
+        parts, last, count = [], 0, 0
+        for start, end, kind in self.spans(text):
+            if covered and _within(start, end, covered):
+                continue
+            for left, right in covered:  # a placeholder is taken whole or not at all
+                if left < start < right:
+                    start = right
+                if left < end < right:
+                    end = left
+            if start >= end or start < last:
+                continue
+            parts += [text[last:start], _placeholder(kind)]
+            last, count = end, count + 1
+        parts.append(text[last:])
+        return "".join(parts), count
+
+    def redact(self, tree: Tree) -> tuple[Tree, int]:
+        """``tree`` (as ``to_json`` makes it) without secrets, and how many were replaced; the tree itself where there is none.
+
+        Looks into every text, keys included, and into base64 data, which is replaced whole.
+        """
+        if type(tree) is str:
+            return self.redact_text(tree)
+        if type(tree) is dict:
+            return self._mapping(tree)
+        if type(tree) is list:
+            return self._items(tree)
+        return tree, 0
+
+    def _items(self, tree: list[Tree]) -> tuple[Tree, int]:
+        done = [self.redact(item) for item in tree]
+        count = sum(count for _, count in done)
+        return ([item for item, _ in done], count) if count else (tree, 0)
+
+    def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        tag = tree.get("$t")
+        if tag in _DATA_TAGS and type(tree.get("v")) is str:
+            return self._data(tree)
+        changed: dict[str, Tree] = {}
+        total = 0
+        for key, item in tree.items():
+            if key == "$t" or (key == "c" and tag is not None):
+                changed[key] = item
+                continue
+            name, count = self.redact_text(key)
+            changed[_unused(name, changed) if count else name], inner = self.redact(item)
+            total += count + inner
+        return (changed, total) if total else (tree, 0)
+
+    def _data(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        """Base64 data: the tag stays, so that the type does; a text with surrogates becomes the placeholder itself."""
+        try:
+            raw = a2b_base64(tree["v"])
+        except ValueError:
+            return tree, 0
+        spans = self.spans(raw.decode("latin-1"))
+        text = raw.decode("utf-8", "replace")
+        if self._user and not spans and not text.isascii():
+            spans = self.spans(text)
+        if not spans or _PLACEHOLDER.fullmatch(text):
+            return tree, 0
+        if tree["$t"] == "str":
+            return _placeholder(spans[0][2]), 1
+        from binascii import b2a_base64
+
+        data = b2a_base64(_placeholder(spans[0][2]).encode(), newline=False).decode()
+        return {**tree, "v": data}, 1
+
+    def redact_url(self, url: str) -> tuple[str, int]:
+        """A URL without its password, its secret parameters, and whatever else looks like a key; and how many there were."""
+        return self.redact_text(url)
+
+    def redact_headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Headers to be stored: those that carry credentials, and ``set-cookie``, are left out; other values are redacted."""
+        return [
+            (name, self.redact_text(value)[0])
+            for name, value in headers
+            if name.lower() not in SECRET_HEADERS and not _is_secret_name(name)
+        ]
+
+    def redact_argv(self, argv: Iterable[str]) -> list[str]:
+        """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
+        words, secret_next = [], False
+        for word in argv:
+            if secret_next and not word.startswith("-"):
+                words.append(word if _PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
+                secret_next = False
+                continue
+            secret_next = word.startswith("-") and "=" not in word and _is_secret_name(word, any_key=True)
+            words.append(self._word(word))
+        return words
+
+    def _word(self, word: str) -> str:
+        flag = _FLAG.fullmatch(word)
+        if flag and _is_secret_name(flag["name"], any_key=True) and not _PLACEHOLDER.fullmatch(flag["value"]):
+            return f"{flag['name']}={_placeholder('argument')}"
+        return self.redact_text(word)[0]
+
+    def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Environment variables, the values of secret names replaced, other values redacted."""
+        return {
+            name: _placeholder("environment") if value and _is_secret_name(name, any_key=True) else self.redact_text(value)[0]
+            for name, value in variables
+        }
+
+    def stream(self) -> StreamRedactor:
+        """For one stream of chunks."""
+        return StreamRedactor(self)
+
+    @property
+    def has_user_patterns(self) -> bool:
+        return bool(self._user)
+
+
+def _unused(name: str, taken: dict[str, Tree]) -> str:
+    """Two keys that were two stay two."""
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}#{number}", number + 1
+    return free
+
+
+def _within(start: int, end: int, covered: list[tuple[int, int]]) -> bool:
+    """Whether every character from ``start`` to ``end`` belongs to a placeholder already."""
+    for left, right in covered:
+        if left <= start < right:
+            start = right
+    return start >= end
+
+
+def _apart(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Overlapping spans as one, under the name of the one that begins first (the longest of those)."""
+    merged: list[tuple[int, int, str]] = []
+    for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
+        if merged and start < merged[-1][1]:
+            first, last, name = merged[-1]
+            merged[-1] = (first, max(last, end), name)
+        else:
+            merged.append((start, end, kind))
+    return merged
+
+
+class StreamRedactor:
+    """Redacts chunk by chunk; each goes out at once, so a secret may begin in one and end in another.
+
+    Of a secret that is split no whole copy is ever stored: what looks like the beginning of one (its whole prefix, then characters
+    of a key, up to the end of the chunk) is replaced at once, and what follows of it in later chunks too.
+    """
+
+    #: How much of the text before a chunk is kept for patterns that began there.
+    TAIL: Final = 64
+    USER_TAIL: Final = 512
+    #: A secret longer than this is followed by its first and last characters only.
+    OPEN: Final = 8192
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._tail = ""
+        self._keep = self.USER_TAIL if redactor.has_user_patterns else self.TAIL
+
+    def feed(self, chunk: str | bytes) -> tuple[Any, int]:
+        """The chunk as it is to be stored (of the same type), and how many places in it were replaced."""
+        if type(chunk) is str:
+            return self._feed(chunk)
+        data = bytes(chunk)  # type: ignore[arg-type]
+        text, count = self._feed(data.decode("latin-1"))
+        return (text.encode("latin-1"), count) if count else (chunk, 0)
+
+    def _feed(self, chunk: str) -> tuple[str, int]:
+        window, old = self._tail + chunk, len(self._tail)
+        if not self._redactor.has_user_patterns and not warm(window) and "://" not in window:
+            self._tail = window[-self._keep :]
+            return chunk, 0
+        spans = self._redactor.spans(window)
+        opened = _beginning(window)
+        if opened is not None:
+            spans = _apart([*spans, opened[1:]])
+        self._remember(window, spans, opened[0] if opened is not None else len(window))
+        return _cut(chunk, [(start - old, end - old, kind) for start, end, kind in spans if end > old])
+
+    def _remember(self, window: str, spans: list[tuple[int, int, str]], opened: int) -> None:
+        """Keep what a secret that goes on in the next chunk is known by: all of it, with what stands before."""
+        start = min(opened, len(window) - self._keep)
+        if spans and spans[-1][1] == len(window):
+            start = min(start, spans[-1][0] - self.TAIL)
+        tail = window[max(0, start - 8) :]
+        self._tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]
+
+
+def _beginning(window: str) -> tuple[int, int, int, str] | None:
+    """What at the end of the window may be the beginning of a secret: where its context begins, its span, its kind."""
+    for kind in KINDS:
+        if any(literal in window for literal in kind.literals):
+            match = kind.partial.search(window)
+            if match:
+                return (match.start(), *match.span(kind.group), kind.name)
+    return None
+
+
+def _cut(chunk: str, spans: list[tuple[int, int, str]]) -> tuple[str, int]:
+    parts, last = [], 0
+    for start, end, kind in spans:
+        parts += [chunk[last : max(start, 0)], _placeholder(kind)]
+        last = end
+    parts.append(chunk[last:])
+    return "".join(parts), len(spans)
+
+

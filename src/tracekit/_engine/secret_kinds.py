@@ -1,0 +1,169 @@
+"""The formats of well-known secrets, and the quick look that says that a text holds none.
+
+A kind is a prefix that nothing else begins with, and the characters that may follow. ``pattern`` finds a whole secret, ``partial``
+what may be the beginning of one at the end of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+__all__ = ["KINDS", "NOT_SECRET", "SECRET_HEADERS", "SECRET_NAMES", "Kind", "hot", "hot_bytes", "warm"]
+
+
+class Kind(NamedTuple):
+    """``literals``: one of them stands in every secret of the kind. ``group``: the part of a match that is the secret."""
+
+    name: str
+    literals: tuple[str, ...]
+    pattern: re.Pattern[str]
+    partial: re.Pattern[str]
+    group: int
+
+
+# Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
+_EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
+_WORD: Final = "[A-Za-z0-9_-]"
+
+
+def _key(name: str, prefix: str, least: int, body: str = _WORD, literals: tuple[str, ...] = ()) -> Kind:
+    """A key: ``prefix`` (a regular expression of literals), then at least ``least`` characters of ``body``."""
+    return Kind(
+        name,
+        literals or (prefix.replace("\\", ""),),
+        re.compile(f"{_EDGE}(?:{prefix}){body}{{{least},}}"),
+        re.compile(f"{_EDGE}(?:{prefix}){body}*\\Z"),
+        0,
+    )
+
+
+_ALNUM: Final = "[A-Za-z0-9]"
+_TOKEN: Final = r"[A-Za-z0-9._~+/=-]"
+# A digit, a padding, a capital after a small letter: what "Basic understanding" has not.
+_NO_WORD: Final = rf"(?={_TOKEN}*?(?:[0-9=]|[a-z][A-Z]))"
+_AUTHORIZATION: Final = r"(?:Authorization|AUTHORIZATION)\\{0,7}[\"']? {0,4}[:=] {0,4}\\{0,7}[\"']?"
+_SCHEME: Final = "(?:[Bb]earer|[Bb]asic|[Tt]oken|[Aa]pi[Kk]ey)"
+
+KINDS: Final[tuple[Kind, ...]] = (
+    _key("anthropic", "sk-ant-", 8),
+    _key("openai", "sk-(?!ant-)", 12, literals=("sk-",)),
+    _key("aws", "(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)", 16, "[A-Z0-9]", ("AKIA", "ASIA", "ABIA", "ACCA", "AROA", "AIDA")),
+    _key("google", "AIza", 30),
+    _key("github", "(?:gh[pousr]_|github_pat_)", 20, "(?:[A-Za-z0-9]|(?<=[A-Za-z0-9]{8})_)", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")),
+    _key("gitlab", "(?:glpat-|glrt-|gldt-)", 16, literals=("glpat-", "glrt-", "gldt-")),
+    _key("slack", "(?:xox[abeoprs]-|xapp-)", 10, literals=("xox", "xapp-")),
+    _key("stripe", "(?:[sr]k_(?:live|test)_|whsec_)", 10, _ALNUM, ("k_live_", "k_test_", "whsec_")),
+    _key("huggingface", "hf_", 20, _ALNUM),
+    _key("npm", "npm_", 30, _ALNUM),
+    _key("groq", "gsk_", 20, _ALNUM),
+    _key("xai", "xai-", 20),
+    _key("perplexity", "pplx-", 20),
+    _key("digitalocean", "do[opr]_v1_", 32, "[a-f0-9]", ("_v1_",)),
+    _key("pypi", "pypi-", 40),
+    _key("sendgrid", "SG[.]", 32, "[A-Za-z0-9_.-]", ("SG.",)),
+    _key("replicate", "r8_", 30, _ALNUM),
+    Kind(
+        "jwt",
+        ("eyJ",),
+        re.compile(_EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*"),
+        re.compile(_EDGE + r"eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z"),
+        0,
+    ),
+    Kind(
+        "bearer",
+        ("Bearer ", "BEARER "),
+        re.compile(rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}{{12,}})"),
+        re.compile(rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}+)\Z"),
+        1,
+    ),
+    Kind(
+        "basic",
+        ("Basic ",),
+        re.compile(rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]{{10,}}={{0,2}})"),
+        re.compile(rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]+={{0,2}})\Z"),
+        1,
+    ),
+    Kind(
+        "authorization",
+        ("Authorization", "AUTHORIZATION"),
+        re.compile(rf"{_AUTHORIZATION}(?:{_SCHEME} +|{_NO_WORD})({_TOKEN}{{12,}})"),
+        re.compile(rf"{_AUTHORIZATION}(?:{_SCHEME} +|{_NO_WORD})({_TOKEN}+)\Z"),
+        1,
+    ),
+    Kind(
+        "private-key",
+        ("-----BEGIN",),
+        re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL),
+        re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z", re.DOTALL),
+        0,
+    ),
+    Kind(
+        "url-password",
+        ("://",),
+        re.compile(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@"),
+        # A port looks the same until the next chunk: up to five digits pass.
+        re.compile(r"://[^\s/@:?#\"']{0,200}:(?!\d{1,5}(?:[^A-Za-z0-9]|\Z))([^\s/@\"']{1,500})\Z"),
+        1,
+    ),
+)
+
+#: Headers that are never stored.
+SECRET_HEADERS: Final = frozenset(
+    ("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
+    + ("x-auth-token", "x-csrf-token", "x-xsrf-token", "x-amz-signature", "ocp-apim-subscription-key", "x-stainless-api-key")
+)
+#: Names of parameters, options and variables whose value is a secret, alone or as the last words of a longer name.
+SECRET_NAMES: Final = frozenset(
+    ("authorization", "auth", "api_key", "apikey", "api_token", "access_key", "access_key_id", "secret_access_key", "access_token")
+    + ("refresh_token", "id_token", "auth_token", "session_token", "security_token", "token", "secret", "secret_key", "client_secret")
+    + ("private_key", "password", "passwd", "pwd", "passphrase", "credential", "credentials", "cookie", "signature", "sig", "key")
+)
+
+#: Names that end like a secret and are none.
+NOT_SECRET: Final = frozenset(("page_token", "next_page_token", "next_token", "prev_token", "sync_token", "eos_token", "bos_token", "pad_token"))
+
+# A text without these holds no secret. Each expression begins with one literal character, which is looked for quickly: first
+# by itself (20 ns in 400 bytes; ``b"-" in data`` takes ten times as long as ``45 in data``), then by the engine.
+_AT_UNDERSCORE: Final = (
+    r"_(?=[A-Za-z0-9]FOLLOW)(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=_live_)|(?<=_test_)|(?<=whsec_)|(?<=hf_)|(?<=npm_)|(?<=gsk_)|(?<=_v1_)|(?<=r8_))"
+)
+_AT_DASH: Final = r"-(?=[A-Za-z0-9_-]FOLLOW)(?:(?<=sk-)|(?<=gl[rd]t-)|(?<=glpat-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=xai-)|(?<=pplx-)|(?<=pypi-)|----BEGIN)"
+_AT_CAPITAL_A: Final = "A(?:KIA|SIA|BIA|CCA|ROA|IDA|Iza|uthorization|UTHORIZATION)"
+_AT_CAPITAL_B: Final = "B(?:earer |EARER |asic )"
+_AT_EQUALS: Final = "=(?<=(?i:key|_id|ord|swd|pwd|ase|ial|als|kie|ure|sig|ret|ken|uth|ion)=)"
+
+
+def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
+    """The quick look at texts, or at bytes: one function, made thrice. ``follow``: how many characters of a key must follow."""
+
+    def search(source: str) -> Callable[[Any], object]:
+        return re.compile(source if text else source.encode()).search  # type: ignore[return-value]
+
+    at_underscore, at_dash = search(_AT_UNDERSCORE.replace("FOLLOW", follow)), search(_AT_DASH.replace("FOLLOW", follow))
+    at_a, at_b, at_j, at_s, at_at, at_equals = map(
+        search, (_AT_CAPITAL_A, _AT_CAPITAL_B, "J(?<=eyJ)", "SG[.]", "://", _AT_EQUALS)
+    )
+    underscore, dash, a, b, j, s, at, equals, question, ampersand, semicolon = "_-ABJS@=?&;" if text else b"_-ABJS@=?&;"
+
+    def hot(data: Any) -> bool:
+        return bool(
+            (underscore in data and at_underscore(data))
+            or (dash in data and at_dash(data))
+            or (a in data and at_a(data))
+            or (b in data and at_b(data))
+            or (j in data and at_j(data))
+            or (s in data and at_s(data))
+            or (at in data and at_at(data))
+            or (equals in data and (question in data or ampersand in data or semicolon in data) and at_equals(data))
+        )
+
+    return hot
+
+
+#: Whether a text, or encoded JSON, may hold a secret of a built-in kind: never a wrong no.
+hot: Final = _looker(True)
+#: Whether a text may hold the beginning of one, too.
+warm: Final = _looker(True, "*")
+hot_bytes: Final = _looker(False)
