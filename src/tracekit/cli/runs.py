@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from .._journal.runs import RunSummary, Store
 from . import output
-from .timeline import duration, printable
+from .timeline import duration, printable, short
 
 __all__ = ["list_"]
+
+_STYLES: Final = {"completed": "green", "failed": "red", "end": "none"}
 
 
 @click.command("list")
@@ -39,23 +41,23 @@ def _facts(run: RunSummary) -> dict[str, Any]:
 
 
 def _print(runs: tuple[RunSummary, ...]) -> None:
-    from rich.table import Table
+    """A table that the terminal may wrap and we do not: ids are for copying."""
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("run", "name", "started", "took", "end"):
-        table.add_column(title, no_wrap=title in ("run", "started"))
-    table.add_column("entries", justify="right")
-    for run in runs:
-        took = "" if run.ended_ns is None else duration(run.ended_ns - run.started_ns)
-        end = run.end.removeprefix("run.") if run.end else "no end"
-        style = {"completed": "green", "failed": "red"}.get(end, "yellow")
-        name = Text(printable(str(run.name or "")))
-        entries = "" if run.count is None else str(run.count)
-        table.add_row(run.run_id, name, _local(run.started_ns), took, Text(end, style=style), entries)
+    rows = [("run", "name", "started", "took", "end", "entries"), *map(_row, runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     console = output.console()
-    console.width = max(console.width, 110)  # ids and times are for copying: the terminal may wrap them, not we
-    console.print(table)
+    for number, row in enumerate(rows):
+        cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, widths, strict=True)]
+        cells[4].stylize(_STYLES.get(row[4], "yellow"))
+        console.print(Text.assemble(*cells, style="dim" if number == 0 else ""), soft_wrap=True)
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    took = "" if run.ended_ns is None else duration(run.ended_ns - run.started_ns)
+    end = run.end.removeprefix("run.") if run.end else "no end"
+    entries = "" if run.count is None else str(run.count)
+    return printable(run.run_id), short(run.name or "", 30), _local(run.started_ns), took, end, entries
 
 
 def _local(ns: int) -> str:

@@ -148,7 +148,7 @@ def _after(story: Story, place: Workspace, provider: Provider, recorded: _Record
     before = place.outside()
     environment = place.environment(**provider.settings)
     changed = place.change(_PROMPT, _CHANGED)
-    damaged, line = _damage(recorded.trace, place.directory / "damaged.jsonl")
+    damaged, line, change = _damage(recorded.trace, place.directory / "damaged.jsonl")
     replay = place.play("replay", "third.json", recorded.run, environment=environment)
     other = place.play("replay", "fourth.json", recorded.run, environment=environment, code=changed)
     bad = place.play("replay", "fifth.json", damaged, environment=environment)
@@ -160,7 +160,7 @@ def _after(story: Story, place: Workspace, provider: Provider, recorded: _Record
         story.check("nothing was sent", knocks == 0, f"{knocks} connections to the stopped server's address")
     story.check("nothing was done twice", place.outside() == before, "ledger and stock are untouched")
     _prompt_changed(story, other)
-    _byte_changed(story, bad, line)
+    _byte_changed(story, bad, line, change)
 
 
 def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -> None:
@@ -194,22 +194,28 @@ def _prompt_changed(story: Story, play: Play) -> None:
     story.quote(play.error)
 
 
-def _byte_changed(story: Story, play: Play, line: int) -> None:
-    story.chapter("One byte changed", f"One byte of line {line} of a copy of the trace was changed.")
+def _byte_changed(story: Story, play: Play, line: int, change: str) -> None:
+    story.chapter("One byte changed", f"In line {line} of a copy of the trace, {change}.")
     caught = play.status != 0 and "[trace-integrity]" in play.error and f"line {line}" in play.error
     story.check("the trace was refused", caught, f"exit status {play.status}")
     story.quote(play.error)
 
 
-def _damage(trace: Path, copy: Path) -> tuple[Path, int]:
-    """A copy of ``trace`` with one byte changed, where it would hurt: in an answer's amount. And the line, from 1."""
+def _damage(trace: Path, copy: Path) -> tuple[Path, int, str]:
+    """A copy of ``trace`` with one byte changed, where it would hurt: in an amount. And its line, from 1, and in words."""
     data = bytearray(trace.read_bytes())
     found = re.search(rb'"amount_cents":(?=[0-9])', data) or re.search(rb'"content":"(?=[a-z])', data, re.IGNORECASE)
     at = found.end() if found else len(data) // 2
+    before = bytes(data[at - 15 : at + 4])
     data[at] ^= 1
+    after = bytes(data[at - 15 : at + 4])
     copy.write_bytes(data)
     copy.chmod(0o600)
-    return copy, data.count(b"\n", 0, at) + 1
+    return (
+        copy,
+        data.count(b"\n", 0, at) + 1,
+        f"{before.decode(errors='replace')} became {after.decode(errors='replace')}",
+    )
 
 
 def _rows(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
