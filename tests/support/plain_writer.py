@@ -50,7 +50,9 @@ def small_run(*, end: bool = True, effects: bool = True) -> list[dict[str, Any]]
     entries = [
         entry("run.started", name="small", input={"argv": ["a"]}, meta={"durability": "effects"}),
         entry("clock", name="time.time", values=[1.5, 2.5]),
-        entry("llm.request", name="chat", input={"messages": [{"role": "user", "content": "Grüße"}]}, meta={"model": "m"}),
+        entry(
+            "llm.request", name="chat", input={"messages": [{"role": "user", "content": "Grüße"}]}, meta={"model": "m"}
+        ),
         entry("llm.response", parent=3, step=3, output={"text": "hallo"}),
         entry("tool.call", name="send", input={"to": "a"}, meta={"side_effect": side}),
         entry("tool.return", parent=5, step=5, output=True),

@@ -368,7 +368,7 @@ def _stem(run_id: str, segment: str | None) -> str:
 def _existing(path: str, store: str) -> str:
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         regular = False
     if not regular:
         raise RunNotFoundError(

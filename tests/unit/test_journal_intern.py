@@ -1,0 +1,228 @@
+"""Interning: what comes again is written once, and comes back whole."""
+
+from __future__ import annotations
+
+import copy
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.plain_writer import entry, write
+from tracekit._journal.intern import Interner
+from tracekit._journal.reader import Limits, Trace
+from tracekit.errors import TraceIntegrityError
+
+
+class Log:
+    """A trace made of blobs and of entries that hold interned values."""
+
+    def __init__(self) -> None:
+        self.entries = [entry("run.started", name="x")]
+        self.interner = Interner(self.blob)
+        self.blobs = 0
+
+    def blob(self, data: bytes) -> int:
+        self.blobs += 1
+        self.entries.append(entry("blob", output=orjson.loads(data)))
+        return len(self.entries)
+
+    def put(self, tree: Any, *, lists: bool = True) -> int:
+        self.entries.append(entry("llm.request", name="m", input=self.interner.intern(tree, lists=lists)))
+        return len(self.entries)
+
+    def trace(self, path: Path, **limits: int) -> Trace:
+        return Trace(write(path / "a.jsonl", self.entries), Limits(**limits))
+
+
+def _text(seed: int, length: int = 1000) -> str:
+    return "".join(random.Random(seed).choices(string.ascii_letters + " ", k=length))
+
+
+def _read(trace: Trace, seq: int) -> Any:
+    return trace.expand(trace.entry(seq)["input"], before=seq)
+
+
+def test_small_values_are_left_alone() -> None:
+    """Where nothing is large the very same tree comes back, and no blob is written."""
+    log = Log()
+    for tree in ({"a": [1, 2, {"b": "c"}]}, "x" * 900, [1] * 5000, None, 1.5, ["a", "b"], {"m": [[1.0] * 3] * 900}):
+        assert log.interner.intern(tree, lists=False) is tree
+    for tree in ({"a": {"b": "c" * 300}}, "x" * 900, [1] * 5000, {"m": ["short"]}):
+        assert log.interner.intern(tree, lists=True) is tree
+    assert log.blobs == 0
+
+
+def test_a_large_string_is_written_once(tmp_path: Path) -> None:
+    """Any string of 1 KiB or more, base64 and non-ASCII text included, stands once in the file and comes back whole."""
+    log = Log()
+    big, wide = _text(1, 1024), "ü" * 512
+    first = log.put({"a": big, "b": {"$t": "bytes", "v": big}, "c": wide}, lists=False)
+    second = log.put([wide, [big], "small"], lists=False)
+    assert log.blobs == 2
+    with log.trace(tmp_path) as trace:
+        assert _read(trace, first) == {"a": big, "b": {"$t": "bytes", "v": big}, "c": wide}
+        assert _read(trace, second) == [wide, [big], "small"]
+
+
+def test_the_tree_is_never_changed() -> None:
+    """Interning leaves the value that it is given as it was."""
+    log = Log()
+    tree = {"messages": [{"role": "user", "content": _text(1, 3000)}], "headers": {str(i): "x" * 100 for i in range(5)}}
+    before = copy.deepcopy(tree)
+    for _ in range(3):
+        log.put(tree)
+    assert tree == before
+
+
+def test_a_conversation_costs_each_message_once(tmp_path: Path) -> None:
+    """200 turns of 1 KB: the trace is at most twice the distinct content, and each request comes back as it was sent."""
+    log, messages, sent, distinct = Log(), [{"role": "system", "content": _text(0)}], [], 1000
+    for turn in range(200):
+        messages.append({"role": "user", "content": _text(2 * turn + 1)})
+        request = {"model": "m", "messages": [*messages]}
+        answer = {
+            "status": 200,
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": _text(2 * turn + 2)}}],
+        }
+        sent += [(log.put(request), request), (log.put(answer), answer)]
+        messages.append(answer["choices"][0]["message"])  # type: ignore[index,arg-type]
+        distinct += 2000
+    with log.trace(tmp_path) as trace:
+        assert trace.check().size <= 2 * distinct
+        assert all(_read(trace, seq) == value for seq, value in sent)
+        assert all(_read(trace, seq) == value for seq, value in reversed(sent))
+
+
+@pytest.mark.parametrize("how", ["window", "marker", "edited"])
+def test_a_conversation_that_is_cut_or_edited_grows_linearly(tmp_path: Path, how: str) -> None:
+    """A sliding window, a marker that moves to the last message, an edited earlier turn: none makes the trace grow with the square."""
+    log, messages, sent = Log(), [{"role": "system", "content": _text(0)}], []
+    for turn in range(100):
+        messages.append({"role": "user", "content": _text(turn + 1)})
+        request = {"messages": [dict(message) for message in messages]}
+        if how == "window":
+            request["messages"] = request["messages"][:1] + request["messages"][1:][-10:]
+        elif how == "marker":
+            request["messages"][-1]["cache_control"] = "ephemeral" * 10
+        else:
+            request["messages"][len(messages) // 2]["note"] = str(turn)
+        sent.append((log.put(request), request))
+    with log.trace(tmp_path) as trace:
+        assert trace.check().size < 400_000
+        assert all(_read(trace, seq) == value for seq, value in sent)
+
+
+def test_what_is_expanded_is_shared(tmp_path: Path) -> None:
+    """The same messages of later requests are the same objects: memory grows with the distinct content."""
+    log, messages, seqs = Log(), [], []
+    for turn in range(20):
+        messages.append({"role": "user", "content": _text(turn)})
+        seqs.append(log.put({"messages": [*messages]}))
+    with log.trace(tmp_path) as trace:
+        read = [_read(trace, seq)["messages"] for seq in seqs]
+    assert all(earlier[i] is read[-1][i] for earlier in read for i in range(len(earlier)))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3) | st.sampled_from([_text(i, n) for i in (1, 2) for n in (70, 300, 1100, 9000)]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from("abcdef"), inner, max_size=6),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(_JSON, st.booleans()), max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_what_is_interned_comes_back(tmp_path_factory: pytest.TempPathFactory, trees: list[tuple[Any, bool]]) -> None:
+    """Interned and expanded again, any sequence of values is what it was, in whatever order it is read."""
+    log = Log()
+    sent = [(log.put(tree, lists=lists), copy.deepcopy(tree)) for tree, lists in trees * 2]
+    with log.trace(tmp_path_factory.mktemp("i")) as trace:
+        assert all(_read(trace, seq) == tree for seq, tree in reversed(sent))
+
+
+def test_a_long_chain_needs_no_recursion(tmp_path: Path) -> None:
+    """A list that was extended 5,000 times is read without recursion, in the memory of one list."""
+    entries = [entry("run.started", name="x"), entry("blob", output=["a"])]
+    entries += [entry("blob", output={"$extend": seq, "v": [seq]}) for seq in range(2, 5002)]
+    with Trace(write(tmp_path / "a.jsonl", entries)) as trace:
+        assert trace.expand({"$ref": 5002}) == ["a", *range(2, 5002)]
+
+
+# -- hostile references ------------------------------------------------------------------------------------------------
+
+
+def _hostile(path: Path, blobs: list[Any], value: Any, **limits: int) -> Any:
+    entries = [entry("run.started", name="x")]
+    entries += [blob if isinstance(blob, dict) and "type" in blob else entry("blob", output=blob) for blob in blobs]
+    entries.append(entry("tool.call", name="t", input=value))
+    with Trace(write(path / "a.jsonl", entries), Limits(**limits)) as trace:
+        trace.check()
+        seq = len(entries)
+        return trace.expand(trace.entry(seq)["input"], before=seq)
+
+
+@pytest.mark.parametrize(
+    ("blobs", "value", "line"),
+    [
+        ([{"$ref": 2}], {"$ref": 2}, 2),
+        ([[{"$ref": 3}], [{"$ref": 2}]], {"$ref": 2}, 2),
+        ([["a"]], [{"$ref": 3}], 3),
+        ([["a"]], [{"$ref": 4}], 3),
+        ([{"$extend": 2, "v": []}], {"$ref": 2}, 2),
+        ([{"$extend": 3, "v": []}, ["a"]], {"$ref": 2}, 2),
+        ([["a"], {"$extend": 2, "n": 2, "v": []}], {"$ref": 3}, 3),
+        (["text", {"$extend": 2, "v": []}], {"$ref": 3}, 3),
+        ([["a"], {"$extend": 2, "v": "b"}], {"$ref": 3}, 3),
+        ([["a"]], {"$ref": 1}, 1),
+        ([["a"]], {"$ref": True}, 3),
+        ([["a"]], {"$ref": "2"}, 3),
+        ([["a"]], {"$ref": -1}, 3),
+        ([["a"]], {"$ref": 2, "more": 1}, 3),
+        ([["a"]], {"$ref": 2, "at": 1}, 3),
+        ([["a"]], {"$ref": 2, "at": -1}, 3),
+        ([["a"]], {"$ref": 2, "at": [0, "x"]}, 3),
+        ([["a"]], {"$ref": 2, "at": [[]]}, 3),
+        ([[{"a": [1]}]], {"$ref": 2, "at": [0, "a"]}, 3),
+        (["a"], {"$ref": 2, "at": 0}, 3),
+        ([{"type": "tool.call", "name": "t"}], {"$ref": 2}, 2),
+        ([{"type": "blob"}], {"$ref": 2}, 2),
+    ],
+)
+def test_references_that_lead_nowhere(tmp_path: Path, blobs: list[Any], value: Any, line: int) -> None:
+    """Cycles, forward references, references to what is no blob or has no such part: refused, naming the line."""
+    with pytest.raises(TraceIntegrityError) as caught:
+        _hostile(tmp_path, blobs, value)
+    assert caught.value.__dict__["line"] == line
+
+
+def test_a_billion_laughs_are_refused(tmp_path: Path) -> None:
+    """References that multiply are refused by the size of what they stand for, before anything is built."""
+    blobs: list[Any] = [["ha" * 50] * 10] + [[{"$ref": seq}] * 10 for seq in range(2, 30)]
+    with pytest.raises(TraceIntegrityError, match="expands to more than 268435456 bytes"):
+        _hostile(tmp_path, blobs, {"$ref": 30})
+    wide = [["x" * 1000] * 1000]
+    assert len(_hostile(tmp_path, wide, [{"$ref": 2}] * 3, expanded=4_000_000)) == 3
+    with pytest.raises(TraceIntegrityError, match="line 3 expands to more than 4000000"):
+        _hostile(tmp_path, wide, [{"$ref": 2}] * 4, expanded=4_000_000)
+
+
+def test_references_cannot_nest_past_the_limit(tmp_path: Path) -> None:
+    """A tower of references deeper than the limit is refused, however shallow each line is."""
+    blobs: list[Any] = [["a"]] + [[{"$ref": seq}] for seq in range(2, 199)]
+    assert _hostile(tmp_path, blobs, {"$ref": 199})
+    blobs += [[{"$ref": seq}] for seq in range(199, 3000)]
+    with pytest.raises(TraceIntegrityError, match="more than 200 levels"):
+        _hostile(tmp_path, blobs, {"$ref": 3000})
+
+
+def test_chains_of_long_lists_are_bounded(tmp_path: Path) -> None:
+    """Lists that extend one another count for all that they hold."""
+    blobs: list[Any] = [["x" * 1000] * 100] + [{"$extend": seq, "v": ["x" * 1000] * 100} for seq in range(2, 12)]
+    with pytest.raises(TraceIntegrityError, match="expands to more than 1000000 bytes"):
+        _hostile(tmp_path, blobs, {"$ref": 12}, expanded=1_000_000)
