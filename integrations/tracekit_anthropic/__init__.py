@@ -32,7 +32,7 @@ integration = Integration(
 
 
 def wrap(client: ClientT) -> ClientT:
-    """Capture the calls of this one client (``Anthropic``, ``AsyncAnthropic``, Bedrock …), and of those derived from it; returns it.
+    """Capture the calls of this one client (``Anthropic``, ``AsyncAnthropic`` …), and of those derived from it; returns it.
 
     Nothing is patched globally. Clients that share its HTTP client (``with_options``) are captured too.
     """

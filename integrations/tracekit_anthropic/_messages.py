@@ -15,7 +15,9 @@ __all__ = ["Messages"]
 #: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
 _PARAMETERS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier")
 #: Where the path names the model: Bedrock and Vertex.
-_ELSEWHERE: Final = re.compile(r"/model/([^/]+)/invoke(?:-with-response-stream)?$|/models/([^/:]+):(?:stream)?[rR]awPredict$")
+_ELSEWHERE: Final = re.compile(
+    r"/model/([^/]+)/invoke(?:-with-response-stream)?$|/models/([^/:]+):(?:stream)?[rR]awPredict$"
+)
 _DELTA: Final = b"event: message_delta"
 
 
@@ -38,7 +40,9 @@ class Messages:
             model = found[1] or found[2]
         if not isinstance(model, str):
             return None
-        signature = {name: body[name] for name in _PARAMETERS if name in body and not isinstance(body[name], list | dict)}
+        signature = {
+            name: body[name] for name in _PARAMETERS if name in body and not isinstance(body[name], list | dict)
+        }
         thinking = body.get("thinking")
         if isinstance(thinking, dict):
             signature["thinking"] = str(thinking.get("budget_tokens", thinking.get("type")))

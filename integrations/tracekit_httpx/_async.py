@@ -72,8 +72,11 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             stream.response = response
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
-        for hook in client.event_hooks["response"]:
-            await hook(response)
+        for hop in (*response.history, response):
+            for hook in client.event_hooks["response"]:
+                await hook(hop)
+        for hop in response.history:
+            await hop.aread()
         if not streamed:
             await response.aread()
         return response

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from tracekit.integration import Answer, Exchange, Scope, begin, outside, shown
+from tracekit.integration import Answer, Exchange, Scope, begin, message, outside, shown
 
 __all__ = ["Library", "library_of"]
 
@@ -27,7 +26,16 @@ def library_of(function: Any) -> Library:
 class Library:
     """One of the two modules, and how exchanges and its objects become one another."""
 
-    __slots__ = ("AsyncByteStream", "ByteStream", "HTTPStatusError", "Request", "RequestError", "Response", "SyncByteStream", "module")
+    __slots__ = (
+        "AsyncByteStream",
+        "ByteStream",
+        "HTTPStatusError",
+        "Request",
+        "RequestError",
+        "Response",
+        "SyncByteStream",
+        "module",
+    )
 
     def __init__(self, module: Any) -> None:
         self.module: Final = module
@@ -60,7 +68,10 @@ class Library:
             also["reason"] = reason.decode("ascii", "ignore")
         if response.history:
             also["url"] = shown(str(response.url))
-            also["history"] = [{"status": past.status_code, "url": shown(str(past.url))} for past in response.history]
+            also["history"] = [
+                {**message(past.status_code, past.headers.raw, past.content), "url": shown(str(past.url))}
+                for past in response.history
+            ]
         return also
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
@@ -83,15 +94,21 @@ class Library:
         coding = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() in ("", "identity"):
             return None
-        return self.Response(200, headers={"content-encoding": coding}, stream=self.ByteStream(b""))._get_content_decoder()
+        return self.Response(
+            200, headers={"content-encoding": coding}, stream=self.ByteStream(b"")
+        )._get_content_decoder()
 
     def broke(self, exchange: Exchange, error: BaseException, *, suspended: bool = False) -> None:
         """Tell of an exception; what hangs on it (the request with its headers) stays out of the log."""
         kind = type(error).__name__
         own = getattr(self.module, kind, None) is type(error)
-        held = {key: error.__dict__.pop(key) for key in ("_request", "response") if key in error.__dict__}
+        held: dict[str, Any] = {
+            key: error.__dict__.pop(key) for key in ("_request", "response") if key in error.__dict__
+        }
         try:
-            exchange.broke(error, kind if own else None, response=_read_already(held.get("response")), suspended=suspended)
+            exchange.broke(
+                error, kind if own else None, response=_read_already(held.get("response")), suspended=suspended
+            )
         finally:
             error.__dict__.update(held)
 
@@ -105,6 +122,8 @@ class Library:
             return error
         if issubclass(kind, self.HTTPStatusError):
             response = self.response(answer, request, self.ByteStream(answer.content or b""))
+            if answer.read:
+                response.read()
             made: BaseException = kind(answer.text, request=request, response=response)
             return made
         if not isinstance(error, kind):
@@ -124,7 +143,7 @@ class Library:
             stream=stream,
             request=request if answer.url is None else self.Request(request.method, answer.url),
             extensions=extensions,
-            history=[self._past(past, request.method) for past in answer.history],
+            history=[self._past(past, request) for past in answer.history],
             default_encoding=getattr(client, "_default_encoding", "utf-8"),
         )
         if response.has_redirect_location and client is not None:
@@ -132,8 +151,10 @@ class Library:
                 response.next_request = client._build_redirect_request(request, response)
         return response
 
-    def _past(self, past: Mapping[str, Any], method: str) -> Any:
-        return self.Response(past["status"], request=self.Request(method, past["url"]))
+    def _past(self, past: Answer, request: Any) -> Any:
+        response = self.response(past, request, self.ByteStream(past.content or b""))
+        response.elapsed = timedelta()
+        return response
 
     def nothing(self, request: Any) -> Any:
         """The answer to traffic that is not the program's."""

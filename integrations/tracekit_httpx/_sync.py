@@ -71,8 +71,11 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             stream.response = response
         else:
             response.elapsed = timedelta(seconds=answer.elapsed)
-        for hook in client.event_hooks["response"]:
-            hook(response)
+        for hop in (*response.history, response):
+            for hook in client.event_hooks["response"]:
+                hook(hop)
+        for hop in response.history:
+            hop.read()
         if not streamed:
             response.read()
         return response

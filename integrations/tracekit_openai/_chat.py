@@ -41,7 +41,11 @@ class Completions:
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         whole = b"".join(pieces)
-        lines = [line[5:] for line in (*whole[:4096].split(b"\n")[:8], *whole[-4096:].split(b"\n")) if line.startswith(b"data:")]
+        lines = [
+            line[5:]
+            for line in (*whole[:4096].split(b"\n")[:8], *whole[-4096:].split(b"\n"))
+            if line.startswith(b"data:")
+        ]
         found = [chunk for chunk in map(loads, (*lines[:1], *lines[-4:])) if isinstance(chunk, dict)]
         counted = [chunk["usage"] for chunk in found if chunk.get("usage")]
         reasons = [reason.decode() for reason in _FINISH.findall(whole)]

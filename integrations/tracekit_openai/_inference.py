@@ -38,7 +38,9 @@ class Inference:
         fields = _form(body) if isinstance(body, list) else body
         if not isinstance(fields, dict) or not any(name in fields for name in (needed, f"{needed}[]")):
             return None
-        model = fields.get("model") or ("default" if needed in ("image", "prompt") or path.endswith("/moderations") else None)
+        model = fields.get("model") or (
+            "default" if needed in ("image", "prompt") or path.endswith("/moderations") else None
+        )
         return Claim(model) if isinstance(model, str) else None
 
     def response(self, body: object) -> Mapping[str, Any]:

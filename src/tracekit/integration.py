@@ -48,7 +48,7 @@ from ._capture.plugins import (
     discover,
 )
 from ._capture.routes import register, shown
-from ._capture.seams import AMBIENT, Answer, Exchange, Headers, begin, elsewhere, outside, refuse
+from ._capture.seams import AMBIENT, Answer, Exchange, Headers, begin, elsewhere, message, outside, refuse
 from ._capture.sse import events
 from ._capture.transports import attach, detach
 from ._engine.gate import Call, Outcome, Session, Step, Timer, here
@@ -82,6 +82,7 @@ __all__ = [
     "elsewhere",
     "events",
     "here",
+    "message",
     "outside",
     "refuse",
     "register",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import secrets
 import socket
 import struct
@@ -35,21 +36,27 @@ class StubProvider(ThreadingHTTPServer):
         self.requests: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self.seen: list[dict[str, Any]] = []
-        self.gate: Shuffler | None = None
+        self._shufflers: dict[int, Shuffler] = {}
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def shuffler(self, count: int) -> Shuffler:
+        """The one that holds back this many requests."""
+        with self.lock:
+            return self._shufflers.setdefault(count, Shuffler(count))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle of an answer is what some tests do."""
 
 
 class Shuffler:
-    """Holds back the answers until ``count`` requests are in, then lets them go in the reverse of a fixed shuffle."""
+    """Holds back the answers until ``count`` requests are in, then lets them go one by one in a shuffled order."""
 
-    def __init__(self, count: int, order: list[int]) -> None:
-        self.count, self.order = count, order
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.order = random.Random(7).sample(range(count), count)
         self._condition = threading.Condition()
         self._arrived = 0
         self._turn = 0
@@ -58,7 +65,9 @@ class Shuffler:
         with self._condition:
             self._arrived += 1
             self._condition.notify_all()
-            self._condition.wait_for(lambda: self._arrived == self.count and self.order[self._turn] == number, timeout=30)
+            self._condition.wait_for(
+                lambda: self._arrived == self.count and self.order[self._turn] == number, timeout=30
+            )
 
     def passed(self) -> None:
         with self._condition:
@@ -109,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = None
         with self.server.lock:
             self.server.requests[path] += 1
-            self.server.seen.append({"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw})
+            self.server.seen.append(
+                {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw}
+            )
         trouble = self._trouble(body)
         if trouble and self._misbehave(trouble):
             return
@@ -145,7 +156,6 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "malformed":
             self._send(200, b'{"id": "broken", "choices": [' + words().encode(), {"content-type": "application/json"})
         elif kind == "timeout":
-            self.server.gate_closed = threading.Event()  # type: ignore[attr-defined]
             self.connection.settimeout(10)
             try:
                 self.connection.recv(1)  # until the client gives up
@@ -178,12 +188,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.endswith("/files"):
             self._json(200, {"id": f"file-{secrets.token_hex(4)}", "object": "file", "bytes": 3, "created_at": 1,
                              "filename": "notes.txt", "purpose": "assistants", "status": "processed"})  # fmt: skip
-        elif path.endswith("/content") or path.endswith("/speech"):
+        elif path.endswith(("/content", "/speech")):
             self._send(200, secrets.token_bytes(5000), {"content-type": "application/octet-stream"})
         elif path.endswith("/models"):
-            self._json(200, {"object": "list", "data": [{"id": words(), "object": "model", "created": 1, "owned_by": "stub"}]})
+            self._json(
+                200, {"object": "list", "data": [{"id": words(), "object": "model", "created": 1, "owned_by": "stub"}]}
+            )
         else:
-            self._json(200, {"path": self.path, "said": words()})
+            self._json(200, {"path": path, "said": words()})
 
     def _chat(self, body: dict[str, Any]) -> None:
         answer = f"{words()} / {_last(body['messages'])}"
@@ -206,23 +218,42 @@ class _Handler(BaseHTTPRequestHandler):
             arguments = json.dumps({"place": words()})
             call = {"id": f"call_{secrets.token_hex(4)}", "type": "function",
                     "function": {"name": body["tools"][0]["function"]["name"], "arguments": arguments}}  # fmt: skip
-            message, finish = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}, "tool_calls"
+            message, finish = (
+                {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
+                "tool_calls",
+            )
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
         return self._json(200, {**base, "object": "chat.completion", "choices": [choice], "usage": usage}, indent=2)
 
     def _responses(self, body: dict[str, Any]) -> None:
         text = words()
         part = {"type": "output_text", "text": text, "annotations": []}
-        item = {"id": f"msg_{secrets.token_hex(4)}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
-        response = {"id": f"resp_{secrets.token_hex(6)}", "object": "response", "created_at": 1.0, "status": "completed",
-                    "model": body["model"], "output": [item], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
-                    "usage": {"input_tokens": 9, "output_tokens": 5, "total_tokens": 14,
-                              "input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 1}}}  # fmt: skip
+        item = {
+            "id": f"msg_{secrets.token_hex(4)}",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [part],
+        }
+        response = {
+            "id": f"resp_{secrets.token_hex(6)}", "object": "response", "created_at": 1.0, "status": "completed",
+            "model": body["model"], "output": [item], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+            "usage": {
+                "input_tokens": 9, "output_tokens": 5, "total_tokens": 14,
+                "input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 1},
+            },
+        }  # fmt: skip
         if not body.get("stream"):
             return self._json(200, response)
         started = {**response, "status": "in_progress", "output": [], "usage": None}
         events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
-        events.append({"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress", "content": []}})
+        events.append(
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {**item, "status": "in_progress", "content": []},
+            }
+        )
         where = {"item_id": item["id"], "output_index": 0, "content_index": 0}
         events.append({"type": "response.content_part.added", **where, "part": {**part, "text": ""}})
         events += [{"type": "response.output_text.delta", **where, "delta": p, "logprobs": []} for p in _split(text)]
@@ -234,23 +265,39 @@ class _Handler(BaseHTTPRequestHandler):
     def _messages(self, body: dict[str, Any]) -> None:
         text = f"{words()} / {_last(body['messages'])}"
         usage = {"input_tokens": 12, "output_tokens": 6, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2}
-        message = {"id": f"msg_{secrets.token_hex(6)}", "type": "message", "role": "assistant", "model": body["model"],
-                   "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": None, "usage": usage}  # fmt: skip
+        message = {
+            "id": f"msg_{secrets.token_hex(6)}", "type": "message", "role": "assistant", "model": body["model"],
+            "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
         if not body.get("stream"):
             return self._json(200, message)
         start = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
         events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
         events.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
-        events += [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": p}} for p in _split(text)]
+        events += [
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": p}}
+            for p in _split(text)
+        ]
         events.append({"type": "content_block_stop", "index": 0})
         if body.get("tools"):
-            block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(4)}", "name": body["tools"][0]["name"], "input": {}}
+            block = {
+                "type": "tool_use",
+                "id": f"toolu_{secrets.token_hex(4)}",
+                "name": body["tools"][0]["name"],
+                "input": {},
+            }
             events.append({"type": "content_block_start", "index": 1, "content_block": block})
             events += [{"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": p}}
                        for p in ('{"place": "', words(), '"}')]  # fmt: skip
             events.append({"type": "content_block_stop", "index": 1})
         reason = "tool_use" if body.get("tools") else "end_turn"
-        events.append({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 6}})
+        events.append(
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": reason, "stop_sequence": None},
+                "usage": {"output_tokens": 6},
+            }
+        )
         events.append({"type": "message_stop"})
         return self._stream(_named(events), body)
 
@@ -264,29 +311,39 @@ class _Handler(BaseHTTPRequestHandler):
 
                 vector = base64.b64encode(struct.pack("4f", *vector)).decode()
             data.append({"object": "embedding", "index": index, "embedding": vector})
-        self._json(200, {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 3, "total_tokens": 3}})
+        self._json(
+            200,
+            {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 3, "total_tokens": 3}},
+        )
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
     def _json(self, status: int, value: Any, headers: dict[str, str] | None = None, indent: int | None = None) -> None:
-        content = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":")).encode()
+        content = json.dumps(
+            value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":")
+        ).encode()
         self._send(status, content, {"content-type": "application/json", **(headers or {})})
 
     def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         if self.headers.get("x-stub-gzip"):
             content = gzip.compress(content)
             headers = {**headers, "content-encoding": "gzip"}
-        if self.server.gate is not None:
-            self.server.gate.wait(int(self.headers.get("x-number", 0)))
+        count, _, number = self.headers.get("x-gate", "").partition(":")
+        if count:
+            self.server.shuffler(int(count)).wait(int(number))
         self.send_response(status)
-        for name, value in {"x-request-id": f"req_{secrets.token_hex(6)}", "set-cookie": f"sid=cookie-{secrets.token_hex(8)}", **headers}.items():
+        for name, value in {
+            "x-request-id": f"req_{secrets.token_hex(6)}",
+            "set-cookie": f"sid=cookie-{secrets.token_hex(8)}",
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-        if self.server.gate is not None:
-            self.server.gate.passed()
+        if count:
+            self.server.shuffler(int(count)).passed()
 
     def _stream(self, events: list[str], body: dict[str, Any]) -> None:
         cut = (body.get("metadata") or {}).get("stub") == "cut" or self.headers.get("x-stub") == "cut"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-__all__ = ["Ambient", "Claim", "Dialect", "Endpoint", "GROUP", "Integration", "Patch", "Reading", "discover"]
+__all__ = ["GROUP", "Ambient", "Claim", "Dialect", "Endpoint", "Integration", "Patch", "Reading", "discover"]
 
 #: The entry-point group in which integrations announce themselves.
 GROUP: Final = "tracekit.integrations"
@@ -36,7 +36,9 @@ class Claim:
 
     __slots__ = ("info", "model", "signature")
 
-    def __init__(self, model: str, signature: Mapping[str, Any] | None = None, info: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, model: str, signature: Mapping[str, Any] | None = None, info: Mapping[str, Any] | None = None
+    ) -> None:
         self.model: Final = model
         self.signature: Final = signature
         self.info: Final = info
@@ -134,9 +136,7 @@ class Ambient:
 
     __slots__ = ("host", "methods", "path", "variable")
 
-    def __init__(
-        self, host: str, path: str = "/", *, methods: Iterable[str] = (), variable: str | None = None
-    ) -> None:
+    def __init__(self, host: str, path: str = "/", *, methods: Iterable[str] = (), variable: str | None = None) -> None:
         self.host: Final = host
         self.path: Final = path
         self.methods: Final = frozenset(methods)
@@ -204,7 +204,9 @@ def discover() -> dict[str, Integration]:
             try:
                 integration = load()
             except Exception as error:
-                warnings.warn(f"tracekit: the integration {name!r} could not be loaded: {error!r}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"tracekit: the integration {name!r} could not be loaded: {error!r}", RuntimeWarning, stacklevel=2
+                )
                 continue
             if isinstance(integration, Integration):
                 _found.setdefault(integration.name, integration)
@@ -225,7 +227,9 @@ def _unregistered() -> list[str]:
     names: set[str] = set()
     for folder in sys.path:
         try:
-            names.update(entry for entry in os.listdir(folder or ".") if entry.startswith("tracekit_") and entry.isidentifier())
+            names.update(
+                entry for entry in os.listdir(folder or ".") if entry.startswith("tracekit_") and entry.isidentifier()
+            )
         except OSError:
             continue
     return sorted(names)

@@ -19,7 +19,20 @@ __all__ = ["Route", "classify", "known", "register", "resolve", "secret", "shown
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: Names of query parameters and headers whose value is a credential, without case, ``-`` and ``_``; and how such names end.
 _SECRET_NAMES: Final = frozenset(
-    {"accesskey", "auth", "authorization", "authtoken", "key", "passwd", "password", "pwd", "session", "sessionid", "sig", "token"}
+    {
+        "accesskey",
+        "auth",
+        "authorization",
+        "authtoken",
+        "key",
+        "passwd",
+        "password",
+        "pwd",
+        "session",
+        "sessionid",
+        "sig",
+        "token",
+    }
     | {"cookie", "setcookie", "setcookie2", "xamzcredential", "xamzdate", "xamzexpires", "authenticationinfo"}
 )
 _SECRET_ENDS: Final = (
@@ -85,10 +98,12 @@ def known() -> Mapping[str, Integration]:
 
 
 def classify(classes: Mapping[str, str]) -> None:
-    """The user's own side-effect classes, ``{"[METHOD ]host[/path]": class}`` with ``*`` as in file names; the first that fits holds."""
+    """The user's own side-effect classes, ``{"[METHOD ]host[/path]": class}``, ``*`` as in file names; the first to fit holds."""
     for pattern, side_effect in classes.items():
         if side_effect not in ("read_only", "reversible", "irreversible"):
-            raise ValueError(f"http_classes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible")
+            raise ValueError(
+                f"http_classes[{pattern!r}]: {side_effect!r} is none of read_only, reversible, irreversible"
+            )
     _classes[:0] = classes.items()
     _routes.clear()
 
@@ -176,7 +191,9 @@ def _ambient() -> list[Ambient]:
         base = os.environ.get(entry.variable or "", "") if entry.variable else ""
         if base:
             parts = urlsplit(base)
-            entries.append(Ambient(parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") or "/", methods=entry.methods))
+            entries.append(
+                Ambient(parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") or "/", methods=entry.methods)
+            )
     return entries
 
 

@@ -25,7 +25,7 @@ from .bodies import NOT_JSON, decode, encode, multipart, parsed
 from .plugins import Claim, Dialect
 from .routes import Route, resolve, secret, shown
 
-__all__ = ["AMBIENT", "Answer", "Exchange", "Headers", "begin", "elsewhere", "outside", "refuse", "within"]
+__all__ = ["AMBIENT", "Answer", "Exchange", "Headers", "begin", "elsewhere", "message", "outside", "refuse", "within"]
 
 #: Header names and values as they are sent.
 Headers = Sequence[tuple[bytes, bytes]]
@@ -46,7 +46,7 @@ _specs: dict[tuple[Any, ...], Spec] = {}
 
 
 def elsewhere(scope: Scope | None) -> bool:
-    """Whether a request passes through untouched: there is no run (and no whole-process replay), or it is part of another request."""
+    """Whether a request passes untouched: no run (and no whole-process replay) is active, or it is part of another request."""
     if scope is None:
         return gate.outside is None
     inside = within.get()
@@ -76,7 +76,10 @@ def begin(
 
 
 def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> bool:
-    """A request outside every run while the whole process replays: a model call raises; true for ambient traffic, to be answered with nothing."""
+    """A request outside every run while the whole process replays: a known SDK's raises.
+
+    True for ambient traffic, which is to be answered with nothing.
+    """
     about = _Request(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
@@ -229,18 +232,25 @@ class Exchange:
     # -- live ------------------------------------------------------------------------------------------------------------
 
     def whole(
-        self, status: int, headers: Headers, content: bytes, *, also: Mapping[str, Any], elapsed: float | None, suspended: bool
+        self,
+        status: int,
+        headers: Headers,
+        content: bytes,
+        *,
+        also: Mapping[str, Any],
+        elapsed: float | None,
+        suspended: bool,
     ) -> None:
         """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds."""
         value = parsed(content)
-        message = _message(status, headers, content, value)
+        output = message(status, headers, content, value)
         info: dict[str, Any] = {"elapsed": self._lasted() if elapsed is None else elapsed}
         if suspended:
             info["suspended"] = True
         if self._dialect is not None and status < 400 and value is not NOT_JSON:
             info.update(_safely(self._dialect.response, value))
         self._told = True
-        self.step.done({**message, **also} if also else message, info=info)
+        self.step.done({**output, **also} if also else output, info=info)
 
     def head(self, status: int, headers: Headers, *, also: Mapping[str, Any], suspended: bool) -> None:
         """Status and headers came, the body is going to be read piece by piece."""
@@ -306,7 +316,7 @@ class Exchange:
         if kind is not None:
             output = {"raised": kind, "text": str(error)}
             if response is not None:
-                output.update(_message(*response))
+                output.update(message(*response))
         self.step.failed(error, output=output, info=_SUSPENDED if suspended else None)
 
     # -- answered from the log -------------------------------------------------------------------------------------------
@@ -368,28 +378,52 @@ class Exchange:
 class Answer:
     """A recorded answer, or the head of one, taken apart: what a seam builds its library's response from.
 
-    ``content`` is ``None`` for the head of a stream. ``error`` is what to raise, ``raised`` its name among the library's own.
+    ``content`` is ``None`` for the head of a stream, ``read`` says whether a body was recorded. ``error`` is what to raise,
+    ``raised`` its name among the library's own. ``history`` holds the answers that were redirects.
     """
 
-    __slots__ = ("content", "elapsed", "error", "headers", "history", "http_version", "raised", "reason", "status", "text", "url")
+    __slots__ = (
+        "content",
+        "elapsed",
+        "error",
+        "headers",
+        "history",
+        "http_version",
+        "raised",
+        "read",
+        "reason",
+        "status",
+        "text",
+        "url",
+    )
 
     def __init__(self, outcome: Outcome) -> None:
-        output = outcome.output if isinstance(outcome.output, dict) else {}
-        self.error: Final = outcome.error
-        self.raised: Final[str | None] = output.get("raised")
-        self.text: Final[str] = output.get("text", "")
-        message = output.get("head", output)
-        self.status: Final[int] = message.get("status", 200)
-        self.headers: Final = _pairs(message.get("headers", {}))
-        self.http_version: Final[str] = message.get("http_version", "HTTP/1.1")
-        self.reason: Final[str | None] = message.get("reason")
-        self.url: Final[str | None] = message.get("url")
-        self.history: Final[list[dict[str, Any]]] = message.get("history", [])
-        self.elapsed: Final[float] = outcome.meta.get("elapsed", 0.0)
-        self.content: Final = None if "head" in output else _content(message)
+        self._read(outcome.output if isinstance(outcome.output, dict) else {}, outcome.error, outcome.meta)
+
+    def _read(self, output: Mapping[str, Any], error: BaseException | None, meta: Mapping[str, Any]) -> None:
+        self.error = error
+        self.raised: str | None = output.get("raised")
+        self.text: str = output.get("text", "")
+        told = output.get("head", output)
+        self.status: int = told.get("status", 200)
+        self.headers = _pairs(told.get("headers", {}))
+        self.http_version: str = told.get("http_version", "HTTP/1.1")
+        self.reason: str | None = told.get("reason")
+        self.url: str | None = told.get("url")
+        self.history = [Answer._past(past) for past in told.get("history", ())]
+        self.elapsed: float = meta.get("elapsed", 0.0)
+        self.read = "format" in told
+        self.content = None if "head" in output else _content(told)
+
+    @classmethod
+    def _past(cls, message: Mapping[str, Any]) -> Answer:
+        answer = cls.__new__(cls)
+        answer._read(message, None, {})
+        return answer
 
 
-def _message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
+def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
+    """A whole answer as the log tells it."""
     told, content_type = _response_headers(headers)
     body, format = encode(content, value, text=_textual(content_type))
     return {"status": status, "headers": told, "body": body, "format": format}
@@ -447,7 +481,12 @@ def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _textual(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
-    return not kind or kind.startswith("text/") or kind.endswith(("json", "xml", "jsonl", "ndjson")) or kind == "application/x-www-form-urlencoded"
+    return (
+        not kind
+        or kind.startswith("text/")
+        or kind.endswith(("json", "xml", "jsonl", "ndjson"))
+        or kind == "application/x-www-form-urlencoded"
+    )
 
 
 def _safely(read: Any, value: Any) -> Mapping[str, Any]:
