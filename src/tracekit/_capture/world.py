@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from . import clock, concurrency, randomness, timers
 
-__all__ = ["enter", "leave", "settle", "settle_async"]
+__all__ = ["enter", "leave"]
 
 _lock: Final = threading.Lock()
 _runs = 0
@@ -34,14 +34,6 @@ def leave() -> None:
         if _runs == 0:
             for part in reversed(_parts()):
                 part.deactivate()
-
-
-def settle(session: Any) -> None:
-    """Wait a moment for the open lanes of a run that is about to end."""
-
-
-async def settle_async(session: Any) -> None:
-    """The same where the open lanes need this loop to go on."""
 
 
 def _parts() -> list[Any]:

@@ -61,6 +61,11 @@ class Lane:
         under = f"@{self.under}" if self.under else ""
         return f"{self.parent.path}/{self.name}#{self.n}{under}"
 
+    @property
+    def open(self) -> bool:
+        """Whether its task, thread or call has not ended. A callback's lane never counts as open."""
+        return self.owner not in (0, NOBODY) and self.name != "callback"
+
     def __repr__(self) -> str:
         return f"<Lane {self.id} {self.path or '/'}>"
 

@@ -46,7 +46,7 @@ class Recording:
         self.discarded = False
         self.steps = 0
         self.open_steps = 0
-        self._lanes = 1
+        self._lanes: list[Lane] = []
         self._identities: set[str] = set()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ class Recording:
         with self.journal.held():
             if lane.id >= 0:
                 return
-            number = self._lanes
-            self._lanes += 1
+            self._lanes.append(lane)
+            number = len(self._lanes)
             about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
             if lane.under:
                 about["under"] = lane.under
@@ -222,6 +222,10 @@ class Recording:
 
     def _write_blob(self, data: bytes) -> int:
         return self.journal.append("blob", 0, ROOT, b',"output":%b' % data)
+
+    def open_lanes(self) -> list[Lane]:
+        """The lanes whose task, thread or call has not ended."""
+        return [lane for lane in self._lanes if lane.open]
 
     # -- the run's own entries -------------------------------------------------------------------------------------------
 

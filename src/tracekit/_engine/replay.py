@@ -68,6 +68,7 @@ class Replay:
         #: 1 consumed, 2 skipped, by seq.
         self._used = bytearray(len(self.index) + 1)
         self._states: list[LaneState] = []
+        self._lanes: list[Lane] = []
         # An attempt that a resumed run made again is no step of the replay.
         for seq in self.index.repeated:
             self._used[seq] = 2
@@ -160,7 +161,13 @@ class Replay:
         state = LaneState(lane.id, self.index.items.get(lane.id))
         lane.state = state
         self._states.append(state)
+        if lane.parent is not None:
+            self._lanes.append(lane)
         return state
+
+    def open_lanes(self) -> list[Lane]:
+        """The lanes whose task, thread or call has not ended."""
+        return [lane for lane in self._lanes if lane.open]
 
     def _pass(self, state: LaneState, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""

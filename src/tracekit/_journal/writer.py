@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import orjson
 
@@ -33,20 +33,10 @@ _PAUSE: Final = 0.005
 _IDLE: Final = 20
 
 
+_os_write: Final = os.write
+_time_ns: Final = _reality.time_ns
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
-
-
-class _InFlight:
-    """The entry that is being written: what the journal's state will be once it is."""
-
-    __slots__ = ("end", "head", "seq", "ts")
-
-    def __init__(self, seq: int, head: bytes, ts: int, end: int) -> None:
-        self.seq: Final = seq
-        self.head: Final = head
-        self.ts: Final = ts
-        self.end: Final = end
 
 
 class Journal:
@@ -83,7 +73,8 @@ class Journal:
         self._broken: str | None = None
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock = threading.RLock()
-        self._in_flight: _InFlight | None = None
+        #: The entry that is being written, as what seq, head, time and size will be once it is.
+        self._in_flight: tuple[int, bytes, int, int] | None = None
         self._sync_lock = threading.Lock()
         self._synced = seq
         self._reads: deque[tuple[str, int, int, str, Any]] = deque()
@@ -127,49 +118,45 @@ class Journal:
         return self._lock
 
     def _write(self, kind: str, lane: int, parent: int, tail: bytes) -> int:
+        # The hottest lines of tracekit: what is not needed for seq, chain and write stays out.
         middle = self._middles.get(kind) or self._middle(kind)
         while True:
             if self._in_flight is not None or self._broken is not None:
                 self._settle()
-            seq = self.seq + 1
-            ts = _reality.time_ns()
+            before = self.seq
+            ts = _time_ns()
             if ts < self._ts:
                 ts = self._ts
             if parent:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (before + 1, middle, ts, lane, parent, tail)
             else:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (before + 1, middle, ts, lane, tail)
             head = sha256(self.head + body).hexdigest().encode()
             line = b'%b,"hash":"%b"}\n' % (body, head)
-            entry = _InFlight(seq, head, ts, self._size + len(line))
+            length = len(line)
+            entry = (before + 1, head, ts, self._size + length)
             fd = self._fd
-            if self.seq + 1 != seq:  # a signal handler wrote an entry meanwhile: this one comes after it
+            if self.seq != before:  # a signal handler wrote an entry meanwhile: this one comes after it
                 continue
             # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
             self._in_flight = entry
             try:
-                written = os.write(fd, line)
+                written = _os_write(fd, line)
             except OSError as error:
-                self._give_up(line, 0, error)
-            else:
-                if written != len(line):
-                    self._complete(line, written)
+                self._give_up(0, error)
+            if written != length:
+                self._complete(line, written)
             if self._in_flight is entry:
-                self._commit(entry)
-            return seq
-
-    def _commit(self, entry: _InFlight) -> None:
-        self.seq = entry.seq
-        self.head = entry.head
-        self._ts = entry.ts
-        self._size = entry.end
-        self._in_flight = None
+                self.seq, self.head, self._ts, self._size = entry
+                self._in_flight = None
+            return before + 1
 
     def _settle(self) -> None:
         if self._broken is not None:
             raise self._error(self._broken)
         if self._in_flight is not None:
-            self._commit(self._in_flight)
+            self.seq, self.head, self._ts, self._size = self._in_flight
+            self._in_flight = None
 
     def _middle(self, kind: str) -> bytes:
         middle = b',"run_id":%b,"type":%b,"ts_ns":' % (self._run, orjson.dumps(kind))
@@ -197,12 +184,12 @@ class Journal:
             try:
                 more = os.write(self._fd, line[written:])
             except OSError as error:
-                self._give_up(line, written, error)
+                self._give_up(written, error)
             if more == 0:
-                self._give_up(line, written, OSError("write returned 0"))
+                self._give_up(written, OSError("write returned 0"))
             written += more
 
-    def _give_up(self, line: bytes, written: int, error: OSError) -> None:
+    def _give_up(self, written: int, error: OSError) -> NoReturn:
         self._in_flight = None
         if written:
             try:

@@ -22,6 +22,7 @@ from ..errors import RunStateError
 from . import takeover
 from .blocks import Block, called_from
 from .replayed import Replaying
+from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
 
 __all__ = ["Record", "record"]
@@ -153,7 +154,7 @@ class Record(Block):
 
     async def _settle(self) -> None:
         if self._instead is None:
-            await world.settle_async(self._session)
+            await linger_async(self._session)
 
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:
@@ -167,7 +168,7 @@ class Record(Block):
         session = self._session
         try:
             if error is None or isinstance(error, Exception):
-                world.settle(session)
+                linger(session)
         finally:
             self._scope_out()
             unregister(session)

@@ -20,6 +20,7 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from .blocks import Block, called_from
+from .linger import linger, linger_async
 from .runs import Run
 
 __all__ = ["Replaying", "replay"]
@@ -96,7 +97,6 @@ class Replaying(Block):
         session.break_at = self.break_at
         self._check_environment(session, options)
         self._restore_credentials = credentials.supply()
-        guards.warm()
         self._guard = guards.Guard(
             options["guard"], options["allow_hosts"], options["dry_run"], failed=lambda error: _blocked(session, error)
         )
@@ -164,11 +164,12 @@ class Replaying(Block):
         session = self.session
         try:
             if error is None or isinstance(error, Exception):
-                world.settle(session)
+                linger(session)
         finally:
             self._scope_out()
             session.ended = True
             assert self._guard is not None
+            session.schedule.close()
             self._guard.release()
             world.leave()
             if self._restore_credentials is not None:
@@ -176,7 +177,7 @@ class Replaying(Block):
         self._conclude(session, error)
 
     async def _settle(self) -> None:
-        await world.settle_async(self.session)
+        await linger_async(self.session)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
         """The first failure itself ends the block, whatever else is in flight; else leftovers do."""
