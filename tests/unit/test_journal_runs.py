@@ -47,6 +47,7 @@ def test_run_ids_are_ordered_uuids() -> None:
 @pytest.mark.parametrize(
     "run_id",
     [
+        *"a.jsonl a.0123456789abcdef a\\b １".split(),
         "",
         ".",
         "..",
@@ -62,9 +63,7 @@ def test_run_ids_are_ordered_uuids() -> None:
         "ä",
         "a b",
         "a" * 129,
-        "a.jsonl",
-    ]
-    + ["a.0123456789abcdef", "a\\b", "１"],
+    ],
 )
 def test_a_run_id_cannot_leave_the_directory(store: Store, run_id: str) -> None:
     """An id that is no safe file name of a run is refused wherever a file would be made of it."""

@@ -1,4 +1,4 @@
-"""Reading a trace: every line verified, in bounded memory.
+"""A trace: its verdict, its entries, its values.
 
 Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
 and ``TraceIntegrityError`` with the number of the first line that does not verify.
@@ -10,39 +10,23 @@ import os
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from ..errors import RunNotFoundError, TraceIntegrityError, TraceVersionError
+from ..errors import TraceIntegrityError
 from .blobs import Blobs
-from .chain import GENESIS, SUFFIX
-from .entry import FORMAT_VERSION
-from .limits import DEFAULT, Limits, too_costly, too_deep
+from .chain import GENESIS
+from .limits import DEFAULT, Limits
+from .scan import ENDS, TAIL, RawEntry, Scan, not_found, open_trace, scan
 
 __all__ = ["ENDS", "Limits", "RawEntry", "Trace", "Verdict", "scan"]
 
-#: The entry types that end a run in order.
-ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
-
-_BUFFER: Final = 1 << 20
-_TAIL: Final = SUFFIX + 1
-_KEY: Final = b',"hash":"'
 #: What tells an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
 _MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"')
 _HARMLESS: Final = b'"side_effect":"read_only"'
 _END_MARKS: Final = tuple(b'"type":"%b"' % end.encode() for end in sorted(ENDS))
-
-
-class RawEntry(NamedTuple):
-    """A verified line: where it is (bytes; lines from 1), its object, and its hash (64 ASCII characters)."""
-
-    offset: int
-    length: int
-    line: int
-    data: dict[str, Any]
-    head: bytes
 
 
 class Verdict(NamedTuple):
@@ -68,161 +52,6 @@ class Verdict(NamedTuple):
     size: int = 0
 
 
-class _Scan:
-    """One pass over a file. After it, ``torn`` says how many bytes of a torn last line were left out."""
-
-    def __init__(self, path: str, limits: Limits) -> None:
-        self.path = path
-        self.limits = limits
-        self.torn = 0
-        self.good_end = 0
-
-    def __iter__(self) -> Iterator[RawEntry]:
-        with _open(self.path) as file:
-            yield from self._lines(file)
-
-    def _lines(self, file: BinaryIO) -> Iterator[RawEntry]:
-        readline, loads, limits = file.readline, orjson.loads, self.limits
-        depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
-        head, seq, offset, last_ts = GENESIS, 0, 0, 0
-        run_id: str | None = None
-        while line := readline(most):
-            if line[-1] != 10:
-                self._torn(file, line, seq + 1)
-                return
-            seq += 1
-            hashed = sha256(head + line[:-_TAIL]).hexdigest().encode()
-            # The whole ending in one comparison: a flipped bit in the punctuation is damage as well.
-            if line[-_TAIL:] != b'%b%b"}\n' % (_KEY, hashed):
-                raise self._damage(line, seq)
-            if line.count(b"[") + line.count(b"{") > depth and too_deep(line, depth):
-                raise self._bad(
-                    seq, f"nests deeper than {depth}", code_next="raise the reader's limit, if you trust the file"
-                )
-            if len(line) > costly and too_costly(line, limits.expanded):
-                raise self._bad(
-                    seq, "would take too much memory", code_next="raise the reader's limit, if you trust the file"
-                )
-            try:
-                data = loads(line)
-                get = data.get
-                stamp, own, parent, step, lane = get("ts_ns"), get("seq"), get("parent"), get("step"), get("lane")
-                if run_id is None:
-                    run_id = data["run_id"]
-                if not (
-                    get("v") == 1
-                    and own == seq
-                    and get("run_id") == run_id
-                    and type(own) is type(stamp) is type(lane) is int
-                    and stamp >= last_ts
-                    and lane >= 0
-                    and type(get("type")) is str
-                    and (parent is None or (type(parent) is int and 0 < parent < seq))
-                    and (step is None or (type(step) is int and 0 < step < seq))
-                    and type(run_id) is str
-                    and type(data["v"]) is int
-                ):
-                    raise self._wrong(data, seq, run_id, last_ts)
-            except (ValueError, KeyError, AttributeError, TypeError) as error:
-                raise self._bad(seq, f"is not an entry: {error}") from None
-            last_ts, head = stamp, hashed
-            length = len(line)
-            self.good_end = offset + length
-            yield RawEntry(offset, length, seq, data, hashed)
-            offset += length
-
-    def _torn(self, file: BinaryIO, line: bytes, number: int) -> None:
-        """A last line without newline is torn, however long; a long one *with* a newline is over the limit."""
-        torn = len(line)
-        while chunk := file.read(_BUFFER):
-            if b"\n" in chunk:
-                raise self._bad(
-                    number,
-                    f"is longer than {self.limits.line} bytes",
-                    code_next="raise the reader's limit, if you trust the file",
-                )
-            torn += len(chunk)
-        self.torn = torn
-
-    def _damage(self, line: bytes, number: int) -> TraceIntegrityError | TraceVersionError:
-        """Say as well as can be what is wrong with a line whose hash does not match."""
-        try:
-            found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
-            seq, version = found.get("seq"), found.get("v")
-        except (ValueError, AttributeError):
-            return self._bad(number, "is not an entry: it is no JSON object, or was overwritten")
-        if number == 1 and _newer(version):
-            return self._version(version)
-        if seq != number:
-            return self._bad(number, f"should be entry {number} and says {seq!r}: lines were removed, doubled or moved")
-        return self._bad(number, "does not match its hash: it, or the link to the line before it, was changed")
-
-    def _wrong(
-        self, data: dict[str, Any], seq: int, run_id: str, last_ts: int
-    ) -> TraceIntegrityError | TraceVersionError:
-        version = data.get("v")
-        if seq == 1 and _newer(version):
-            return self._version(version)
-        stamp = data.get("ts_ns")
-        if version != 1 or type(version) is not int:
-            what = f"says format version {version!r} in a file of version {FORMAT_VERSION}"
-        elif data.get("seq") != seq:
-            what = f"should be entry {seq} and says {data.get('seq')!r}"
-        elif data.get("run_id") != run_id:
-            what = f"belongs to run {data.get('run_id')!r}, the file to {run_id!r}"
-        elif type(stamp) is int and stamp < last_ts:
-            what = "is dated before the entry above it"
-        else:
-            what = "has a key of the wrong type, or refers to no earlier entry (seq, type, ts_ns, lane, parent, step)"
-        return self._bad(seq, what)
-
-    def _bad(self, line: int, what: str, *, code_next: str | None = None) -> TraceIntegrityError:
-        return TraceIntegrityError(
-            f"{self.path}, line {line} {what}",
-            path=self.path,
-            line=line,
-            problem=what,
-            next_action=code_next or "don't trust this trace; take a copy that verifies (`tracekit verify`)",
-        )
-
-    def _version(self, version: object) -> TraceVersionError:
-        return TraceVersionError(
-            f"{self.path} is of format version {version}; this tracekit reads up to {FORMAT_VERSION}",
-            path=self.path,
-            version=version,
-            line=1,
-            next_action="upgrade tracekit",
-        )
-
-
-def _newer(version: object) -> bool:
-    return type(version) is int and version > FORMAT_VERSION
-
-
-def _open(path: str) -> BinaryIO:
-    try:
-        return open(path, "rb", buffering=_BUFFER)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise _not_found(path) from None
-
-
-def _not_found(path: str) -> RunNotFoundError:
-    return RunNotFoundError(
-        f"there is no trace {path}",
-        store=os.path.dirname(path),
-        next_action="`tracekit list` shows the runs of a store",
-    )
-
-
-def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[RawEntry]:
-    """The entries of a trace in order, each verified, in memory bounded by the longest line.
-
-    A torn last line is left out. ``TraceIntegrityError`` at the first line that does not verify, ``TraceVersionError`` for a
-    newer format, ``RunNotFoundError`` where there is no file.
-    """
-    return iter(_Scan(os.fspath(path), limits))
-
-
 class Trace:
     """A trace file, verified in one pass that also indexes it (8 bytes an entry).
 
@@ -239,7 +68,7 @@ class Trace:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            raise _not_found(self.path) from None
+            raise not_found(self.path) from None
 
     # -- verdict ---------------------------------------------------------------------------------------------------------
 
@@ -259,7 +88,7 @@ class Trace:
 
     def _verify(self) -> Verdict:
         offsets = self._offsets = array("Q", [0])
-        scanned = _Scan(self.path, self.limits)
+        scanned = Scan(self.path, self.limits)
         first: dict[str, Any] = {}
         last: RawEntry | None = None
         try:
@@ -272,7 +101,7 @@ class Trace:
         good = RawEntry(0, 0, 0, {}, GENESIS) if last is None else last
         return self._judge(scanned, first, good)
 
-    def _judge(self, scanned: _Scan, first: dict[str, Any], last: RawEntry) -> Verdict:
+    def _judge(self, scanned: Scan, first: dict[str, Any], last: RawEntry) -> Verdict:
         error, count, kind = self._error, last.line, last.data.get("type")
         base = Verdict(
             "unsealed", count, last.head.decode(), last_good_seq=count, run_id=first.get("run_id"), torn_bytes=scanned.torn,
@@ -292,7 +121,7 @@ class Trace:
         said, segments = _summary(last.data)
         if type(said) is int and said != base.count:
             problem = f"says that the run has {said} entries; there are {base.count}"
-            self._error = _Scan(self.path, self.limits)._bad(last.line, problem)
+            self._error = Scan(self.path, self.limits).bad(last.line, problem)
             return base._replace(state="broken", problem=problem, line=last.line)
         if type(said) is not int:
             return base._replace(problem="the run's end does not say how many entries there are", line=last.line)
@@ -300,7 +129,7 @@ class Trace:
 
     def _lost(self, offset: int) -> bool:
         """Whether no effect and no end stands among the bytes from ``offset`` on, so that they may be cut off."""
-        with _open(self.path) as file:
+        with open_trace(self.path) as file:
             file.seek(offset)
             while line := file.readline(self.limits.line):
                 if len(line) == self.limits.line or _may_be_effect(line):
@@ -319,7 +148,7 @@ class Trace:
         Where the trace is broken this raises ``TraceIntegrityError`` at the first wrong line; with ``damaged`` it stops there.
         """
         try:
-            for raw in _Scan(self.path, self.limits):
+            for raw in Scan(self.path, self.limits):
                 if raw.line >= first:
                     yield raw.data
         except TraceIntegrityError:
@@ -331,9 +160,9 @@ class Trace:
         if not 0 < seq <= self.status.count:
             raise IndexError(f"{self.path} has no entry {seq}")
         line, head = self._read(seq)
-        body, hashed = line[:-_TAIL], line[-67:-3]
+        body, hashed = line[:-TAIL], line[-67:-3]
         if sha256(head + body).hexdigest().encode() != hashed:
-            raise _Scan(self.path, self.limits)._bad(seq, "was changed while the trace was being read")
+            raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
         data: dict[str, Any] = orjson.loads(line)
         return data
 

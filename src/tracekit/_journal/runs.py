@@ -13,74 +13,19 @@ from __future__ import annotations
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import orjson
-
-from .. import _reality
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .heads import check_head, check_kept, seal_key, sync_directory, write_head
-from .limits import DEFAULT, Limits, too_deep
+from .limits import DEFAULT, Limits
 from .lock import lock
-from .reader import ENDS, Trace, Verdict
+from .names import SEGMENT, SUFFIX, new_run_id, segment_of, valid_run_id
+from .reader import Trace, Verdict
+from .summary import RunSummary, summary
 from .writer import Durability, Journal
 
 __all__ = ["RunSummary", "Store", "new_run_id", "segment_of", "valid_run_id"]
-
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-_SEGMENT: Final = re.compile(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
-_SUFFIX: Final = ".jsonl"
-_EDGE: Final = 64 << 10
-_MOST: Final = 8 << 20
-
-_ids = threading.Lock()
-_last_tick = 0
-
-
-class RunSummary(NamedTuple):
-    """What a run's first and last line say; nothing is verified. Times in ns since the epoch, ``size`` in bytes.
-
-    ``end`` is ``run.completed``, ``run.failed``, ``run.aborted``, or ``None`` for a run without an end.
-    """
-
-    run_id: str
-    path: str
-    name: str | None
-    started_ns: int
-    ended_ns: int | None
-    end: str | None
-    count: int | None  # type: ignore[assignment]  # hides tuple.count
-    size: int
-
-
-def new_run_id() -> str:
-    """A new run id: a version 7 UUID, later ones of a process greater than earlier ones."""
-    global _last_tick
-    with _ids:
-        # 48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still.
-        ns = _reality.time_ns()
-        tick = _last_tick = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), _last_tick + 1)
-    dice = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
-    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | dice:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def valid_run_id(run_id: str) -> bool:
-    """Whether a run id can be a file name that stays in its directory and is no segment's."""
-    return (
-        bool(_ID.fullmatch(run_id))
-        and ".." not in run_id
-        and not run_id.endswith(_SUFFIX)
-        and not _SEGMENT.fullmatch(run_id)
-    )
-
-
-def segment_of(lane_path: str) -> str:
-    """The name of the segment of a child process whose lane has this path: 16 hex digits."""
-    return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Store:
@@ -103,39 +48,39 @@ class Store:
                 f"{run_id!r} can't be a run id",
                 next_action="use letters, digits, '.', '_' and '-', 128 at most, a letter or digit first, no '..'",
             )
-        return os.path.join(self.runs, _stem(run_id, segment) + _SUFFIX)
+        return os.path.join(self.runs, _stem(run_id, segment) + SUFFIX)
 
     def find(self, run: str | os.PathLike[str]) -> str:
         """The file of a run by id, by unique beginning of an id, or by path. ``RunNotFoundError`` says what there is instead."""
-        if not isinstance(run, str) or os.sep in run or (run.endswith(_SUFFIX) and os.path.exists(run)):
+        if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and os.path.exists(run)):
             return _existing(os.fspath(run), self.root)
         stems = self._stems()
         if run in stems:
-            return os.path.join(self.runs, run + _SUFFIX)
-        ids = [stem for stem in stems if not _SEGMENT.fullmatch(stem)]
+            return os.path.join(self.runs, run + SUFFIX)
+        ids = [stem for stem in stems if not SEGMENT.fullmatch(stem)]
         matches = [run_id for run_id in ids if run and run_id.startswith(run)]
         if len(matches) == 1:
-            return os.path.join(self.runs, matches[0] + _SUFFIX)
+            return os.path.join(self.runs, matches[0] + SUFFIX)
         raise self._missing(run, ids, sorted(matches))
 
     def segments(self, run_id: str) -> tuple[str, ...]:
         """The files of a run's segments."""
-        found = ((stem, _SEGMENT.fullmatch(stem)) for stem in sorted(self._stems()))
+        found = ((stem, SEGMENT.fullmatch(stem)) for stem in sorted(self._stems()))
         return tuple(
-            os.path.join(self.runs, stem + _SUFFIX) for stem, match in found if match and match["run"] == run_id
+            os.path.join(self.runs, stem + SUFFIX) for stem, match in found if match and match["run"] == run_id
         )
 
     def list(self) -> tuple[RunSummary, ...]:
         """Every run, the newest first, by its first and last line."""
-        paths = (os.path.join(self.runs, stem + _SUFFIX) for stem in self._stems() if not _SEGMENT.fullmatch(stem))
-        return tuple(sorted(map(_summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
+        paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
+        return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
     def _stems(self) -> set[str]:
         try:
             names = os.listdir(self.runs)
         except (FileNotFoundError, NotADirectoryError):
             return set()
-        return {name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)}
+        return {name[: -len(SUFFIX)] for name in names if name.endswith(SUFFIX)}
 
     def _missing(self, run: str, ids: Sequence[str], matches: Sequence[str]) -> RunNotFoundError:
         if matches:
@@ -223,7 +168,7 @@ class Store:
             os.close(fd)
             raise
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
-        run_id = verdict.run_id or os.path.basename(path)[: -len(_SUFFIX)]
+        run_id = verdict.run_id or os.path.basename(path)[: -len(SUFFIX)]
         journal = Journal(
             fd,
             path,
@@ -295,8 +240,8 @@ class Store:
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":
             return verdict
-        stem = name.removesuffix(_SUFFIX)
-        segment = _SEGMENT.fullmatch(stem)
+        stem = name.removesuffix(SUFFIX)
+        segment = SEGMENT.fullmatch(stem)
         expected = segment["run"] if segment else stem
         if verdict.run_id not in (None, expected):
             problem = f"the file of run {expected} holds run {verdict.run_id}"
@@ -319,10 +264,10 @@ class Store:
         told = {str(segment.get("segment")): segment for segment in verdict.segments}
         if os.path.samefile(directory, self.runs) if os.path.isdir(self.runs) else False:
             for path in self.segments(str(run_id)):
-                told.setdefault(path[-len(_SUFFIX) - 16 : -len(_SUFFIX)], {"unlisted": True})
+                told.setdefault(path[-len(SUFFIX) - 16 : -len(SUFFIX)], {"unlisted": True})
         judged = []
         for name, said in sorted(told.items()):
-            state, problem = self._segment(trace, os.path.join(directory, f"{run_id}.{name}{_SUFFIX}"), name, said, key)
+            state, problem = self._segment(trace, os.path.join(directory, f"{run_id}.{name}{SUFFIX}"), name, said, key)
             judged.append({"segment": name, **said, "state": state, "problem": problem})
             if state == "broken" or (state == "unsealed" and verdict.state == "sealed"):
                 verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}")
@@ -399,56 +344,3 @@ def _unwritable(path: str, run_id: str, error: OSError) -> LogWriteError:
         path=path,
         next_action="free space, or name another store with TRACEKIT_DIR",
     )
-
-
-def _summary(path: str) -> RunSummary:
-    run_id = os.path.basename(path)[: -len(_SUFFIX)]
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            first, last = _parsed(_first_line(file)), _parsed(_last_line(file, size))
-    except OSError:
-        size, first, last = 0, {}, {}
-    end = last.get("type") if last.get("type") in ENDS else None
-    return RunSummary(
-        run_id,
-        path,
-        first.get("name"),
-        _whole_number(first.get("ts_ns")) or 0,
-        _whole_number(last.get("ts_ns")) if end else None,
-        end,
-        _whole_number(last.get("seq")),
-        size,
-    )
-
-
-def _first_line(file: Any) -> bytes:
-    line: bytes = file.readline(_MOST)
-    return line if line.endswith(b"\n") else b""
-
-
-def _last_line(file: Any, size: int) -> bytes:
-    """The last whole line; empty where it is too long for a summary."""
-    edge = _EDGE
-    while True:
-        file.seek(max(0, size - edge))
-        tail: bytes = file.read(edge)
-        end = tail.rfind(b"\n")
-        start = tail.rfind(b"\n", 0, max(end, 0)) + 1
-        if end >= 0 and (start > 0 or edge >= size):
-            return tail[start : end + 1]
-        if edge >= min(size, _MOST):
-            return b""
-        edge *= 8
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        data = {} if too_deep(line, DEFAULT.depth) else orjson.loads(line or b"{}")
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _whole_number(value: object) -> int | None:
-    return value if type(value) is int else None
