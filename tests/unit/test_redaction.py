@@ -90,7 +90,16 @@ class TestEveryKind:
         """In values, keys, tuples, nested texts of JSON, bytes and texts with lone surrogates."""
         text = before + secret + after
         inner = orjson.dumps({"x": "a\n" + text}).decode()
-        for value in ({"a": [text]}, {text: 1}, (text,), {1: text}, inner, text.encode(), bytearray(text.encode()), "\ud800" + text):
+        for value in (
+            {"a": [text]},
+            {text: 1},
+            (text,),
+            {1: text},
+            inner,
+            text.encode(),
+            bytearray(text.encode()),
+            "\ud800" + text,
+        ):
             stored = _stored(value)
             plain = secret.splitlines()[-1].encode()
             assert plain not in stored
@@ -99,7 +108,13 @@ class TestEveryKind:
 
     def test_quick_look_never_misses(self, before: str, secret: str, after: str) -> None:
         """The look at the encoded line says yes wherever the full search finds something."""
-        for text in (before + secret + after, "é" + before + secret + after, '"' + before + secret + after, secret, before + secret):
+        for text in (
+            before + secret + after,
+            "é" + before + secret + after,
+            '"' + before + secret + after,
+            secret,
+            before + secret,
+        ):
             found = Redactor().redact_text(text)[1]
             assert found or before not in ("see ",)
             assert not found or Redactor().suspicious(orjson.dumps({"input": {"q": text}}))
@@ -186,7 +201,13 @@ def test_user_pattern_across_chunks() -> None:
 
 def test_headers() -> None:
     """Credential headers and cookies are left out; others stay in order, redacted."""
-    headers = [("Authorization", "x"), ("X-Api-Key", "x"), ("set-cookie", "a=b"), ("Cookie", "x"), ("X-Amz-Security-Token", "x")]
+    headers = [
+        ("Authorization", "x"),
+        ("X-Api-Key", "x"),
+        ("set-cookie", "a=b"),
+        ("Cookie", "x"),
+        ("X-Amz-Security-Token", "x"),
+    ]
     headers += [("content-type", "text/plain"), ("x-note", PLANTED["xai"]), ("x-ratelimit-limit-tokens", "5")]
     kept = Redactor().redact_headers(headers)
     assert kept == [("content-type", "text/plain"), ("x-note", "[REDACTED:xai]"), ("x-ratelimit-limit-tokens", "5")]
@@ -196,12 +217,25 @@ def test_urls() -> None:
     """A URL loses its password and its secret parameters, and keeps the rest."""
     url, count = Redactor().redact_url("https://bob:pw@api.example/v1?api_key=abc&page=2&access_token=d#f")
     assert count == 3
-    assert url == "https://bob:[REDACTED:url-password]@api.example/v1?api_key=[REDACTED:query]&page=2&access_token=[REDACTED:query]#f"
+    assert (
+        url
+        == "https://bob:[REDACTED:url-password]@api.example/v1?api_key=[REDACTED:query]&page=2&access_token=[REDACTED:query]#f"
+    )
 
 
 def test_arguments() -> None:
     """Command-line words lose the values of secret options, in both spellings, and twice is once."""
-    words = ["app.py", "--api-key", "abc", "--password=pw", "TOKEN=x=y", "--max-tokens", "5", "--verbose", PLANTED["npm"]]
+    words = [
+        "app.py",
+        "--api-key",
+        "abc",
+        "--password=pw",
+        "TOKEN=x=y",
+        "--max-tokens",
+        "5",
+        "--verbose",
+        PLANTED["npm"],
+    ]
     told = Redactor().redact_argv(words)
     assert told == [
         *("app.py", "--api-key", "[REDACTED:argument]", "--password=[REDACTED:argument]", "TOKEN=[REDACTED:argument]"),
@@ -212,7 +246,9 @@ def test_arguments() -> None:
 
 def test_environment() -> None:
     """Variables of secret names lose their values, others what looks like a key."""
-    told = Redactor().redact_environment([("OPENAI_API_KEY", "x"), ("HOME", "/root"), ("DB", "pg://u:pw@h"), ("SSH_KEY", "k")])
+    told = Redactor().redact_environment(
+        [("OPENAI_API_KEY", "x"), ("HOME", "/root"), ("DB", "pg://u:pw@h"), ("SSH_KEY", "k")]
+    )
     assert told == {
         "OPENAI_API_KEY": "[REDACTED:environment]",
         "HOME": "/root",

@@ -68,7 +68,9 @@ class Decoder:
         except NotReplayableError:
             raise
         except RecursionError as error:
-            raise NotReplayableError("A recorded value can't be rebuilt: the stack is exhausted.", reason="stack") from error
+            raise NotReplayableError(
+                "A recorded value can't be rebuilt: the stack is exhausted.", reason="stack"
+            ) from error
         except Exception as error:
             reason = f"it is malformed ({type(error).__name__}: {str(error)[:200]})"
             raise NotReplayableError(f"A recorded value can't be rebuilt: {reason}.", reason=reason) from error

@@ -15,7 +15,18 @@ import orjson
 
 from .registry import codecs_by_type, is_heap, name_of
 
-__all__ = ["MAX_DEPTH", "Walk", "canonical", "dumps", "dumps_in_order", "fingerprint", "fingerprint_encoded", "to_json"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_ITEMS",
+    "TooLarge",
+    "Walk",
+    "canonical",
+    "dumps",
+    "dumps_in_order",
+    "fingerprint",
+    "fingerprint_encoded",
+    "to_json",
+]
 
 #: JSON levels of one value; what is nested deeper is opaque. (A reader takes 200 per line: the entry around it has some too.)
 MAX_DEPTH: Final = 190
@@ -76,7 +87,7 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
     walk = Walk(notes)
     try:
         return walk.value(value, 0)
-    except _TooLarge:
+    except TooLarge:
         return walk.opaque(value, "it is too large")
     except RecursionError:
         return {"$t": "opaque", "type": "?", "repr": "<not shown: the stack was exhausted>"}
@@ -125,8 +136,8 @@ def _encodable(text: str) -> bool:
     return True
 
 
-class _TooLarge(Exception):
-    pass
+class TooLarge(Exception):
+    """A value has more items than are followed."""
 
 
 class Walk:
@@ -152,7 +163,9 @@ class Walk:
         return self._compound(value, kind, depth)
 
     def _large(self, value: int) -> Tree:
-        return {"$t": "int", "v": hex(value)} if value.bit_length() <= MAX_BITS else self.opaque(value, "it is too large")
+        return (
+            {"$t": "int", "v": hex(value)} if value.bit_length() <= MAX_BITS else self.opaque(value, "it is too large")
+        )
 
     def _compound(self, value: Any, kind: type, depth: int) -> Tree:
         me = id(value)
@@ -163,7 +176,7 @@ class Walk:
         self.above.add(me)
         try:
             return handler_of(kind)(self, value, depth)
-        except (KeyboardInterrupt, _TooLarge):
+        except (KeyboardInterrupt, TooLarge):
             raise
         except BaseException as error:  # whatever the value's own code does, the program goes on
             return self.opaque(value, f"encoding it raised {type(error).__name__}")
@@ -190,7 +203,7 @@ class Walk:
     def spend(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise _TooLarge
+            raise TooLarge
 
     def opaque(self, value: object, reason: str) -> Tree:
         """What stands for a value that can't be encoded."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..errors import NotReplayableError, RecordedError
 from .decode import Decoder
-from .encode import Tree, Walk, to_json
+from .encode import MAX_ITEMS, TooLarge, Tree, Walk, to_json
 from .registry import is_heap, loaded_class, name_of, set_state, state_of
 
 __all__ = ["exception_from_json", "exception_to_json"]
@@ -18,6 +18,8 @@ MAX_CHAIN: Final = 16
 MAX_MEMBERS: Final = 256
 MAX_FRAMES: Final = 64
 MAX_TEXT: Final = 1 << 20
+#: Items in one argument or attribute.
+MAX_PART: Final = 100_000
 _SKIPPED: Final = {"obj", "__notes__", "__traceback__", "args", "with_traceback"}
 
 
@@ -31,7 +33,7 @@ def exception_to_json(exc: BaseException, notes: list[str] | None = None) -> dic
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return {"type": name_of(type(exc)), "text": f"<not recorded: {type(error).__name__}>", "args": []}
+        return {"type": name_of(type(exc)), "text": to_json(_text(exc)), "args": [], "cut": type(error).__name__}
 
 
 def describe(walk: Walk, exc: BaseException, depth: int, chain: int = 0) -> dict[str, Tree]:
@@ -66,8 +68,8 @@ def _chain(walk: Walk, exc: BaseException, depth: int, chain: int, tree: dict[st
 
 def _linked(walk: Walk, exc: BaseException, depth: int, chain: int) -> Tree:
     me = id(exc)
-    walk.spend(1000)  # a chain may fork at each link
-    if chain > MAX_CHAIN or me in walk.above:
+    walk.left -= 1000  # a chain may fork at each link
+    if chain > MAX_CHAIN or me in walk.above or walk.left < MAX_ITEMS // 2:
         return {"type": name_of(type(exc)), "text": to_json(_text(exc)), "args": [], "cut": True}
     walk.above.add(me)
     try:
@@ -87,7 +89,16 @@ def _text(exc: BaseException) -> str:
 
 def _args(walk: Walk, exc: BaseException, depth: int) -> list[Tree]:
     args: Any = BaseException.args.__get__(exc)  # type: ignore[attr-defined]
-    return [walk.value(item, depth + 2) for item in args]
+    return [_bounded(walk, item, depth + 2) for item in args]
+
+
+def _bounded(walk: Walk, item: object, depth: int) -> Tree:
+    trial = Walk(walk.notes)
+    trial.above, trial.left = walk.above, MAX_PART
+    try:
+        return trial.value(item, depth)
+    except TooLarge:
+        return walk.opaque(item, "it is too large")
 
 
 _NOT: Final = object()
@@ -97,7 +108,7 @@ def _whole(walk: Walk, item: object, depth: int) -> Tree:
     """The tree of an attribute, or ``_NOT`` where any part of it can't be recorded: clients and sockets are no loss."""
     notes: list[str] = []
     trial = Walk(notes)
-    trial.above, trial.left = walk.above, min(walk.left, 100_000)
+    trial.above, trial.left = walk.above, MAX_PART
     try:
         tree = trial.value(item, depth)
     except Exception:

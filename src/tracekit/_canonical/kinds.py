@@ -18,7 +18,9 @@ from .registry import is_heap, loaded_class, name_of, state_of
 __all__ = ["BASES", "DTYPE", "MUST_BE", "classify"]
 
 #: The NumPy types whose bytes say everything.
-DTYPE: Final = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SUV]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
+DTYPE: Final = re.compile(
+    r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SUV]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)"
+)
 #: Built-in types whose subclasses are rebuilt from the base's value and the instance's attributes.
 BASES: Final[tuple[type, ...]] = (str, int, float, complex, bytes, bytearray, list, dict, set, frozenset, tuple)
 
@@ -116,7 +118,11 @@ def _time(walk: Walk, value: Any, depth: int) -> Tree:
 
 def _timezone(walk: Walk, value: Any, depth: int) -> Tree:
     offset, *name = value.__getinitargs__()
-    return {"$t": "timezone", "v": [offset.days, offset.seconds, offset.microseconds], "name": name[0] if name else None}
+    return {
+        "$t": "timezone",
+        "v": [offset.days, offset.seconds, offset.microseconds],
+        "name": name[0] if name else None,
+    }
 
 
 def _path(walk: Walk, value: Any, depth: int) -> Tree:
@@ -131,8 +137,11 @@ def _opaque(reason: str) -> Handler:
     return lambda walk, value, depth: walk.opaque(value, reason)
 
 
-_plain_path: Final = {f"{module}:{name}": _path for module in ("pathlib", "pathlib._local")
-                      for name in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path")}
+_plain_path: Final = {
+    f"{module}:{name}": _path
+    for module in ("pathlib", "pathlib._local")
+    for name in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path")
+}
 _days: Final = _simple("timedelta", lambda value: [value.days, value.seconds, value.microseconds])
 
 #: By ``module:qualname``; a type of that name that is not the one in its module does not count.
@@ -213,7 +222,7 @@ def _is_namedtuple(kind: type, bases: tuple[type, ...]) -> bool:
 
 def _is_subclass(kind: type, bases: tuple[type, ...]) -> bool:
     native = [base for base in bases if base is not object and not is_heap(base)]
-    return len(native) == 1 and native[0] in BASES
+    return is_heap(kind) and len(native) == 1 and native[0] in BASES
 
 
 def _enum(walk: Walk, value: Any, depth: int) -> Tree:

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from types import MemberDescriptorType, ModuleType
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Codec", "codecs_by_tag", "codecs_by_type", "is_heap", "loaded_class", "name_of", "register", "set_state", "state_of"]
+__all__ = [
+    "Codec",
+    "codecs_by_tag",
+    "codecs_by_type",
+    "is_heap",
+    "loaded_class",
+    "name_of",
+    "register",
+    "set_state",
+    "state_of",
+]
 
 _HEAP_TYPE: Final = 1 << 9
 _type_dict: Final = type.__dict__["__dict__"].__get__

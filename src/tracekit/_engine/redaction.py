@@ -189,7 +189,9 @@ class Redactor:
     def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Environment variables, the values of secret names replaced, other values redacted."""
         return {
-            name: _placeholder("environment") if value and _is_secret_name(name, any_key=True) else self.redact_text(value)[0]
+            name: _placeholder("environment")
+            if value and _is_secret_name(name, any_key=True)
+            else self.redact_text(value)[0]
             for name, value in variables
         }
 
@@ -294,5 +296,3 @@ def _cut(chunk: str, spans: list[tuple[int, int, str]]) -> tuple[str, int]:
         last = end
     parts.append(chunk[last:])
     return "".join(parts), len(spans)
-
-

@@ -51,7 +51,13 @@ KINDS: Final[tuple[Kind, ...]] = (
     _key("openai", "sk-(?!ant-)", 12, literals=("sk-",)),
     _key("aws", "(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)", 16, "[A-Z0-9]", ("AKIA", "ASIA", "ABIA", "ACCA", "AROA", "AIDA")),
     _key("google", "AIza", 30),
-    _key("github", "(?:gh[pousr]_|github_pat_)", 20, "(?:[A-Za-z0-9]|(?<=[A-Za-z0-9]{8})_)", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")),
+    _key(
+        "github",
+        "(?:gh[pousr]_|github_pat_)",
+        20,
+        "(?:[A-Za-z0-9]|(?<=[A-Za-z0-9]{8})_)",
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
     _key("gitlab", "(?:glpat-|glrt-|gldt-)", 16, literals=("glpat-", "glrt-", "gldt-")),
     _key("slack", "(?:xox[abeoprs]-|xapp-)", 10, literals=("xox", "xapp-")),
     _key("stripe", "(?:[sr]k_(?:live|test)_|whsec_)", 10, _ALNUM, ("k_live_", "k_test_", "whsec_")),
@@ -95,8 +101,12 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(
         "private-key",
         ("-----BEGIN",),
-        re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL),
-        re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z", re.DOTALL),
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL
+        ),
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z", re.DOTALL
+        ),
         0,
     ),
     Kind(
@@ -111,24 +121,72 @@ KINDS: Final[tuple[Kind, ...]] = (
 
 #: Headers that are never stored.
 SECRET_HEADERS: Final = frozenset(
-    ("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
-    + ("x-auth-token", "x-csrf-token", "x-xsrf-token", "x-amz-signature", "ocp-apim-subscription-key", "x-stainless-api-key")
+    (
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "x-amz-security-token",
+    )
+    + (
+        "x-auth-token",
+        "x-csrf-token",
+        "x-xsrf-token",
+        "x-amz-signature",
+        "ocp-apim-subscription-key",
+        "x-stainless-api-key",
+    )
 )
 #: Names of parameters, options and variables whose value is a secret, alone or as the last words of a longer name.
 SECRET_NAMES: Final = frozenset(
-    ("authorization", "auth", "api_key", "apikey", "api_token", "access_key", "access_key_id", "secret_access_key", "access_token")
-    + ("refresh_token", "id_token", "auth_token", "session_token", "security_token", "token", "secret", "secret_key", "client_secret")
-    + ("private_key", "password", "passwd", "pwd", "passphrase", "credential", "credentials", "cookie", "signature", "sig", "key")
+    (
+        "authorization",
+        "auth",
+        "api_key",
+        "apikey",
+        "api_token",
+        "access_key",
+        "access_key_id",
+        "secret_access_key",
+        "access_token",
+    )
+    + (
+        "refresh_token",
+        "id_token",
+        "auth_token",
+        "session_token",
+        "security_token",
+        "token",
+        "secret",
+        "secret_key",
+        "client_secret",
+    )
+    + (
+        "private_key",
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "credential",
+        "credentials",
+        "cookie",
+        "signature",
+        "sig",
+        "key",
+    )
 )
 
 #: Names that end like a secret and are none.
-NOT_SECRET: Final = frozenset(("page_token", "next_page_token", "next_token", "prev_token", "sync_token", "eos_token", "bos_token", "pad_token"))
+NOT_SECRET: Final = frozenset(
+    ("page_token", "next_page_token", "next_token", "prev_token", "sync_token", "eos_token", "bos_token", "pad_token")
+)
 
 # A text without these holds no secret. Each expression begins with one literal character, which is looked for quickly: first
 # by itself (20 ns in 400 bytes; ``b"-" in data`` takes ten times as long as ``45 in data``), then by the engine.
-_AT_UNDERSCORE: Final = (
-    r"_(?=[A-Za-z0-9]FOLLOW)(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=_live_)|(?<=_test_)|(?<=whsec_)|(?<=hf_)|(?<=npm_)|(?<=gsk_)|(?<=_v1_)|(?<=r8_))"
-)
+_AT_UNDERSCORE: Final = r"_(?=[A-Za-z0-9]FOLLOW)(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=_live_)|(?<=_test_)|(?<=whsec_)|(?<=hf_)|(?<=npm_)|(?<=gsk_)|(?<=_v1_)|(?<=r8_))"
 _AT_DASH: Final = r"-(?=[A-Za-z0-9_-]FOLLOW)(?:(?<=sk-)|(?<=gl[rd]t-)|(?<=glpat-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=xai-)|(?<=pplx-)|(?<=pypi-)|----BEGIN)"
 _AT_CAPITAL_A: Final = "A(?:KIA|SIA|BIA|CCA|ROA|IDA|Iza|uthorization|UTHORIZATION)"
 _AT_CAPITAL_B: Final = "B(?:earer |EARER |asic )"
@@ -141,7 +199,10 @@ def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
     def search(source: str) -> Callable[[Any], object]:
         return re.compile(source if text else source.encode()).search  # type: ignore[return-value]
 
-    at_underscore, at_dash = search(_AT_UNDERSCORE.replace("FOLLOW", follow)), search(_AT_DASH.replace("FOLLOW", follow))
+    at_underscore, at_dash = (
+        search(_AT_UNDERSCORE.replace("FOLLOW", follow)),
+        search(_AT_DASH.replace("FOLLOW", follow)),
+    )
     at_a, at_b, at_j, at_s, at_at, at_equals = map(
         search, (_AT_CAPITAL_A, _AT_CAPITAL_B, "J(?<=eyJ)", "SG[.]", "://", _AT_EQUALS)
     )

@@ -1,0 +1,222 @@
+"""Recorded exceptions come back as what they were, or as ``RecordedError`` with the same text."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from tracekit._canonical import dumps, exception_from_json, exception_to_json, from_json, to_json
+from tracekit.errors import NotReplayableError, RecordedError
+
+
+class Custom(Exception):
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"failed with {code}")
+        self.code, self.detail, self.client = code, detail, object()
+
+
+class Texted(Exception):
+    def __str__(self) -> str:
+        return f"text of {self.args[0]}"
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Forgetful(Exception):
+    def __init__(self, handle: object) -> None:
+        self._handle = handle
+
+    def __str__(self) -> str:
+        return f"handle {type(self._handle).__name__}"
+
+
+class Disk(OSError):
+    def __init__(self, path: str) -> None:
+        super().__init__(28, "disk full", path)
+
+
+def _back(exc: BaseException) -> Any:
+    notes: list[str] = []
+    return exception_from_json(orjson.loads(dumps(exception_to_json(exc, notes))))
+
+
+def _group() -> BaseException:
+    return ExceptionGroup("many", [ValueError(1), ExceptionGroup("inner", [KeyError("k")])])
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        *(
+            ValueError("x", 1),
+            KeyError("a"),
+            OSError(2, "no", "file"),
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+            StopIteration(4),
+        ),
+        *(
+            Custom(5, detail="d"),
+            Texted("a"),
+            Disk("/x"),
+            asyncio.CancelledError("c"),
+            KeyboardInterrupt(),
+            ImportError("m", name="n"),
+        ),
+        *(
+            _group(),
+            BaseExceptionGroup("base", [KeyboardInterrupt()]),
+            TimeoutError(),
+            SyntaxError("s", ("f", 1, 2, "t")),
+            ValueError("\ud800"),
+        ),
+    ],
+    ids=repr,
+)
+def test_same_type_and_text(exc: BaseException) -> None:
+    """Type, text and arguments are the recorded ones."""
+    back = _back(exc)
+    assert type(back) is type(exc)
+    assert str(back) == str(exc)
+    assert repr(back.args) == repr(exc.args)
+
+
+def test_attributes() -> None:
+    """Attributes that can be recorded are there, of built-in exceptions too; others are not, and do no harm."""
+    back = _back(Custom(5, detail="d"))
+    assert (back.code, back.detail, hasattr(back, "client")) == (5, "d", False)
+    assert (_back(Disk("/x")).errno, _back(Disk("/x")).filename) == (28, "/x")
+    assert _back(ImportError("m", name="n")).name == "n"
+
+
+def test_no_init_runs() -> None:
+    """An exception's own ``__init__`` is not called."""
+
+    tree = exception_to_json(Custom(5, detail="d"))
+    original = Custom.__init__
+    try:
+        Custom.__init__ = lambda self, *args, **kwargs: pytest.fail("called")  # type: ignore[method-assign]
+        assert type(exception_from_json(tree)) is Custom
+    finally:
+        Custom.__init__ = original  # type: ignore[method-assign]
+
+
+def _local() -> BaseException:
+    class Local(Exception):
+        pass
+
+    return Local("where")
+
+
+@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit("g"), _local(), Forgetful(object()), Silent()], ids=repr)
+def test_others_are_recorded_errors(exc: BaseException) -> None:
+    """What can't be made again faithfully is a ``RecordedError`` with the same text that names the type."""
+    recorded = exception_to_json(exc)
+    back = exception_from_json(recorded)
+    if type(back) is not type(exc):
+        assert type(back) is RecordedError
+        assert back.type_name == recorded["type"]
+    assert type(back) is RecordedError or type(exc) is Silent
+    if type(exc) is not Silent:
+        assert str(back) == str(exc) == recorded["text"]
+
+
+def test_causes_contexts_and_notes() -> None:
+    """Cause, context, its suppression, and notes come back."""
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError("second") from error
+    except ValueError as error:
+        error.add_note("a note")
+        back = _back(error)
+    assert type(back.__cause__) is KeyError and back.__suppress_context__ and back.__notes__ == ["a note"]
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ValueError("second") from None
+    except ValueError as error:
+        back = _back(error)
+    assert back.__cause__ is None and type(back.__context__) is KeyError and back.__suppress_context__
+
+
+def test_members_of_a_group() -> None:
+    """The members of a group are there, groups in it too."""
+    back = _back(_group())
+    assert [type(member) for member in back.exceptions] == [ValueError, ExceptionGroup]
+    assert type(back.exceptions[1].exceptions[0]) is KeyError
+
+
+def test_tracebacks() -> None:
+    """File, line, function and source line of each frame are recorded, of a deep one both ends."""
+
+    def down(n: int) -> None:
+        if n:
+            down(n - 1)
+        raise ValueError("deep")
+
+    with pytest.raises(ValueError) as caught:
+        down(200)
+    frames = exception_to_json(caught.value)["traceback"]
+    assert len(frames) == 64
+    assert frames[0]["file"] == __file__ and frames[0]["code"] == "down(200)"
+    assert frames[-1]["function"].endswith("down") and frames[-1]["code"] == 'raise ValueError("deep")'
+
+
+def test_loops_end() -> None:
+    """Causes that form a loop, and long chains, end."""
+    first, second = ValueError(1), ValueError(2)
+    first.__cause__, second.__cause__ = second, first
+    assert type(_back(first).__cause__) is ValueError
+    exc = ValueError("0")
+    for number in range(300):
+        following = ValueError(str(number))
+        following.__cause__ = following.__context__ = exc
+        exc = following
+    assert str(_back(exc)) == "299"
+    forked = ValueError("0")
+    for number in range(40):
+        following = ValueError(str(number))
+        following.__cause__, following.__context__ = forked, ExceptionGroup("g", [forked])
+        forked = following
+    assert str(_back(forked)) == "39"
+
+
+def test_exceptions_are_values_too() -> None:
+    """An exception in a result (``gather(return_exceptions=True)``) comes back in its place."""
+    back = from_json(orjson.loads(dumps(to_json([1, ValueError("x"), (KeyError("k"),)]))))
+    assert [type(item) for item in back] == [int, ValueError, tuple] and str(back[1]) == "x"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        *(
+            {},
+            {"type": 1, "text": "x"},
+            {"type": "builtins:ValueError"},
+            {"type": "builtins:ValueError", "text": "x", "members": [1]},
+        )
+    ],
+    ids=repr,
+)
+def test_malformed_trees(tree: Any) -> None:
+    """A malformed exception is refused as such."""
+    with pytest.raises(NotReplayableError):
+        exception_from_json(tree)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os:system", "subprocess:Popen", "builtins:SystemExit", "builtins:int", "nowhere:X", "builtins:BaseException"],
+)
+def test_only_exceptions_are_made(name: str) -> None:
+    """A trace can't name what is no ordinary exception."""
+    assert type(exception_from_json({"type": name, "text": "x", "args": ["x"]})) is RecordedError
