@@ -8,11 +8,11 @@ replace every module attribute that *is* ``time.time``.
 
 from __future__ import annotations
 
+import datetime as _datetime
 import os
 import sys
 import time as _time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -66,7 +66,9 @@ fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 def clocks() -> dict[str, Any]:
     """One reading of every clock that a run captures, by the names of its reads: what a replay has where none was read."""
-    now, wall, steady, fine = datetime.fromtimestamp(time()), time_ns(), monotonic_ns(), perf_counter_ns()
+    wall, steady, fine = time_ns(), monotonic_ns(), perf_counter_ns()
+    datetime = unfaked(_datetime, "datetime")
+    now = datetime.fromtimestamp(wall / 1e9)
     found: dict[str, Any] = {
         "time.time": wall / 1e9,
         "time.time_ns": wall,
@@ -76,7 +78,7 @@ def clocks() -> dict[str, Any]:
         "time.perf_counter": fine / 1e9,
         "time.perf_counter_ns": fine,
         "datetime.datetime.now": now,
-        "datetime.datetime.utcnow": datetime.fromtimestamp(wall / 1e9, UTC).replace(tzinfo=None),
+        "datetime.datetime.utcnow": datetime.fromtimestamp(wall / 1e9, _datetime.UTC).replace(tzinfo=None),
         "datetime.datetime.today": now,
         "datetime.date.today": now.date(),
     }

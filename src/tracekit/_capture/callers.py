@@ -62,7 +62,9 @@ def caller(depth: int = 1) -> FrameType | None:
 
 def _walk(frame: FrameType | None) -> bool:
     while frame is not None:
-        kind = _kind_of(frame)
+        kind = _known(frame.f_code.co_filename)
+        if kind is None:
+            kind = _kind_of(frame)
         if kind is not PASS:
             return kind is True
         frame = frame.f_back

@@ -89,32 +89,25 @@ def _thawed(value: Any) -> Any:
 # -- datetime and date ----------------------------------------------------------------------------------------------------
 
 
-def _unfaked_class(name: str) -> Any:
-    return _reality.unfaked(_datetime, name)
+class _Real:
+    """What the interpreter made. Not module attributes: freezegun replaces those wherever it finds them."""
 
-
-_DateTime: Final[Any] = _unfaked_class("datetime")
-_Date: Final[Any] = _unfaked_class("date")
+    datetime: Final[Any] = _reality.unfaked(_datetime, "datetime")
+    date: Final[Any] = _reality.unfaked(_datetime, "date")
+    time: Final[Any] = _reality.unfaked(_time, "time")
 
 
 def _parts(moment: Any, cls: Any, zone: Any = None) -> Any:
     """``moment`` as an instance of ``cls``, made as the C functions make one."""
+    if cls is _Real.datetime and type(moment) is _Real.datetime:
+        return moment.replace(tzinfo=zone)
     fold = {"fold": 1} if moment.fold else {}
-    return cls(
-        moment.year,
-        moment.month,
-        moment.day,
-        moment.hour,
-        moment.minute,
-        moment.second,
-        moment.microsecond,
-        zone,
-        **fold,
-    )
+    date = moment.year, moment.month, moment.day
+    return cls(*date, moment.hour, moment.minute, moment.second, moment.microsecond, zone, **fold)
 
 
 def _naive(moment: Any) -> Any:
-    return moment if type(moment) is _DateTime and moment.tzinfo is None else _parts(moment, _DateTime)
+    return _parts(moment, _Real.datetime)
 
 
 def _bound(method: Any, cls: type) -> Any:
@@ -122,16 +115,16 @@ def _bound(method: Any, cls: type) -> Any:
 
 
 def _now(name: str, method: Any) -> Hook:
-    base = method.__get__(None, _DateTime)
+    base = method.__get__(None, _Real.datetime)
 
     def now(cls: Any, tz: Any = None) -> Any:
         scope = _scope()
-        real = base if cls is _DateTime else _bound(method, cls)
+        real = base if cls is _Real.datetime else _bound(method, cls)
         if scope is None or scope.live or not by_user():
             return real(tz)
         if tz is None:
-            value = _answer(scope, name, real if cls is _DateTime else lambda: _naive(real()))
-            return value if cls is _DateTime else _parts(value, cls)
+            value = _answer(scope, name, real if cls is _Real.datetime else lambda: _naive(real()))
+            return value if cls is _Real.datetime else _parts(value, cls)
         if not isinstance(tz, _datetime.tzinfo):
             return real(tz)  # the error that it makes
         # Recorded in UTC: a zone is the program's own object, and is applied as the C function does.
@@ -151,7 +144,7 @@ def _utcnow(name: str, now: Any, method: Any) -> Hook:
             value = _naive(read())
         else:
             value = _answer(scope, name, lambda: _naive(read()))
-        return value if cls is _DateTime else _parts(value, cls)
+        return value if cls is _Real.datetime else _parts(value, cls)
 
     warns = now is not None and sys.version_info >= (3, 12)
     return utcnow
@@ -166,27 +159,33 @@ _DEPRECATED: Final = (
 def _today(method: Any) -> Hook:
     def today(cls: Any) -> Any:
         scope = _scope()
-        real = _bound(method, cls)
         if scope is None or scope.live or not by_user():
-            return real()
-        if issubclass(cls, _DateTime):
-            value = _answer(scope, "datetime.datetime.today", lambda: _naive(real()))
-            return value if cls is _DateTime else _parts(value, cls)
-        value = _answer(scope, "datetime.date.today", lambda: _day(real()))
-        return value if cls is _Date else cls(value.year, value.month, value.day)
+            return _read_day(cls, method)
+        if issubclass(cls, _Real.datetime):
+            value = _answer(scope, "datetime.datetime.today", lambda: _naive(_read_day(cls, method)))
+            return value if cls is _Real.datetime else _parts(value, cls)
+        value = _answer(scope, "datetime.date.today", lambda: _day(_read_day(cls, method)))
+        return value if cls is _Real.date else cls(value.year, value.month, value.day)
 
     return today
 
 
+def _read_day(cls: Any, method: Any) -> Any:
+    if _time.time is _Real.time and (cls is _Real.date or cls is _Real.datetime):
+        # What the C function does, but for the hook on the clock that it looks up by name.
+        return cls.fromtimestamp(_reality.time())
+    return _bound(method, cls)()
+
+
 def _day(date: Any) -> Any:
-    return date if type(date) is _Date else _Date(date.year, date.month, date.day)
+    return date if type(date) is _Real.date else _Real.date(date.year, date.month, date.day)
 
 
 def _date_patches() -> list[Patch]:
     try:
-        now = _class_method(_DateTime, "now", partial(_now, "datetime.datetime.now"))
+        now = _class_method(_Real.datetime, "now", partial(_now, "datetime.datetime.now"))
         utcnow = partial(_utcnow, "datetime.datetime.utcnow", now.genuine)
-        return [now, _class_method(_DateTime, "utcnow", utcnow), _class_method(_Date, "today", _today)]
+        return [now, _class_method(_Real.datetime, "utcnow", utcnow), _class_method(_Real.date, "today", _today)]
     except Unsupported as error:
         _degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
         return []
@@ -266,8 +265,7 @@ def _loop_time(real: Any) -> Hook:
 
 def _uvloop_patches() -> list[Patch]:
     loop = sys.modules["uvloop"].Loop
-    read = _loop_time(loop.time)
-    return [AttributePatch(loop, "time", lambda self: read(None, self))]
+    return [AttributePatch(loop, "time", exchange.plain(_loop_time(loop.time), 0))]
 
 
 def _freezegun_patches() -> list[Patch]:

@@ -175,14 +175,14 @@ class Switch:
                 self.stack.apply(*self._patches())
 
 
-_watched: Final[set[tuple[str, int]]] = set()
+_watched: Final[set[tuple[str, Callable[[], object]]]] = set()
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
     """Call ``then()`` each time that module ``name`` has been imported from now on; asking twice is asking once."""
-    if (name, id(then)) in _watched:
+    if (name, then) in _watched:
         return
-    _watched.add((name, id(then)))
+    _watched.add((name, then))
     from wrapt import register_post_import_hook
 
     register_post_import_hook(lambda _module: then(), name)

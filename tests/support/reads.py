@@ -1,0 +1,66 @@
+"""A session that only answers reads: it records them in a list, or serves a list. And programs to read in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracekit._capture import clock, randomness
+from tracekit._engine.gate import owner
+from tracekit._engine.lanes import Lane
+from tracekit._engine.scope import Scope, current
+
+
+class Reads:
+    """Records what is read as ``(function, value)``; with ``served``, answers from there and calls the real one for dice."""
+
+    run_id = "reads"
+
+    def __init__(self, served: list[tuple[str, Any]] | None = None) -> None:
+        self.log: list[tuple[str, Any]] = []
+        self.left = None if served is None else list(served)
+
+    @property
+    def recording(self) -> bool:
+        return self.left is None
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
+        return self._answer(function, real, dice=False)
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
+        return self._answer(function, real, dice=True)
+
+    def _answer(self, function: str, real: Callable[[], Any], *, dice: bool) -> Any:
+        if self.left is None:
+            value = real()
+        else:
+            if dice:
+                real()
+            recorded, value = self.left.pop(0)
+            assert recorded == function, f"recorded {recorded}, read {function}"
+        self.log.append((function, value))
+        return value
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _value in self.log]
+
+
+def scope_of(session: Any, *, live: int = 0) -> Scope:
+    return Scope(session, Lane("", 0, None, id=0, owner=owner()), 1, None, live)
+
+
+@contextmanager
+def reading(served: list[tuple[str, Any]] | None = None, *, live: int = 0) -> Iterator[Reads]:
+    """The hooks in and a session active for the block; everything restored after it, whatever happens."""
+    session = Reads(served)
+    clock.activate()
+    randomness.activate()
+    token = current.set(scope_of(session, live=live))
+    try:
+        yield session
+    finally:
+        current.reset(token)
+        randomness.deactivate()
+        clock.deactivate()

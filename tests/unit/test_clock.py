@@ -1,0 +1,425 @@
+"""Clock reads: whoever holds whatever reference, user code's reads are the session's, nobody else's are."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime
+import functools
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time as imported_name
+from typing import Any
+
+import freezegun
+import pytest
+import time_machine
+
+from tests.support.reads import Reads, reading, scope_of
+from tracekit import _reality
+from tracekit._capture import callers, clock
+from tracekit._engine.scope import current
+
+EARLIER_NOW = datetime.datetime.now
+EARLIER_TODAY = datetime.date.today
+IN_A_LIST = [time.monotonic_ns]
+PARTIAL = functools.partial(time.perf_counter)
+
+
+class Local(datetime.datetime):
+    """A subclass, as applications have them."""
+
+
+@dataclass
+class Stamped:
+    at: datetime.datetime = field(default_factory=datetime.datetime.now)
+
+
+def default_argument(read: Any = time.time_ns) -> int:
+    return read()
+
+
+def read_all() -> list[Any]:
+    """Every clock, through every kind of reference."""
+    zone = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
+    return [
+        time.time(),
+        imported_name(),
+        default_argument(),
+        IN_A_LIST[0](),
+        PARTIAL(),
+        time.clock_gettime(time.CLOCK_REALTIME),
+        time.clock_gettime_ns(time.CLOCK_REALTIME),
+        time.process_time(),
+        tuple(time.localtime()),
+        time.gmtime().tm_zone,
+        time.ctime(),
+        time.asctime(),
+        time.strftime("%H:%M:%S"),
+        datetime.datetime.now(),
+        datetime.datetime.now(datetime.UTC),
+        datetime.datetime.now(tz=zone),
+        datetime.datetime.today(),
+        datetime.date.today(),
+        Local.now(),
+        Local.now(zone),
+        EARLIER_NOW(),
+        EARLIER_NOW(tz=zone),
+        EARLIER_TODAY(),
+        Stamped().at,
+    ]
+
+
+NAMES = [
+    "time.time",
+    "time.time",
+    "time.time_ns",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.clock_gettime",
+    "time.clock_gettime_ns",
+    "time.process_time",
+    "time.localtime",
+    "time.gmtime",
+    "time.ctime",
+    "time.asctime",
+    "time.strftime",
+    *["datetime.datetime.now"] * 3,
+    "datetime.datetime.today",
+    "datetime.date.today",
+    *["datetime.datetime.now"] * 4,
+    "datetime.date.today",
+    "datetime.datetime.now",
+]
+
+
+def test_every_reference_is_covered_and_replays() -> None:
+    """Module names, imported names, default arguments, containers, partials, default factories, subclasses: all are
+    recorded, and a second run with the recorded values reads the very same, types and zones included."""
+    with reading() as recorded:
+        first = read_all()
+    assert recorded.names == NAMES
+    with reading(recorded.log) as served:
+        second = read_all()
+    assert served.left == []
+    assert second == first
+    assert [type(value) for value in second] == [type(value) for value in first]
+    assert second[15].utcoffset() == datetime.timedelta(hours=5, minutes=30)
+
+
+def test_recorded_values_are_plain() -> None:
+    """What the session gets can be written: numbers, text, lists, naive ``datetime`` and ``date`` of the base classes."""
+    with reading() as recorded:
+        read_all()
+    for _name, value in recorded.log:
+        assert type(value) in (float, int, str, list, datetime.datetime, datetime.date)
+        if type(value) is list:
+            json.dumps(value)
+        if type(value) is datetime.datetime:
+            assert value.tzinfo is None
+
+
+def test_nothing_is_recorded_outside_a_run_or_inside_a_live_step() -> None:
+    """Without a scope a read is real and unseen; the body of a live step is not run in replay, so its reads are not kept."""
+    clock.activate()
+    try:
+        before = time.time()
+        assert before <= time.time()
+    finally:
+        clock.deactivate()
+    with reading(live=7) as session:
+        read_all()
+    assert session.log == []
+
+
+def test_given_times_are_formatted_not_read() -> None:
+    """``localtime(t)``, ``strftime(f, t)`` and their like read no clock."""
+    with reading() as session:
+        moment = time.localtime(0)
+        time.gmtime(0), time.ctime(0), time.asctime(moment), time.strftime("%Y", moment)
+    assert session.log == []
+    with reading() as session:
+        time.localtime(None), time.gmtime(None), time.ctime(None)
+    assert session.names == ["time.localtime", "time.gmtime", "time.ctime"]
+
+
+def test_reads_of_libraries_are_not_in_the_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """Logging, asyncio, threading and installed packages read clocks of their own; none is recorded."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.sleep(0), 5)
+
+    with caplog.at_level(logging.INFO), reading() as session:
+        logging.getLogger("library").info("now")
+        threading.Event().wait(0.001)
+        asyncio.run(work())
+    assert session.log == []
+
+
+def test_the_loops_clock_is_a_read_when_user_code_asks() -> None:
+    """``loop.time()`` called by the program is recorded and replays; what the loop reads for itself is not."""
+
+    async def ask() -> float:
+        await asyncio.sleep(0)
+        return asyncio.get_running_loop().time()
+
+    with reading() as recorded:
+        first = asyncio.run(ask())
+    assert recorded.names == ["loop.time"]
+    with reading(recorded.log):
+        assert asyncio.run(ask()) == first
+
+
+def test_uvloops_clock_too() -> None:
+    """The same on uvloop, whose loop is C."""
+    import uvloop
+
+    async def ask() -> float:
+        return asyncio.get_running_loop().time()
+
+    with reading() as recorded, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        first = runner.run(ask())
+    assert recorded.names == ["loop.time"]
+    with reading(recorded.log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ask()) == first
+    assert "time" not in vars(uvloop.Loop)
+
+
+def test_included_packages_count_as_user_code(tmp_path: Path) -> None:
+    """An installed package is a library until it is included; then its reads belong to the run."""
+    package = tmp_path / "site-packages" / "framework"
+    package.mkdir(parents=True)
+    (package / "ids.py").write_text("import time\ndef stamp():\n    return time.time()\n")
+    namespace: dict[str, Any] = {}
+    file = str(package / "ids.py")
+    exec(compile((package / "ids.py").read_text(), file, "exec"), namespace)
+    with reading() as session:
+        namespace["stamp"]()
+        assert session.log == []
+        callers.include(file)
+        namespace["stamp"]()
+        assert session.names == ["time.time"]
+    callers.forget()
+    with reading() as session:
+        namespace["stamp"]()
+    assert session.log == []
+
+
+def test_datetime_stays_what_it_is() -> None:
+    """Class identity, ``isinstance``, subclasses, pickling and copying are untouched while reads are recorded."""
+    with reading():
+        now = datetime.datetime.now()
+        assert type(now) is datetime.datetime
+        assert isinstance(Local.now(), datetime.datetime)
+        assert type(Local.now(datetime.UTC)) is Local
+        assert pickle.loads(pickle.dumps(now)) == now
+        for function in (time.time, datetime.datetime.now, datetime.date.today):
+            assert pickle.loads(pickle.dumps(function))() is not None
+        assert pickle.loads(pickle.dumps(time.time)) is time.time is copy.copy(time.time)
+        assert repr(time.time) == "<built-in function time>"
+        assert time.time.__self__.__name__ == "time"
+
+        class Later(datetime.datetime):
+            pass
+
+        assert type(Later.now()) is Later
+
+
+def test_wrong_arguments_fail_as_they_did() -> None:
+    """A hook raises what the function raises, through references taken earlier as well."""
+    with reading():
+        for call in (
+            lambda: datetime.datetime.now("zone"),
+            lambda: EARLIER_NOW("zone"),
+            lambda: EARLIER_NOW(1, 2, 3),
+            lambda: time.clock_gettime("x"),
+            lambda: time.localtime("x"),
+            lambda: time.time(1),
+        ):
+            with pytest.raises(TypeError):
+                call()
+        with pytest.raises(OSError, match="Invalid"):
+            time.clock_gettime(123456)
+
+
+def test_a_failing_session_raises_through_every_reference() -> None:
+    """A replay that can't go on is raised to the program, also where C lies between; and everything is restored after."""
+
+    class Stop(BaseException):
+        pass
+
+    class Failing(Reads):
+        def clock_read(self, scope: Any, function: str, real: Any) -> Any:
+            raise Stop(function)
+
+    before = vars(datetime.datetime)["now"]
+    with reading():
+        for read in (time.time, datetime.datetime.now, EARLIER_NOW, EARLIER_TODAY, time.localtime):
+            token = current.set(scope_of(Failing()))
+            try:
+                with pytest.raises(Stop):
+                    read()
+            finally:
+                current.reset(token)
+    assert vars(datetime.datetime)["now"] is before
+
+
+def test_utcnow_warns_at_the_callers_line() -> None:
+    """``utcnow()`` is recorded; where the interpreter deprecates it, the warning names the program's own file."""
+    if sys.version_info >= (3, 12):
+        with reading() as session, pytest.warns(DeprecationWarning, match="utcnow") as warned:
+            datetime.datetime.utcnow()
+        assert warned[0].filename == __file__
+    else:
+        with reading() as session:
+            datetime.datetime.utcnow()
+    assert session.names == ["datetime.datetime.utcnow"]
+
+
+def test_tracekits_own_clock_is_never_hooked() -> None:
+    """``_reality`` reads the genuine clock, through references taken at any time."""
+    time_ns = _reality.time_ns
+    with reading() as session:
+        assert 0 < time_ns() <= _reality.time_ns()
+        assert _reality.perf_counter() > 0
+    assert session.log == []
+
+
+FROZEN = datetime.datetime(2001, 2, 3, 4, 5, 6)
+
+
+def _faked_reads() -> list[Any]:
+    return [
+        time.time(),
+        imported_name(),
+        datetime.datetime.now().isoformat(),
+        datetime.date.today().isoformat(),
+        time.time_ns(),
+    ]
+
+
+def test_a_clock_frozen_before_the_run_is_what_is_live() -> None:
+    """Inside ``freeze_time`` a run records the frozen instant, and replays it when nothing is frozen any more."""
+    with freezegun.freeze_time(FROZEN), reading() as recorded:
+        first = _faked_reads()
+    assert first[2] == FROZEN.isoformat()
+    assert recorded.names == ["time.time", "time.time", "datetime.datetime.now", "datetime.date.today", "time.time_ns"]
+    with reading(recorded.log):
+        assert _faked_reads() == first
+
+
+def test_a_clock_frozen_inside_the_run_is_what_is_live() -> None:
+    """``freeze_time`` entered and left in the run: what it says is recorded while it lasts, the real clock after it."""
+    with reading() as recorded:
+        with freezegun.freeze_time(FROZEN):
+            first = _faked_reads()
+        assert time.time() > 1_700_000_000
+    assert first[2] == FROZEN.isoformat()
+    assert len(recorded.log) == 6
+    assert time.time() > 1_700_000_000
+
+
+def test_time_machine_before_the_run_is_what_is_live() -> None:
+    """Inside ``travel`` a run records the travelled instant, and replays it at home."""
+    with time_machine.travel(FROZEN, tick=False), reading() as recorded:
+        first = _faked_reads()
+    assert first[2] == FROZEN.isoformat()
+    with reading(recorded.log):
+        assert _faked_reads() == first
+    assert time.time() > 1_700_000_000
+
+
+def test_time_machine_inside_the_run_is_what_is_live() -> None:
+    """``travel`` patches the same C functions; started in the run it works, is recorded, and leaves nothing behind."""
+    with reading() as recorded:
+        with time_machine.travel(FROZEN, tick=False):
+            first = _faked_reads()
+            assert EARLIER_NOW() == FROZEN
+        assert time.time() > 1_700_000_000
+        assert EARLIER_NOW().year > 2020
+    assert first[2] == FROZEN.isoformat()
+    assert len(recorded.log) == 8
+    with time_machine.travel(FROZEN, tick=False):
+        assert time.time() == first[0]
+    assert time.time() > 1_700_000_000
+
+
+def test_a_travel_that_outlives_the_run_goes_on() -> None:
+    """Started in the run and stopped after it, or started before and stopped in it: both end in the real clock."""
+    travel = time_machine.travel(FROZEN, tick=False)
+    with reading():
+        travel.start()
+    assert datetime.datetime.now() == FROZEN
+    travel.stop()
+    assert EARLIER_NOW().year > 2020
+    travel = time_machine.travel(FROZEN, tick=False)
+    travel.start()
+    with reading() as session:
+        assert datetime.datetime.now() == FROZEN
+        travel.stop()
+        assert datetime.datetime.now().year > 2020
+    assert len(session.log) == 2
+    assert datetime.datetime.now().year > 2020
+
+
+STRESS = """
+import datetime, faulthandler, gc, random, sys, threading, time, uuid
+faulthandler.enable()
+from tracekit._capture import clock, randomness
+from tests.support.reads import Reads, scope_of
+from tracekit._engine.scope import current
+earlier, today, draw = datetime.datetime.now, datetime.date.today, random.Random(3).random
+sys.setswitchinterval(1e-5)
+stop, count = threading.Event(), [0] * 8
+def hammer(n):
+    session = Reads()
+    current.set(scope_of(session) if n % 2 else None)
+    while not stop.is_set():
+        time.time(); time.perf_counter_ns(); datetime.datetime.now(); earlier(); earlier(datetime.UTC); today()
+        time.localtime(); time.strftime("%Y"); random.random(); draw(); random.getrandbits(80); uuid.uuid4()
+        datetime.datetime.now(datetime.UTC); random.gauss(0, 1)
+        count[n] += 1
+        if len(session.log) > 1000:
+            session.log.clear()
+threads = [threading.Thread(target=hammer, args=(n,)) for n in range(8)]
+for t in threads: t.start()
+cycles = 0
+while cycles < 300 or min(count) < 20:
+    clock.activate(); randomness.activate()
+    if cycles % 10 == 0: gc.collect()
+    randomness.deactivate(); clock.deactivate()
+    cycles += 1
+stop.set()
+for t in threads: t.join()
+assert repr(vars(datetime.datetime)["now"]) == "<method 'now' of 'datetime.datetime' objects>"
+print("survived", clock.degraded(), randomness.degraded())
+"""
+
+
+def test_threads_that_read_while_the_hooks_come_and_go_survive() -> None:
+    """Eight threads read and draw all the time while the hooks are put in and taken out 300 times: no crash, no error."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STRESS],
+        cwd=root,
+        env={"PYTHONPATH": f"{root / 'src'}:{root}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "survived [] []\n"), done.stderr
+
+
+def test_nothing_is_degraded_here() -> None:
+    """On the interpreters that we test, every function can be exchanged in place."""
+    with reading():
+        assert clock.degraded() == []

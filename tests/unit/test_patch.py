@@ -1,0 +1,124 @@
+"""Patches: they restore exactly what they found, in reverse order, and never take away somebody else's."""
+
+from __future__ import annotations
+
+import threading
+import types
+
+import pytest
+
+from tracekit._capture.patch import AttributePatch, PatchStack, Switch
+
+
+class Base:
+    def greet(self) -> str:
+        return "base"
+
+
+class Child(Base):
+    pass
+
+
+def test_an_inherited_method_is_nothing_there() -> None:
+    """Patching an inherited method leaves no trace of it on the subclass."""
+    patch = AttributePatch(Child, "greet", lambda self: "patched")
+    patch.apply()
+    assert Child().greet() == "patched"
+    assert Base().greet() == "base"
+    assert patch.restore()
+    assert "greet" not in vars(Child)
+
+
+def test_a_class_method_comes_back_raw() -> None:
+    """A class method or static method is put back as the object in the class, not as what looking it up gives."""
+
+    class Owner:
+        @classmethod
+        def made(cls) -> str:
+            return cls.__name__
+
+    raw = vars(Owner)["made"]
+    patch = AttributePatch(Owner, "made", classmethod(lambda cls: "patched"))
+    patch.apply()
+    patch.restore()
+    assert vars(Owner)["made"] is raw
+
+
+def test_applying_and_restoring_twice_changes_nothing() -> None:
+    """Both are idempotent: the original is never lost to a second apply."""
+    module = types.ModuleType("module")
+    module.value = 1
+    patch = AttributePatch(module, "value", 2)
+    patch.apply()
+    patch.apply()
+    assert patch.restore()
+    assert patch.restore()
+    assert module.value == 1
+
+
+def test_somebody_elses_patch_on_top_stays() -> None:
+    """Where another tool has patched the same place since, its patch is left, and the target is named."""
+    module = types.ModuleType("module")
+    module.value = 1
+    stack = PatchStack()
+    stack.apply(AttributePatch(module, "value", 2))
+    module.value = 3
+    assert stack.restore() == ["module.value"]
+    assert module.value == 3
+
+
+def test_a_stack_restores_in_reverse_order() -> None:
+    """Two patches of one place, applied in order, give back what was there before the first."""
+    module = types.ModuleType("module")
+    stack = PatchStack()
+    stack.apply(AttributePatch(module, "value", 1), AttributePatch(module, "value", 2))
+    assert module.value == 2
+    assert stack.restore() == []
+    assert not hasattr(module, "value")
+
+
+def test_a_failing_patch_takes_those_before_it_back() -> None:
+    """A stack applies all of its patches or none."""
+
+    class Sealed:
+        __slots__ = ()
+
+    module = types.ModuleType("module")
+    stack = PatchStack()
+    with pytest.raises(AttributeError):
+        stack.apply(AttributePatch(module, "value", 1), AttributePatch(Sealed(), "value", 1))
+    assert not hasattr(module, "value")
+    assert len(stack) == 0
+
+
+def test_patches_are_lifted_for_another_patcher() -> None:
+    """Inside ``lifted()`` the bare functions are seen, and a patch made there ends up below ours."""
+    module = types.ModuleType("module")
+    module.value = "bare"
+    stack = PatchStack()
+    stack.apply(AttributePatch(module, "value", "ours"))
+    with stack.lifted():
+        assert module.value == "bare"
+        module.value = "theirs"
+    assert module.value == "ours"
+    stack.restore()
+    assert module.value == "theirs"
+
+
+def test_a_switch_counts_its_holders() -> None:
+    """The first holder applies, the last one restores, from whatever threads; one ``off`` too many does nothing."""
+    module = types.ModuleType("module")
+    patch = AttributePatch(module, "value", 1)
+    switch = Switch(lambda: [patch])
+    threads = [threading.Thread(target=switch.on) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(7):
+        switch.off()
+        assert module.value == 1
+    switch.off()
+    assert not hasattr(module, "value")
+    switch.off()
+    assert not switch.active

@@ -1,0 +1,266 @@
+"""Draws: every generator, however it is reached, gives in a replay what it gave; nobody else's draws are touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from random import random as imported_name
+from typing import Any
+
+import numpy as np
+import pytest
+import uuid_utils
+import uuid_utils.compat
+
+from tests.support.reads import reading, scope_of
+from tracekit import _reality
+from tracekit._capture import randomness
+from tracekit._engine.scope import current
+
+MINE = random.Random()
+EARLIER_BOUND = random.Random().random
+IN_A_LIST = [os.urandom]
+
+
+class Loaded(random.Random):
+    """A subclass with a distribution of its own."""
+
+    def random(self) -> float:
+        return super().random() / 2
+
+
+LOADED = Loaded()
+
+
+def draw_all() -> list[Any]:
+    """Every source, through every kind of reference."""
+    items = list(range(20))
+    random.shuffle(items)
+    return [
+        random.random(),
+        imported_name(),
+        EARLIER_BOUND(),
+        MINE.random(),
+        LOADED.uniform(1, 3),
+        random.randint(1, 6),
+        random.choice("abcdef"),
+        random.choices(range(100), k=5),
+        random.sample(range(1000), 5),
+        items,
+        [random.gauss(0, 1) for _ in range(3)],
+        random.normalvariate(0, 1),
+        random.expovariate(2),
+        random.getrandbits(7),
+        random.getrandbits(64),
+        random.getrandbits(5000),
+        random.randbytes(40),
+        random.Random().random(),
+        random.SystemRandom().randint(0, 10**9),
+        secrets.token_hex(8),
+        secrets.choice("xyz"),
+        os.urandom(12),
+        IN_A_LIST[0](3),
+        uuid.uuid1(),
+        uuid.uuid1().is_safe,
+        uuid.uuid1(clock_seq=5),
+        uuid.uuid4(),
+        uuid.getnode(),
+        uuid_utils.uuid4(),
+        uuid_utils.uuid7(),
+        uuid_utils.compat.uuid4(),
+        uuid_utils.compat.uuid7(),
+        np.random.default_rng().normal(size=3).tolist(),
+    ]
+
+
+def test_every_source_is_covered_and_replays() -> None:
+    """A second run with the recorded draws gives the very same values, to the last bit and type."""
+    with reading() as recorded:
+        first = draw_all()
+    with reading(recorded.log) as served:
+        second = draw_all()
+    assert served.left == []
+    assert second == first
+    assert [type(value) for value in second] == [type(value) for value in first]
+
+
+def test_recorded_draws_are_plain() -> None:
+    """What the session gets can be written: small numbers, text, bytes; big integers as hexadecimal text."""
+    with reading() as recorded:
+        draw_all()
+    for name, value in recorded.log:
+        assert type(value) in (float, int, str, bytes, list), name
+        if type(value) is int:
+            assert value < 2**53
+
+
+def test_a_megabyte_of_random_bytes_is_one_draw() -> None:
+    """``randbytes`` is recorded as one draw, without the interpreter's limit on decimal digits."""
+    with reading() as recorded:
+        first = random.randbytes(1_000_000)
+    assert recorded.names == ["random.getrandbits"]
+    with reading(recorded.log):
+        assert random.randbytes(1_000_000) == first
+
+
+def test_a_seeded_generators_state_follows() -> None:
+    """A replay makes the draws of a generator that the program seeded for real too: past the recording it goes on right."""
+    with reading() as recorded:
+        random.seed(5)
+        first = [random.random() for _ in range(4)] + [random.gauss(0, 1)]
+        further = [random.random(), random.gauss(0, 1)]
+    with reading(recorded.log[:5]):
+        random.seed(5)
+        assert [random.random() for _ in range(4)] + [random.gauss(0, 1)] == first
+    assert [random.random(), random.gauss(0, 1)] == further
+
+
+def test_a_second_value_kept_by_gauss_changes_nothing() -> None:
+    """``gauss`` keeps every second value: a replay in a process that kept one draws no less."""
+    with reading() as recorded:
+        first = random.gauss(0, 1)
+    random.gauss(0, 1)
+    with reading(recorded.log) as served:
+        assert random.gauss(0, 1) == first
+    assert served.left == []
+
+
+def test_seeding_from_the_system_is_no_draw() -> None:
+    """``seed()``, ``seed(None)`` and an unseeded ``Random()`` record nothing; the draws that follow are recorded."""
+    with reading() as session:
+        random.seed()
+        random.seed(None)
+        random.Random()
+    assert session.log == []
+
+
+def test_draws_of_libraries_are_not_in_the_trace(tmp_path: Path) -> None:
+    """What the standard library draws for itself (names of temporary files) is not recorded."""
+    with reading() as session:
+        tempfile.mkstemp(dir=tmp_path)[0]
+    assert session.log == []
+
+
+def test_a_live_steps_draws_are_not_in_the_trace() -> None:
+    """The body of a live step is not run in replay, so nothing of it is recorded."""
+    with reading(live=3) as session:
+        draw_all()
+    assert session.log == []
+
+
+def test_everything_is_restored() -> None:
+    """After the last session classes, functions and instances are as they were; a generator pickles all the while."""
+    from _random import Random
+
+    def seen() -> list[Any]:
+        functions = (uuid.uuid1, uuid.getnode, random.Random.gauss)
+        return [dict(vars(Random)), dict(vars(random)), dict(vars(uuid)), os.urandom.__self__] + [
+            function.__code__ for function in functions
+        ]
+
+    with reading():
+        pass
+    before = seen()
+    with contextlib.suppress(ZeroDivisionError), reading():
+        generator = random.Random(1)
+        assert pickle.loads(pickle.dumps(generator)).random() == random.Random(1).random()
+        raise ZeroDivisionError
+    assert seen() == before
+    assert isinstance(uuid.uuid1(), uuid.UUID)
+    assert isinstance(uuid_utils.uuid7(), uuid_utils.UUID)
+
+
+def test_wrong_arguments_fail_as_they_did() -> None:
+    """A hook raises what the function raises."""
+    with reading():
+        with pytest.raises(ValueError, match="bits"):
+            random.getrandbits(-1)
+        with pytest.raises(TypeError):
+            random.getrandbits("x")
+        with pytest.raises(TypeError):
+            random.random(1)
+        with pytest.raises(ValueError):
+            os.urandom(-1)
+        with pytest.raises(TypeError):
+            uuid_utils.uuid7("x")
+
+
+def test_a_draw_too_many_reaches_the_program() -> None:
+    """What the session raises passes through C functions and methods of generators."""
+    with reading([]):
+        for draw in (random.random, MINE.random, lambda: random.randint(1, 6), uuid.uuid4, uuid_utils.uuid7):
+            with pytest.raises(IndexError):
+                draw()
+
+
+def test_tracekits_own_bytes_are_never_hooked() -> None:
+    """``_reality.urandom`` asks the system, whoever is recording."""
+    with reading() as session:
+        assert len(_reality.urandom(4)) == 4
+    assert session.log == []
+
+
+def test_numpys_state_round_trips() -> None:
+    """The state of NumPy's global generator is plain JSON, and setting it gives the same draws again."""
+    import json
+
+    np.random.standard_normal()
+    tree = json.loads(json.dumps(randomness.numpy_state()))
+    first = np.random.rand(5).tolist(), np.random.standard_normal(3).tolist()
+    randomness.restore_numpy_state(tree)
+    assert (np.random.rand(5).tolist(), np.random.standard_normal(3).tolist()) == first
+
+
+def test_numpys_global_generator_is_aligned_and_put_back() -> None:
+    """A replay draws what the recording drew from ``np.random``; after it the process has its own state back."""
+    with reading() as recorded:
+        randomness.align_numpy(scope_of(recorded))
+        first = np.random.rand(4).tolist()
+    assert recorded.names == ["numpy.random.state"]
+    np.random.seed(99)
+    with reading(recorded.log) as served:
+        randomness.align_numpy(scope_of(served))
+        assert np.random.rand(4).tolist() == first
+    after = np.random.rand()
+    np.random.seed(99)
+    assert np.random.rand() == after
+
+
+LATE = """
+from tests.support.reads import reading
+with reading() as session:
+    import random, uuid, uuid_utils
+    import numpy as np
+    values = [random.gauss(0, 1), uuid.uuid1(), uuid_utils.uuid7(), np.random.rand()]
+print(sorted(set(session.names)))
+"""
+
+
+def test_modules_imported_during_the_run_are_covered() -> None:
+    """``random``, ``uuid``, ``uuid_utils`` and NumPy may be imported after the run has begun."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", LATE],
+        cwd=root,
+        env={"PYTHONPATH": f"{root / 'src'}:{root}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "['numpy.random.state', 'random.gauss', 'uuid.uuid1', 'uuid_utils.uuid7']\n", done.stderr
+
+
+def test_nothing_is_degraded_here() -> None:
+    """On the interpreters that we test, every function can be exchanged in place."""
+    with reading():
+        assert randomness.degraded() == []
+        assert current.get() is not None
