@@ -14,6 +14,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("run", "Run a program and record it."),
     "replay": ("replay", "Run a recorded program again, from its trace."),
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
+    "run": ("run", "Record an unmodified program."),
+    "replay": ("replay", "Run a recorded program again, answered from its trace."),
     "list": ("runs", "List the runs of the store."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
