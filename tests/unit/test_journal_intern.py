@@ -58,6 +58,21 @@ def test_small_values_are_left_alone() -> None:
     assert log.blobs == 0
 
 
+def test_short_lists_stay_where_they_are(tmp_path: Path) -> None:
+    """The pieces of a stream are no blobs each: a short list that extends none is left in place, what it repeats referred to."""
+    log = Log()
+    for i in range(20):
+        piece = {"choices": [{"index": 0, "delta": {"content": _text(i, 20)}, "finish_reason": None, "logprobs": None}]}
+        assert log.interner.intern(piece, lists=True) is piece
+    assert log.blobs == 0
+    long = {"messages": [{"role": "user", "content": _text(1, 300)}, {"role": "user", "content": _text(2, 300)}]}
+    again = {"choices": [{"content": _text(1, 300)}]}
+    seqs = [log.put(long), log.put(again)]
+    assert log.blobs == 1
+    with log.trace(tmp_path) as trace:
+        assert [_read(trace, seq) for seq in seqs] == [long, again]
+
+
 def test_a_large_string_is_written_once(tmp_path: Path) -> None:
     """Any string of 1 KiB or more, base64 and non-ASCII text included, stands once in the file and comes back whole."""
     log = Log()

@@ -47,7 +47,7 @@ def test_run_ids_are_ordered_uuids() -> None:
 @pytest.mark.parametrize(
     "run_id",
     [
-        *"a.jsonl a.0123456789abcdef a\\b １".split(),
+        *["a.jsonl", "a.0123456789abcdef", "a\\b", "１"],
         "",
         ".",
         "..",

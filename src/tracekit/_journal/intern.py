@@ -24,6 +24,8 @@ _INLINE: Final = 8192
 #: A shorter string is not worth a reference, nor is an element whose encoding is shorter than ``_ELEMENT``.
 _SHORT: Final = 256
 _ELEMENT: Final = 64
+#: A list that extends none and is shorter than this stays where it is (the pieces of a stream, a short answer).
+_LIST: Final = 512
 #: How many digests are remembered, twice over.
 _REMEMBERED: Final = 50_000
 
@@ -117,6 +119,7 @@ class Interner:
     # -- lists -----------------------------------------------------------------------------------------------------------
 
     def _list(self, node: list[Any]) -> Any:
+        """A list of a model call: a reference to a blob that extends the longest beginning of it that is known."""
         keys, sizes = [], []
         for child in node:
             data = orjson.dumps(child)
@@ -126,6 +129,8 @@ class Interner:
         known, place = self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
+        if place is None and sum(sizes) < _LIST:
+            return self._elements(node, True)
         new: list[Any] = []
         texts: list[tuple[bytes, Path]] = []
         held: list[tuple[bytes, int]] = []

@@ -113,6 +113,7 @@ class Store:
         """
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
+        seal_key()  # A key that can't be read is told now, not when the run is to be sealed.
         try:
             self._make(self.runs, durability != "none")
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
