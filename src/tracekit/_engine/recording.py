@@ -36,7 +36,7 @@ class Recording:
     recording: Final = True
 
     def __init__(self, journal: Journal, redactor: Redactor) -> None:
-        self.journal: Final = journal
+        self.journal = journal
         self.redactor: Final = redactor
         self.run_id: Final = journal.run_id
         self.encoder: Final = Encoder(redactor, self._write_blob)
@@ -242,10 +242,6 @@ class Recording:
         encoded = self.encoder.encode(value)
         self._mark(meta, encoded)
         return b',"output":%b' % encoded.data
-
-    def segments(self) -> list[dict[str, Any]]:
-        """The files of other processes that joined the run, each with count and head, or as open."""
-        return []
 
     def discard(self) -> None:
         """Give this run up, and its file with it."""

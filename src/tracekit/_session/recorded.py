@@ -16,10 +16,11 @@ from .._engine.program import Program, this_program
 from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
+from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import RunStateError
-from . import takeover
+from . import forks, takeover
 from .blocks import Block, called_from
 from .replayed import Replaying
 from .linger import linger, linger_async
@@ -120,6 +121,7 @@ class Record(Block):
         if self._program is not None:
             takeover.whole_program(session)
         instrumentation.run_started(session)
+        forks.follow(session, store)
         self._scope_in(session, options["agent"])
         return self._run
 
@@ -166,6 +168,8 @@ class Record(Block):
             self._instead._end(error)
             return
         session = self._session
+        if forks.successor(session) is not None:
+            return self._exit_child(forks.successor(session))
         try:
             if error is None or isinstance(error, Exception):
                 linger(session)
@@ -174,12 +178,20 @@ class Record(Block):
             unregister(session)
             self._seal(session, error)
 
+    def _exit_child(self, child: Recording | None) -> None:
+        """The block ends in a forked child: only its own segment is its to end."""
+        self._scope_out()
+        unregister(self._session)
+        if child is not None:
+            forks.seal(child)
+
     def _seal(self, session: Recording, error: BaseException | None) -> None:
         if session.discarded:
             world.leave()
             return
         if self._program is not None:
             takeover.whole_program(None)
+        forks.forget(session)
         instrumentation.run_ended(session)
         journal = session.journal
         try:
@@ -196,10 +208,24 @@ class Record(Block):
         for sentence in session.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
 
+    def _segments(self) -> list[dict[str, Any]]:
+        """The files of the run's other processes, each with count and head, or as open."""
+        found = []
+        for path in self._store.segments(self._session.run_id):
+            with Trace(path) as trace:
+                verdict = trace.status
+            about: dict[str, Any] = {"segment": path[-len(".jsonl") - 16 : -len(".jsonl")]}
+            if verdict.state == "sealed":
+                about.update(count=verdict.count, head=verdict.head)
+            else:
+                about["open"] = True
+            found.append(about)
+        return found
+
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:
         journal = session.journal
         result = None if self._run is None or self._run.result is UNSET else self._run.result
-        meta: dict[str, Any] = {"steps": session.steps, "segments": session.segments()}
+        meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
         if error is None:
             kind = "run.completed"
