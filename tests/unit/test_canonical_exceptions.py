@@ -136,7 +136,9 @@ def test_causes_contexts_and_notes() -> None:
     except ValueError as error:
         error.add_note("a note")
         back = _back(error)
-    assert type(back.__cause__) is KeyError and back.__suppress_context__ and back.__notes__ == ["a note"]
+    assert type(back.__cause__) is KeyError
+    assert back.__suppress_context__
+    assert back.__notes__ == ["a note"]
     try:
         try:
             raise KeyError("first")
@@ -144,7 +146,9 @@ def test_causes_contexts_and_notes() -> None:
             raise ValueError("second") from None
     except ValueError as error:
         back = _back(error)
-    assert back.__cause__ is None and type(back.__context__) is KeyError and back.__suppress_context__
+    assert back.__cause__ is None
+    assert type(back.__context__) is KeyError
+    assert back.__suppress_context__
 
 
 def test_members_of_a_group() -> None:
@@ -166,8 +170,10 @@ def test_tracebacks() -> None:
         down(200)
     frames = exception_to_json(caught.value)["traceback"]
     assert len(frames) == 64
-    assert frames[0]["file"] == __file__ and frames[0]["code"] == "down(200)"
-    assert frames[-1]["function"].endswith("down") and frames[-1]["code"] == 'raise ValueError("deep")'
+    assert frames[0]["file"] == __file__
+    assert frames[0]["code"] == "down(200)"
+    assert frames[-1]["function"].endswith("down")
+    assert frames[-1]["code"] == 'raise ValueError("deep")'
 
 
 def test_loops_end() -> None:
@@ -192,7 +198,8 @@ def test_loops_end() -> None:
 def test_exceptions_are_values_too() -> None:
     """An exception in a result (``gather(return_exceptions=True)``) comes back in its place."""
     back = from_json(orjson.loads(dumps(to_json([1, ValueError("x"), (KeyError("k"),)]))))
-    assert [type(item) for item in back] == [int, ValueError, tuple] and str(back[1]) == "x"
+    assert [type(item) for item in back] == [int, ValueError, tuple]
+    assert str(back[1]) == "x"
 
 
 @pytest.mark.parametrize(

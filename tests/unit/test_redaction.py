@@ -78,7 +78,8 @@ class TestEveryKind:
         text, count = Redactor().redact_text(before + secret + after)
         assert count == 1
         assert secret not in text
-        assert text.startswith(before) and text.endswith(after)
+        assert text.startswith(before)
+        assert text.endswith(after)
         assert re.search(r"\[REDACTED:[a-z-]+\]", text)
 
     def test_twice_is_once(self, before: str, secret: str, after: str) -> None:
@@ -116,7 +117,7 @@ class TestEveryKind:
             before + secret,
         ):
             found = Redactor().redact_text(text)[1]
-            assert found or before not in ("see ",)
+            assert found or before != "see "
             assert not found or Redactor().suspicious(orjson.dumps({"input": {"q": text}}))
 
     def test_split_at_every_index(self, before: str, secret: str, after: str) -> None:

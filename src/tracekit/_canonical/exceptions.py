@@ -138,14 +138,19 @@ def _attributes(exc: BaseException) -> Iterator[tuple[str, Any]]:
         if item is not None and name not in _SKIPPED and name not in ("exceptions", "message"):
             yield name, item
     for name, item in state_of(exc).items():
-        if type(name) is str and name not in _SKIPPED and not name.startswith("__") and name[:1] != "$":
-            if to_json(name) == name:
-                yield name, item
+        if (
+            type(name) is str
+            and name not in _SKIPPED
+            and not name.startswith("__")
+            and name[:1] != "$"
+            and to_json(name) == name
+        ):
+            yield name, item
 
 
 def _frames(exc: BaseException) -> list[Tree]:
     """From the outermost to the innermost; of a long traceback both ends."""
-    frames = []
+    frames: list[tuple[Any, int | None, dict[str, Any]]] = []
     traceback = exc.__traceback__
     while traceback is not None and len(frames) < 10_000:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_frame.f_globals))
@@ -237,16 +242,16 @@ def _made(cls: Any, args: tuple[Any, ...], members: list[BaseException]) -> Base
     """An instance by the built-in base's own ``__new__`` and ``__init__``, which are C code without effects."""
     base: Any = next(base for base in cls.__mro__ if not is_heap(base) and issubclass(base, BaseException))
     if issubclass(cls, BaseExceptionGroup):
-        exc = BaseExceptionGroup.__new__(cls, args[0], members)
-        exc.args = (args[0], members)
-        return exc
-    exc = base.__new__(cls, *args)
+        group: BaseException = BaseExceptionGroup.__new__(cls, args[0], members)
+        group.args = (args[0], members)
+        return group
+    exc: BaseException = base.__new__(cls, *args)
     try:
         base.__init__(exc, *args)
     except TypeError:  # the subclass takes other arguments than its base
         pass
     exc.args = args
-    return exc  # type: ignore[no-any-return]
+    return exc
 
 
 def _set_native(slot: Any, exc: BaseException, item: Any) -> None:

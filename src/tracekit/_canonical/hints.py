@@ -15,7 +15,8 @@ _MOST: Final = 2000
 def classes_in(hint: Any) -> dict[str, type]:
     """Every class reachable from ``hint``, by ``module:qualname``: through unions, containers, aliases, and fields of classes."""
     found: dict[str, type] = {}
-    stack, seen = [hint], set()
+    stack: list[Any] = [hint]
+    seen: set[int] = set()
     while stack and len(seen) < _MOST:
         item = stack.pop()
         if item is None or isinstance(item, str) or id(item) in seen:

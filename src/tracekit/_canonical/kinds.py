@@ -250,10 +250,10 @@ def _base_value(base: type, value: Any) -> Any:
     if base in (str, int, float):
         return {str: str.__str__, int: int.__int__, float: float.__float__}[base](value)
     if base is complex:
-        return complex(*complex.__getnewargs__(value))
+        return complex(*complex.__getnewargs__(value))  # type: ignore[attr-defined]
     if base is dict:
         return dict(_pairs(value))
-    return base(base.__iter__(value))  # type: ignore[attr-defined, call-arg]
+    return base(base.__iter__(value))  # type: ignore[attr-defined]
 
 
 def _fields(tag: str) -> Handler:

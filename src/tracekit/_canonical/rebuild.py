@@ -228,19 +228,29 @@ def _namedtuple(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     return tuple.__new__(cls, items)
 
 
+_FILL: Final[dict[Any, Callable[[Any, Any], None]]] = {
+    list: list.extend,
+    dict: dict.update,
+    set: set.update,
+    bytearray: bytearray.extend,
+}
+
+
 def _sub(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
-    cls, base = decoder.class_of(tree), _BASES[_text(tree["b"])]
+    cls: Any = decoder.class_of(tree)
+    base: Any = _BASES[_text(tree["b"])]
+    new: Any = base.__new__
     plain = decoder.value(tree["v"], depth + 1)
     if base not in cls.__mro__ or type(plain) is not base:
         refuse(f"{tree['c']} is no {base.__name__}", "Replay with the code that recorded the run.")
-    value: Any
-    if base in (list, dict, set, bytearray):
-        value = base.__new__(cls)
-        {list: list.extend, dict: dict.update, set: set.update, bytearray: bytearray.extend}[base](value, plain)  # type: ignore[operator]
+    fill = _FILL.get(base)
+    if fill is not None:
+        value = new(cls)
+        fill(value, plain)
     elif base is complex:
-        value = complex.__new__(cls, plain.real, plain.imag)
+        value = new(cls, plain.real, plain.imag)
     else:
-        value = base.__new__(cls, plain)
+        value = new(cls, plain)
     if "a" in tree:
         set_state(value, decoder.mapping(tree["a"], depth))
     return value
@@ -248,14 +258,14 @@ def _sub(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
 
 def _object(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     """A dataclass or attrs instance."""
-    value = object.__new__(decoder.class_of(tree))
+    value: object = object.__new__(decoder.class_of(tree))
     set_state(value, decoder.mapping(tree["v"], depth))
     return value
 
 
 def _pydantic(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     cls = decoder.class_of(tree)
-    value = object.__new__(cls)
+    value: object = object.__new__(cls)
     put = object.__setattr__
     put(value, "__dict__", {})
     set_state(value, decoder.mapping(tree["v"], depth))
