@@ -143,7 +143,7 @@ def warm(*, files: bool = False) -> None:
 
 def check(attempt: Attempt | None) -> None:
     """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller."""
-    if attempt is None or _allowed.get():
+    if attempt is None or _allowed.get() or _gone_live():
         return
     guards = [guard for guard in _engaged if guard.blocks(attempt)]
     if not guards:
@@ -180,6 +180,12 @@ def _next(attempt: Attempt) -> str:
     if attempt.operation == "sqlite3.connect":
         return _NEXT_SQLITE
     return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
+
+
+def _gone_live() -> bool:
+    """Whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a what-if."""
+    scope = current.get()
+    return scope is not None and getattr(scope.session, "what_if", False)
 
 
 def _replaying() -> Any:

@@ -44,6 +44,8 @@ class Recording:
         self.ended = False
         #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
         self.discarded = False
+        #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
+        self.what_if = False
         self.steps = 0
         self.open_steps = 0
         self._lanes: list[Lane] = []

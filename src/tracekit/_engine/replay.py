@@ -99,6 +99,36 @@ class Replay:
             stop_in_caller()
         return ReplayedStep(self, scope, spec, seq)
 
+    def pass_over(self, scope: Scope, spec: Spec) -> int | None:
+        """The recorded step in whose place one goes live: passed with all that happened in it. ``None`` where there is none."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, spec.family)
+            if seq is None:
+                return None
+            self._consume(state, spec.family, seq)
+            self._skip_inside(seq)
+            answer = self.index.answer[seq]
+            chunk = self.index.next_chunk[seq]
+            while chunk:
+                self.schedule.skip(chunk)
+                self._used[chunk] = 2
+                chunk = self.index.next_chunk[chunk]
+            if answer:
+                self.schedule.skip(answer)
+                self._used[answer] = 2
+        return seq
+
+    def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
+        """Note how the outcome of a step that went live differs from the one recorded in its place."""
+        answer = 0 if seq is None else self.index.answer[seq]
+        recorded = self.trace.expand(self.trace.entry(answer).get("output")) if answer else None
+        found = differences(recorded, actual)
+        if found or not answer:
+            place = {"step": seq, "family": spec.family, "name": spec.name}
+            self.report.differences.append({**place, "differences": found})
+
     def _encode(self, value: object) -> tuple[Any, bytes]:
         tree = to_json(value)
         data = dumps(tree)
@@ -487,6 +517,28 @@ class Replay:
         used = " (already answered)" if self._used[seq] else ""
         return f"\n  nearest recorded step: {seq}{used}, " + ("with equal input" if equal else "with other input")
 
+    def used(self, seq: int) -> bool:
+        """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
+        return bool(self._used[seq])
+
+    def take(self, seq: int) -> None:
+        """Consume the recorded step ``seq`` with all that belongs to it: for who reads the recording and compares it himself."""
+        with self._lock:
+            self._check()
+            self._used[seq] = 1
+            self.report.consumed += 1
+            self._skip_inside(seq)
+            piece = self.index.next_chunk[seq]
+            while piece:
+                self._deliver(piece)
+                piece = self.index.next_chunk[piece]
+            if self.index.role[seq] == INTENTION and self.index.answer[seq]:
+                self._deliver(self.index.answer[seq])
+
+    def _deliver(self, seq: int) -> None:
+        self._used[seq] = 1
+        self.schedule.skip(seq)
+
     def passed(self, scope: Scope, seq: int) -> None:
         """A structural step has ended: its end is behind the lane now."""
         with self._lock:
@@ -621,7 +673,7 @@ class ReplayedStep:
 class ReplayedTimer:
     """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
 
-    __slots__ = ("_seq", "_session", "_ticket")
+    __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
 
     live: Final = False
 
@@ -629,18 +681,31 @@ class ReplayedTimer:
         self._session = session
         self._seq = seq
         self._ticket: Ticket | None = None
+        #: Told that it fires, before whoever waits for it goes on.
+        self.on_delivery: Callable[[], object] | None = None
 
     def fired(self) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
 
     def wait(self) -> None:
         self._session.schedule.wait(self._seq)
+        self._delivered()
 
     async def wait_async(self) -> None:
         await self._session.schedule.wait_async(self._seq, True)
+        self._delivered()
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        self._ticket = self._session.schedule.callback(self._seq, callback, anywhere=anywhere)
+        def fire() -> None:
+            self._delivered()
+            callback()
+
+        act = callback if self.on_delivery is None else fire
+        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere)
+
+    def _delivered(self) -> None:
+        if self.on_delivery is not None:
+            self.on_delivery()
 
     def cancel(self) -> None:
         if self._ticket is not None:

@@ -8,28 +8,28 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .._capture.binding import binder
-from .._engine.gate import owner
+from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
-from .._engine.recording import ROOT, Recording
-from .._engine.replay import Replay
+from .._engine.recording import ROOT
 from .._engine.scope import Scope, current
 from ..errors import RunStateError
 
 __all__ = ["Block", "called_from"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E")
 
 
-class Block:
+class Block(Generic[E]):
     """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
 
     _token: Token[Scope | None] | None = None
     _entered = False
 
-    def _enter(self) -> Any:
+    def _enter(self) -> E:
         raise NotImplementedError
 
     def _exit(self, error: BaseException | None) -> None:
@@ -41,10 +41,10 @@ class Block:
     def _returned(self, value: Any) -> None:
         """A decorated function has returned."""
 
-    def _again(self) -> Block:
+    def _again(self) -> Block[E]:
         raise NotImplementedError
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> E:
         return self._start()
 
     def __exit__(
@@ -52,7 +52,7 @@ class Block:
     ) -> None:
         self._end(error)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> E:
         return self._start()
 
     async def __aexit__(
@@ -64,7 +64,7 @@ class Block:
     async def _settle(self) -> None:
         """Let open lanes of this loop come to their end."""
 
-    def _start(self) -> Any:
+    def _start(self) -> E:
         if self._entered:
             raise RunStateError(
                 f"this {type(self).__name__.lower()}() block was entered before",
@@ -76,7 +76,7 @@ class Block:
     def _end(self, error: BaseException | None) -> None:
         self._exit(error)
 
-    def _scope_in(self, session: Recording | Replay, agent: str | None) -> None:
+    def _scope_in(self, session: Session, agent: str | None) -> None:
         lane = Lane("", 1, None, id=0, owner=owner())
         self._token = current.set(Scope(session, lane, ROOT, agent))
 

@@ -45,7 +45,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-class Record(Block):
+class Record(Block[Run]):
     """See ``record``."""
 
     def __init__(self, options: dict[str, Any], called_from: str | None) -> None:

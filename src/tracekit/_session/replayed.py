@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
-from .._canonical import exception_to_json, from_json, to_json
+from .._canonical import canonical, exception_to_json, from_json, to_json
 from .._capture import callers, credentials, instrumentation, world
 from .._capture import guard as guards
 from .._engine.callsite import caller
 from .._engine.divergence import describe, differences
 from .._engine.environment import drift, environment
+from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.replay import Replay
 from .._engine.report import Report
 from .._engine.scope import current
+from .._engine.whatif import WhatIf
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
@@ -26,7 +28,7 @@ from .runs import Run
 __all__ = ["Replaying", "replay"]
 
 
-class Replaying(Block):
+class Replaying(Block["Replaying"]):
     """See ``replay``. ``report`` is complete when the block has ended; ``result`` is what the recorded run came to."""
 
     def __init__(self, run: str | os.PathLike[str] | Run, options: dict[str, Any], called_from: str | None) -> None:
@@ -36,6 +38,7 @@ class Replaying(Block):
         self._restore_credentials: Callable[[], None] | None = None
         self._guard: guards.Guard | None = None
         self._session: Replay | None = None
+        self._what_if: WhatIf | None = None
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
 
@@ -102,12 +105,49 @@ class Replaying(Block):
         )
         world.enter()
         self._guard.engage()
-        self._scope_in(session, session.trace.entry(1).get("agent_id"))
+        self._what_if = self._new_run(session, options)
+        self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
         return self
+
+    def _new_run(self, session: Replay, options: dict[str, Any]) -> WhatIf | None:
+        """Where steps go live: the run that keeps what happens now, and names its origin."""
+        if not options["live"]:
+            return None
+        first = session.trace.entry(1)
+        store = _store(options)
+        journal = store.create(encode_read=encode_reads)
+        new = Recording(journal, session.redactor)
+        new.what_if = True
+        about = {"origin": {"run_id": session.run_id, "head": session.trace.status.head}, "live": sorted(options["live"])}
+        about["environment"] = environment(instrumentation.packages())
+        given = new.encoder.encode_whole(self.input)
+        cause = [{"run_id": session.run_id, "seq": 1}]
+        tail = b',"cause":%b,"name":%b,"input":%b' % (canonical(cause), canonical(first.get("name")), given.data)
+        journal.append("run.started", 0, 0, tail + new.meta(about))
+        return WhatIf(session, new, frozenset(options["live"]))
+
+    @property
+    def new_run_id(self) -> str | None:
+        """Where steps went live: the id of the run that was written."""
+        return None if self._what_if is None else self._what_if.new.run_id
+
+    def _seal_new_run(self, error: BaseException | None) -> None:
+        if self._what_if is None:
+            return
+        new = self._what_if.new
+        meta: dict[str, Any] = {"steps": new.steps, "differences": len(self.report.differences)}
+        fields = b"" if error is None else new.error(error, meta)
+        new.journal.flush()
+        with new.journal.held():
+            new.ended = True
+            meta["count"] = new.journal.seq + 1
+            new.journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + new.meta(meta))
+        new.journal.close()
+        _store(self.options).sealed(new.run_id, new.journal.seq, new.journal.head.decode())
 
     def _open(self, options: dict[str, Any]) -> Replay:
         which = self._which
-        store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        store = _store(options)
         path = which.path if isinstance(which, Run) else store.find(which)
         trace = Trace(path)
         verdict = store.check(trace)
@@ -170,6 +210,7 @@ class Replaying(Block):
             session.ended = True
             assert self._guard is not None
             session.schedule.close()
+            self._seal_new_run(error)
             self._guard.release()
             world.leave()
             if self._restore_credentials is not None:
@@ -206,6 +247,19 @@ class Replaying(Block):
         return bool(last["error"]["type"] == exception_to_json(error, [])["type"])
 
 
+def _kinds(live: Iterable[str]) -> tuple[str, ...]:
+    kinds = (live,) if isinstance(live, str) else tuple(live)
+    for kind in kinds:
+        if kind.partition(":")[0] not in ("llm", "tool", "http"):
+            raise ValueError(f'live takes "llm", "tool" and "http", or one name as in "tool:search", not {kind!r}')
+    return kinds
+
+
+def _store(options: dict[str, Any]) -> Store:
+    store = options["store"]
+    return store if isinstance(store, Store) else Store(store)
+
+
 def _blocked(session: Replay, error: LiveCallBlockedError) -> None:
     session.fail(error)
 
@@ -214,6 +268,7 @@ def replay(
     run: str | os.PathLike[str] | Run,
     *,
     store: str | os.PathLike[str] | None = None,
+    live: Iterable[str] = (),
     on_divergence: Literal["raise", "warn"] = "raise",
     strict: Iterable[Literal["environment", "clock", "order"]] = (),
     guard: Literal["process", "context", "off"] = "process",
@@ -227,7 +282,8 @@ def replay(
     (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none of which an
     ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end. ``on_divergence="warn"`` goes on
     where that can do no harm and says so in ``session.report``. ``strict`` makes drift of ``"environment"``, ``"clock"`` or ``"order"`` a
-    failure. ``dry_run`` blocks file writes too. ``redact`` repeats the patterns of the recording. Raises ``RunNotFoundError``,
+    failure. ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a what-if, written as a new run that names its
+    origin (``session.new_run_id``), the differences in the report; what is irreversible never goes live. ``dry_run`` blocks file writes too. ``redact`` repeats the patterns of the recording. Raises ``RunNotFoundError``,
     ``TraceIntegrityError``, ``TraceVersionError``.
     """
     wrong = set(strict) - {"environment", "clock", "order"}
@@ -237,6 +293,7 @@ def replay(
         raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
     options = {
         "store": store,
+        "live": _kinds(live),
         "on_divergence": on_divergence,
         "strict": tuple(strict),
         "guard": guard,

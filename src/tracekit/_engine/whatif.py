@@ -1,0 +1,189 @@
+"""What if: a replay in which some steps go live, written as a new run that names its origin.
+
+Every other step is answered from the recorded run and copied into the new one. A step declared irreversible never goes
+live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from .._canonical import to_json
+from .divergence import differences
+from .gate import Call, Outcome
+from .lanes import Lane
+from .recording import ROOT, RecordedStep, Recording
+from .replay import Replay, ReplayedStep, ReplayedTimer
+from .scope import Scope
+from .step import Spec
+
+__all__ = ["WhatIf", "goes_live"]
+
+T = TypeVar("T")
+
+
+def goes_live(spec: Spec, live: frozenset[str]) -> bool:
+    """Whether a step of this kind (``"llm"``, or ``"tool:search"`` for one name) is among those that go live."""
+    if spec.side_effect == "irreversible":
+        return False
+    return spec.family in live or f"{spec.family}:{spec.name}" in live
+
+
+class WhatIf:
+    """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened."""
+
+    recording: Final = False
+
+    def __init__(self, replay: Replay, recording: Recording, live: frozenset[str]) -> None:
+        self.replay: Final = replay
+        self.new: Final = recording
+        self.live: Final = live
+        self.run_id: Final = replay.run_id
+        self._lanes: dict[Lane, Lane] = {}
+        #: What a step of the recorded run is in the new one.
+        self._seqs: dict[int, int] = {ROOT: ROOT}
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def open(self, scope: Scope, call: Call) -> Any:
+        return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
+
+    def begin(
+        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+    ) -> Any:
+        mirrored = self._mirrored(scope)
+        if goes_live(spec, self.live):
+            seq = self.replay.pass_over(scope, spec)
+            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key), seq)
+        step = self.replay.begin(scope, spec, input, info=info, key=key)
+        copy = self.new.begin(mirrored, spec, input, info=info, key=key)
+        self._seqs[step.seq] = copy.seq
+        return CopiedStep(step, copy)
+
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        seq = self.replay.note(scope, type, name, **fields)
+        self.new.note(self._mirrored(scope), type, name, **fields)
+        return seq
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        self.replay.identify(agent, identity)
+        self.new.identify(agent, identity)
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = self.replay.clock_read(scope, function, real)
+        return self.new.clock_read(self._mirrored(scope), function, lambda: value)
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = self.replay.random_read(scope, function, real)
+        return self.new.random_read(self._mirrored(scope), function, lambda: value)
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
+        timer = self.replay.arm(scope, function, seconds)
+        copy = self.new.arm(self._mirrored(scope), function, seconds)
+        timer.on_delivery = copy.fired
+        return timer
+
+    def fail(self, error: Any) -> Any:
+        return self.replay.fail(error)
+
+    def _mirrored(self, scope: Scope) -> Scope:
+        """The same place in the new run."""
+        return Scope(self.new, self._lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0)
+
+    def _lane(self, lane: Lane) -> Lane:
+        found = self._lanes.get(lane)
+        if found is None:
+            if lane.parent is None:
+                found = Lane("", 1, None, id=0, owner=lane.owner)
+            else:
+                found = Lane(lane.name, lane.n, self._lane(lane.parent), owner=lane.owner)
+            self._lanes[lane] = found
+        return found
+
+    def compare(self, step: LiveStep, output: object) -> None:
+        """Note how a live outcome differs from the recorded one."""
+        self.replay.compare_outcome(step.recorded, step.copy.spec, to_json(output))
+
+
+class LiveStep:
+    """A step that goes live in a replay; it is recorded in the new run and compared with the old one."""
+
+    __slots__ = ("copy", "recorded", "session")
+
+    live: Final = True
+
+    def __init__(self, session: WhatIf, copy: RecordedStep, recorded: int | None) -> None:
+        self.session: Final = session
+        self.copy: Final = copy
+        self.recorded: Final = recorded
+
+    @property
+    def seq(self) -> int:
+        return self.copy.seq
+
+    def body(self) -> Scope:
+        return self.copy.body()
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.done(output, info=info)
+        self.session.compare(self, output)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.failed(error, output=output, info=info)
+        self.session.compare(self, {"error": str(error)})
+
+
+class CopiedStep:
+    """A step answered from the recorded run, and copied into the new one as it is answered."""
+
+    __slots__ = ("copy", "live", "seq", "session", "step")
+
+    def __init__(self, step: ReplayedStep, copy: RecordedStep) -> None:
+        self.step: Final = step
+        self.copy: Final = copy
+        self.seq: Final = step.seq
+        self.live: Final = step.live
+        self.session: Final = step.session
+
+    def body(self) -> Scope:
+        scope = self.step.scope
+        return scope.inside(self.seq, live=False)
+
+    def answer(self) -> Outcome:
+        return self._answered(self.step.answer())
+
+    async def answer_async(self) -> Outcome:
+        return self._answered(await self.step.answer_async())
+
+    def next_chunk(self) -> Outcome | None:
+        return self._given(self.step.next_chunk())
+
+    async def next_chunk_async(self) -> Outcome | None:
+        return self._given(await self.step.next_chunk_async())
+
+    def _answered(self, outcome: Outcome) -> Outcome:
+        if outcome.error is not None:
+            self.copy.failed(outcome.error, output=outcome.output, info=outcome.meta)
+        else:
+            self.copy.done(outcome.output, info=outcome.meta)
+        return outcome
+
+    def _given(self, chunk: Outcome | None) -> Outcome | None:
+        if chunk is not None:
+            self.copy.chunk(chunk.output, info=chunk.meta)
+        return chunk
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.step.done(output, info=info)
+        self.copy.done(output, info=info)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self.step.failed(error, output=output, info=info)
+        self.copy.failed(error, output=output, info=info)
