@@ -9,7 +9,7 @@ def bill(customer: str) -> bool:
 
 
 def use() -> None:
-    with record("billing", durability="sometimes"):  # error: arg-type
+    with record("billing", durability="sometimes"):  # error: call-overload
         pass
     with replay():  # error: call-arg
         pass
