@@ -1,0 +1,37 @@
+"""The injectable primitives, for programs in which nothing is to be patched: hand the agent clients that record, or that replay.
+
+::
+
+    from tracekit.harness import ReplayLLMClient, ReplayTraceWriter, TracedLLMClient, TraceIndex, TraceWriter, load_trace
+
+    with TraceWriter() as writer:                                   # a run in the store, as `record()` makes one
+        agent(TracedLLMClient(llm, writer, model_id="m-1"), writer)
+
+    with TraceIndex(load_trace(writer.run_id)) as index:            # nothing live, nothing written
+        agent(ReplayLLMClient(index, model_id="m-1"), ReplayTraceWriter(index))
+
+The files are those of ``tracekit.record``: one format, one hash chain, one gate. ``tracekit list``, ``show`` and ``verify`` read
+them, divergence and exhaustion are the same errors. What no client passes (clocks, dice, other calls) is not captured here.
+"""
+
+from __future__ import annotations
+
+from .clients import ReplayLLMClient, ReplayToolClient, TracedLLMClient, TracedToolClient
+from .events import TraceEvent, TraceEvents, load_trace
+from .index import ReplayTraceWriter, TraceIndex
+from .line import Line
+from .writer import TraceWriter
+
+__all__ = [
+    "Line",
+    "ReplayLLMClient",
+    "ReplayToolClient",
+    "ReplayTraceWriter",
+    "TraceEvent",
+    "TraceEvents",
+    "TraceIndex",
+    "TraceWriter",
+    "TracedLLMClient",
+    "TracedToolClient",
+    "load_trace",
+]

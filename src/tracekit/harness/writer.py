@@ -1,0 +1,187 @@
+"""The trace writer: one run, written event by event."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+from .._canonical import canonical
+from .._capture import instrumentation
+from .._engine.environment import environment
+from .._engine.recording import ROOT, Recording, encode_reads
+from .._engine.redaction import Redactor
+from .._journal.heads import sync_directory
+from .._journal.lock import lock
+from .._journal.runs import Store, new_run_id, valid_run_id
+from .._journal.writer import Durability, Journal
+from ..errors import LogWriteError, RunStateError
+from .line import Line, family_of_kind, name_of, root
+
+__all__ = ["TraceWriter"]
+
+
+class TraceWriter(Line):
+    """Writes one run, into a store or into a single file.
+
+    ``target`` is a store or its directory (by default ``TRACEKIT_DIR`` or ``.tracekit``), or a ``….jsonl`` file to make. ``run_id``
+    defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or ``"none"``; ``redact`` adds
+    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is what the run was given. Use it as a block,
+    or call ``close``: a run without its end reads as unsealed. Raises ``RunStateError`` if the file is there already,
+    ``LogWriteError`` if it can't be written.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Store | None = None,
+        *,
+        run_id: str | None = None,
+        name: str = "harness",
+        input: Any = None,
+        agent: str | None = None,
+        identity: Mapping[str, Any] | None = None,
+        durability: Durability = "effects",
+        redact: Iterable[Any] = (),
+    ) -> None:
+        self._store: Final = _store(target)
+        run_id = new_run_id() if run_id is None else run_id
+        if self._store is not None:
+            journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
+        else:
+            journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
+        session = Recording(journal, Redactor(redact))
+        super().__init__(session, root(session, agent))
+        self._recording: Final = session
+        #: The run's file.
+        self.path: Final = journal.path
+        self._result: Any = None
+        self._begin(name, input, agent, identity)
+
+    def _begin(self, name: str, input: Any, agent: str | None, identity: Mapping[str, Any] | None) -> None:
+        session = self._recording
+        place = environment(instrumentation.packages())
+        place["argv"] = session.redactor.redact_argv(place["argv"])
+        about = {"environment": place, "durability": session.journal.durability, "harness": True}
+        tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
+        session.journal.append("run.started", 0, 0, tail + session.meta(about))
+        if agent is not None or identity is not None:
+            session.identify(agent or "agent", identity)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run has to say of gaps and of values that could not be kept."""
+        return list(self._recording.warnings)
+
+    def record(
+        self,
+        kind: str,
+        input: Any,
+        output: Any,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        error: BaseException | None = None,
+    ) -> int:
+        """Write an event that has happened, and return its ``seq``; it is in the file when this returns.
+
+        ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"`` (an intention and an outcome each) or one of the steps of a single
+        entry: ``"decision"``, ``"data"``, ``"state_transition"``, ``"policy_check"``, ``"breaker"``, ``"detection"`` … ``metadata`` (model,
+        decoding parameters, tool version, ``side_effect``) is the event's signature, compared in a replay. ``name`` defaults to the
+        ``model_id`` or ``tool_id`` in it. ``error`` takes the place of ``output``. For a call with effects use ``TracedToolClient``,
+        which has the intention on disk *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
+        """
+        family, entry_type = family_of_kind(kind)
+        about = dict(metadata or {})
+        called = name_of(kind, name, about)
+        if family is None:
+            return self.note(entry_type, called, input, output, about)
+        step = self.begin(family, called, input, about)
+        if error is None:
+            step.done(output)
+        else:
+            step.failed(error)
+        return int(step.seq)
+
+    def set_result(self, value: Any) -> None:
+        """Set what the run came to; it is written at its end."""
+        self._result = value
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run: ``run.completed``, or ``run.failed`` with ``error``. Does nothing the second time."""
+        session = self._recording
+        if session.ended:
+            return
+        journal = session.journal
+        try:
+            journal.flush()
+            with journal.held():
+                session.ended = True
+                self._last_entry(error)
+            journal.close()
+            if self._store is not None:
+                self._store.sealed(
+                    journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
+                )
+        finally:
+            session.ended = True
+            journal.close()
+        for sentence in session.warnings:
+            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=2)
+
+    def _last_entry(self, error: BaseException | None) -> None:
+        session = self._recording
+        meta: dict[str, Any] = {"steps": session.steps, "segments": []}
+        kind = "run.completed" if error is None else "run.failed"
+        fields = session.result(self._result, meta) if error is None else session.error(error, meta)
+        if session.warnings:
+            meta["warnings"] = session.warnings
+        if session.journal.lost:
+            meta["lost"] = session.journal.lost
+        meta["count"] = session.journal.seq + 1
+        session.journal.append(kind, 0, ROOT, fields + session.meta(meta))
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+
+def _store(target: str | os.PathLike[str] | Store | None) -> Store | None:
+    if isinstance(target, Store):
+        return target
+    return None if target is not None and os.fspath(target).endswith(".jsonl") else _store_at(target)
+
+
+def _store_at(target: str | os.PathLike[str] | None) -> Store:
+    if target is not None and os.path.exists(target) and not os.path.isdir(target):
+        raise RunStateError(
+            f"{os.fspath(target)} is neither a directory of runs nor a .jsonl file to make",
+            next_action="in a replay, which writes nothing, use ReplayTraceWriter(index)",
+        )
+    return Store(target)
+
+
+def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
+    """The journal of a single new file, outside every store: no head is kept for it."""
+    path = os.path.abspath(path)
+    if not valid_run_id(run_id):
+        raise RunStateError(f"{run_id!r} can't be a run id", next_action="use letters, digits, '.', '_' and '-'")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise RunStateError(f"there is a file {path} already", run_id=run_id, next_action="name a new file") from None
+    except OSError as error:
+        raise LogWriteError(f"{path} can't be written: {error}", run_id=run_id, path=path) from error
+    try:
+        lock(fd, path)
+        if durability != "none":
+            sync_directory(os.path.dirname(path))
+    except BaseException:
+        os.close(fd)
+        raise
+    return Journal(fd, path, run_id, durability=durability, encode_read=encode_reads)
