@@ -78,6 +78,7 @@ def clocks() -> dict[str, Any]:
         "time.perf_counter": fine / 1e9,
         "time.perf_counter_ns": fine,
         "datetime.datetime.now": now,
+        "datetime.datetime.now(UTC)": datetime.fromtimestamp(wall / 1e9, _datetime.UTC),
         "datetime.datetime.utcnow": datetime.fromtimestamp(wall / 1e9, _datetime.UTC).replace(tzinfo=None),
         "datetime.datetime.today": now,
         "datetime.date.today": now.date(),

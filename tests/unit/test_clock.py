@@ -91,10 +91,11 @@ NAMES = [
     "time.ctime",
     "time.asctime",
     "time.strftime",
-    *["datetime.datetime.now"] * 3,
+    "datetime.datetime.now",
+    *["datetime.datetime.now(UTC)"] * 2,
     "datetime.datetime.today",
     "datetime.date.today",
-    *["datetime.datetime.now"] * 4,
+    *["datetime.datetime.now", "datetime.datetime.now(UTC)"] * 2,
     "datetime.date.today",
     "datetime.datetime.now",
 ]
@@ -115,15 +116,15 @@ def test_every_reference_is_covered_and_replays() -> None:
 
 
 def test_recorded_values_are_plain() -> None:
-    """What the session gets can be written: numbers, text, lists, naive ``datetime`` and ``date`` of the base classes."""
+    """What the session gets can be written: numbers, text, lists, ``datetime`` (naive or UTC) and ``date`` of the base classes."""
     with reading() as recorded:
         read_all()
-    for _name, value in recorded.log:
+    for name, value in recorded.log:
         assert type(value) in (float, int, str, list, datetime.datetime, datetime.date)
         if type(value) is list:
             json.dumps(value)
         if type(value) is datetime.datetime:
-            assert value.tzinfo is None
+            assert value.tzinfo is (datetime.UTC if name.endswith("(UTC)") else None)
 
 
 def test_nothing_is_recorded_outside_a_run_or_inside_a_live_step() -> None:
@@ -417,6 +418,18 @@ def test_threads_that_read_while_the_hooks_come_and_go_survive() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "survived [] []\n"), done.stderr
+
+
+def test_every_clock_has_a_reading_of_the_runs_start() -> None:
+    """``_reality.clocks()`` knows every function by the name that its reads have, but those that give text or fields."""
+    known = _reality.clocks()
+    with reading() as recorded:
+        read_all()
+    for name, value in recorded.log:
+        if type(value) in (str, list) or "clock_gettime" in name:
+            assert name not in known
+        else:
+            assert type(known[name]) is type(value)
 
 
 def test_nothing_is_degraded_here() -> None:

@@ -127,9 +127,15 @@ def _now(name: str, method: Any) -> Hook:
             return value if cls is _Real.datetime else _parts(value, cls)
         if not isinstance(tz, _datetime.tzinfo):
             return real(tz)  # the error that it makes
-        # Recorded in UTC: a zone is the program's own object, and is applied as the C function does.
-        return tz.fromutc(_parts(_answer(scope, name, lambda: _naive(real(_UTC))), cls, tz))
+        # Recorded in UTC, and as another function (a naive reading is no substitute for it): a zone is the program's own
+        # object, and is applied as the C function does.
+        if cls is _Real.datetime:
+            value = _answer(scope, in_utc, partial(real, _UTC))
+            return value if tz is _UTC else value.astimezone(tz)
+        value = _answer(scope, in_utc, lambda: _parts(real(_UTC), _Real.datetime, _UTC))
+        return tz.fromutc(_parts(value, cls, tz))
 
+    in_utc = f"{name}(UTC)"
     return now
 
 
