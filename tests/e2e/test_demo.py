@@ -57,6 +57,13 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert {"llm.request", "llm.chunk", "tool.call", "clock", "random", "run.completed"} <= kinds
     classes = {entry["meta"]["side_effect"] for entry in entries(place) if entry["type"] == "tool.call"}
     assert classes == {"read_only", "reversible", "irreversible"}
+    (trace,) = (place / ".tracekit" / "runs").glob("*.jsonl")
+    checked = CliRunner().invoke(main, ["verify", str(trace), "--schema"])
+    assert (checked.exit_code, json.loads(checked.stdout)["schema"]) == (0, [])
+    why = json.loads(CliRunner().invoke(main, ["show", str(trace), "--why"]).stdout)
+    assert "look_up_order" in why["why_this_path"]["text"]
+    assert why["safe_to_retry"]["answer"] is False
+    assert why["can_be_replayed"]["answer"] is True
     assert "--- recorded" in done.stderr
     assert "does not match its hash" in done.stderr
 

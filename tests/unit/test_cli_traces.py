@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
-from tracekit import record, traced, traced_tool
-from tracekit.cli import COMMANDS, main
+from tracekit import errors, record, traced, traced_tool
+from tracekit.cli import COMMANDS, main, output
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 
@@ -122,6 +122,27 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_exit_codes() -> None:
+    """Every error has its exit code: a difference or damage 1, wrong use 2, a refusal 4."""
+    expected = {
+        "divergence": 1,
+        "trace-exhausted": 1,
+        "unconsumed-steps": 1,
+        "live-call-blocked": 1,
+        "trace-integrity": 1,
+        "trace-version": 2,
+        "run-not-found": 2,
+        "run-state": 2,
+        "log-write": 2,
+        "recovery-refused": 4,
+        "budget-exceeded": 4,
+        "contract-violation": 4,
+    }
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    found = {kind.code: output.exit_code(kind("what")) for kind in kinds}
+    assert expected.items() <= found.items()
 
 
 def test_version() -> None:

@@ -11,8 +11,6 @@ __all__ = ["main"]
 
 #: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "run": ("run", "Run a program and record it."),
-    "replay": ("replay", "Run a recorded program again, from its trace."),
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
     "run": ("run", "Record an unmodified program."),
     "replay": ("replay", "Run a recorded program again, answered from its trace."),

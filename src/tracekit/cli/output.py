@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from ..errors import TraceError, TraceIntegrityError, TracekitError
+from ..errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    RecoveryRefusedError,
+    ReplayError,
+    TraceIntegrityError,
+    TracekitError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +29,7 @@ __all__ = [
     "WRONG_USE",
     "console",
     "emit",
+    "exit_code",
     "fail",
     "message",
     "reported",
@@ -75,9 +83,12 @@ def fail(error: TracekitError) -> NoReturn:
 
 
 def exit_code(error: TracekitError) -> int:
-    if isinstance(error, TraceError) and not isinstance(error, TraceIntegrityError):
-        return WRONG_USE
-    return DIFFERENT if isinstance(error, TraceIntegrityError) else WRONG_USE
+    """What a command leaves with when this error ends it."""
+    if isinstance(error, (TraceIntegrityError, ReplayError)):
+        return DIFFERENT
+    if isinstance(error, (RecoveryRefusedError, BudgetExceededError, ContractViolationError)):
+        return REFUSED
+    return WRONG_USE
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from . import output
 from .store import located
-from .timeline import Step, Timeline, duration, error_text, printable, said, short
+from .timeline import Step, Timeline, duration, error_text, printable, said, short, streamed
 
 __all__ = ["show"]
 
@@ -130,6 +130,8 @@ def _given(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> str:
 def _came(timeline: Timeline, step: Step) -> str:
     answer = timeline.trace.entry(step.answer)
     chunks = f"{step.chunks} chunks" if step.chunks else ""
+    if step.family == "llm" and (text := streamed(timeline.trace, step)):
+        return f"“{short(text, 64)}” ({chunks})"
     if "output" not in answer:
         return chunks or "done"
     value = timeline.trace.expand(answer["output"], before=step.answer)

@@ -11,7 +11,7 @@ import orjson
 from .._journal.entry import family_of
 from .._journal.reader import ENDS, Trace, Verdict
 
-__all__ = ["Step", "Timeline", "duration", "error_text", "printable", "said", "short"]
+__all__ = ["Step", "Timeline", "duration", "error_text", "printable", "said", "short", "streamed"]
 
 _SPACE: Final = re.compile(r"\s+")
 _SPEAKING: Final = (
@@ -35,7 +35,9 @@ class Step:
     time between the two in nanoseconds, ``chunks`` the number of pieces in between.
     """
 
-    __slots__ = ("answer", "chunks", "error", "facts", "family", "name", "outcome", "seq", "side_effect", "took", "ts")
+    __slots__ = (
+        "answer", "chunks", "error", "facts", "family", "first_chunk", "name", "outcome", "seq", "side_effect", "took", "ts",
+    )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str) -> None:
         meta = entry.get("meta") or {}
@@ -49,6 +51,7 @@ class Step:
         self.answer = 0
         self.took = 0
         self.chunks = 0
+        self.first_chunk = 0
         self.error: str | None = None
 
     def end(self, entry: Mapping[str, Any]) -> None:
@@ -97,6 +100,7 @@ class Timeline:
         elif (step := self.steps.get(entry.get("step", 0))) is not None:
             if known[1] == "chunk":
                 step.chunks += 1
+                step.first_chunk = step.first_chunk or entry["seq"]
             else:
                 step.end(entry)
         if not self.first:
@@ -137,6 +141,34 @@ class Timeline:
                 depth[seq] = at
             if seq >= first:
                 yield at, entry, self.steps.get(seq)
+
+
+def streamed(trace: Trace, step: Step, most: int = 80) -> str | None:
+    """The beginning of the text that a step streamed, ``most`` characters or a few more, or ``None``."""
+    text = ""
+    for seq in range(step.first_chunk, min(step.first_chunk + 400, len(trace) + 1) if step.first_chunk else 0):
+        entry = trace.entry(seq)
+        if entry.get("step") == step.seq and isinstance(entry.get("output"), str):
+            text += "".join(map(_delta, entry["output"].splitlines()))
+        if len(text) > most or seq == step.answer:
+            break
+    return text or None
+
+
+def _delta(line: str) -> str:
+    """The piece of text in one line of server-sent events, in any of the forms that model servers use."""
+    if not line.startswith("data: {"):
+        return ""
+    try:
+        event = orjson.loads(line[6:])
+    except ValueError:
+        return ""
+    choices = event.get("choices")
+    holder = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else event
+    delta = holder.get("delta")
+    if isinstance(delta, Mapping):
+        delta = delta.get("content") or delta.get("text")
+    return delta if isinstance(delta, str) else ""
 
 
 def error_text(error: object) -> str:
