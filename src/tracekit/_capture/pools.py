@@ -1,0 +1,176 @@
+"""Threads and pools: each started thread and each submitted call is a lane; a pool's own workers are none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import thread as pool
+from typing import Any, Final
+
+from .._engine.lanes import started
+from .._engine.scope import Scope, current
+from .launch import Entered, enclose, name_of, parent_lane
+from .patch import Patch
+
+__all__ = ["patches"]
+
+#: The threads that pools start for themselves, by module and name of target or class.
+_WORKERS: Final = frozenset(
+    {
+        ("concurrent.futures.thread", "_worker"),
+        ("anyio._backends._asyncio", "WorkerThread"),
+        ("concurrent.futures.process", "_ExecutorManagerThread"),
+        ("multiprocessing.queues", "Queue._feed"),
+    }
+)
+
+
+def patches(once: Callable[[Any, str, Callable[[Any], Any]], Patch]) -> list[Patch]:
+    """What to replace, of the modules that are loaded."""
+    found = [
+        once(threading.Thread, "start", _start),
+        once(pool.ThreadPoolExecutor, "submit", _submit),
+    ]
+    process = sys.modules.get("concurrent.futures.process")
+    if process is not None:
+        found.append(once(process.ProcessPoolExecutor, "submit", _submit_elsewhere))
+    backend = getattr(sys.modules.get("anyio._backends._asyncio"), "AsyncIOBackend", None)
+    if backend is not None:
+        found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
+        found.append(once(backend, "run_sync_from_thread", _run_from_thread))
+    return found
+
+
+def _crew(scope: Scope) -> Any:
+    """The threads of a replay hear of each other; a recording has no such thing."""
+    return getattr(scope.session, "crew", None)
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------------
+
+
+def _start(original: Any) -> Any:
+    def start(self: threading.Thread) -> None:
+        scope = current.get()
+        if scope is None:
+            return original(self)  # type: ignore[no-any-return]
+        crew = _crew(scope)
+        if not _is_worker(self):
+            lane = started(parent_lane(scope), _thread_name(self), scope.live)
+            _enter_at_run(self, scope.in_lane(lane))
+        if crew is None:
+            return original(self)  # type: ignore[no-any-return]
+        crew.launching()
+        try:
+            original(self)
+        finally:
+            crew.launched(self.native_id, self.ident)
+        return None
+
+    start.__qualname__ = "Thread.start"
+    return start
+
+
+def _enter_at_run(thread: Any, scope: Scope) -> None:
+    """Shadow ``thread.run`` until the thread has begun."""
+
+    def run() -> None:
+        del thread.run
+        Entered(thread.run, scope)()
+
+    thread.run = run
+
+
+def _is_worker(thread: Any) -> bool:
+    target = getattr(thread, "_target", None)
+    for what in (target, type(thread)):
+        if (getattr(what, "__module__", None), getattr(what, "__qualname__", None)) in _WORKERS:
+            return True
+    return False
+
+
+def _thread_name(thread: Any) -> str:
+    if isinstance(thread, threading.Timer):
+        return name_of(_bare(thread.function))
+    target = getattr(thread, "_target", None)
+    return name_of(_bare(target)) if target is not None else type(thread).__qualname__
+
+
+def _bare(call: Any) -> Any:
+    while hasattr(call, "func") and hasattr(call, "keywords"):
+        call = call.func
+    return call
+
+
+# -- pools -----------------------------------------------------------------------------------------------------------------
+
+
+def _submit(original: Any) -> Any:
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is None:
+            return original(self, fn, *args, **kwargs)
+        crew = _crew(scope)
+        fn, args, kwargs = enclose(scope, fn, args, kwargs, crew)
+        if crew is None:
+            return original(self, fn, *args, **kwargs)
+        crew.queued()
+        try:
+            future = original(self, fn, *args, **kwargs)
+        except BaseException:
+            crew.withdrawn()
+            raise
+        future.add_done_callback(lambda done: crew.withdrawn() if done.cancelled() else None)
+        return future
+
+    submit.__qualname__ = "ThreadPoolExecutor.submit"
+    return submit
+
+
+def _submit_elsewhere(original: Any) -> Any:
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            warn = getattr(scope.session, "warn", None)
+            if warn is not None:
+                warn(f"{name_of(_bare(fn))} was handed to a process pool: what it does there is not in the trace")
+        return original(self, fn, *args, **kwargs)
+
+    submit.__qualname__ = "ProcessPoolExecutor.submit"
+    return submit
+
+
+# -- anyio -----------------------------------------------------------------------------------------------------------------
+
+
+def _run_sync(original: Any) -> Any:
+    def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            func, args, kwargs = enclose(scope, func, tuple(args), {})
+            assert not kwargs or callable(func)
+            if kwargs:
+                func = _with(func, kwargs)
+        return original(cls, func, args, *rest, **options)
+
+    return run_sync_in_worker_thread
+
+
+def _run_from_thread(original: Any) -> Any:
+    def run_sync_from_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            func, args, kwargs = enclose(scope, func, tuple(args), {})
+            if kwargs:
+                func = _with(func, kwargs)
+        return original(cls, func, args, *rest, **options)
+
+    return run_sync_from_thread
+
+
+def _with(func: Any, kwargs: dict[str, Any]) -> Any:
+    def call(*args: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return call

@@ -1,0 +1,182 @@
+"""Sleeps and deadlines of the run's own code: events of the run, written when they fire.
+
+While recording they run on the real clock. In a replay nothing is scheduled there: a timer fires at its recorded place
+among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
+(a tool's own back-off) is none of the run's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from asyncio.base_events import BaseEventLoop
+from asyncio.timeouts import Timeout
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final
+
+from .._engine.gate import here
+from .._engine.scope import Scope, current
+from .blocking import patches as blocking
+from .exchange import FunctionExchange, Unsupported, genuine
+from .patch import AttributePatch, Patch, Switch, when_imported
+
+__all__ = ["activate", "deactivate"]
+
+_made: Final[dict[tuple[int, str], Patch]] = {}
+_switch: Final = Switch(lambda: _patches())
+
+
+def activate() -> None:
+    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    _switch.on()
+    when_imported("uvloop", _switch.refresh)
+
+
+def deactivate() -> list[str]:
+    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
+    return _switch.off()
+
+
+def scope_of_timers() -> Scope | None:
+    """The scope in which a timer that is armed now is the run's own, or ``None``."""
+    scope = current.get()
+    if scope is None or scope.live or getattr(scope.session, "ended", False):
+        return None
+    return here()
+
+
+def _patches() -> list[Patch]:
+    patches = [
+        _once(BaseEventLoop, "call_at", _call_at),
+        _once(Timeout, "reschedule", _reschedule),
+        *(_once(owner, name, wrap) for owner, name, wrap in blocking(scope_of_timers)),
+        _sleep_patch(),
+    ]
+    uvloop = sys.modules.get("uvloop")
+    if uvloop is not None and hasattr(uvloop, "Loop"):
+        patches.append(_once(uvloop.Loop, "call_later", _call_later))
+    return patches
+
+
+def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+    key = (id(owner), name)
+    if key not in _made:
+        _made[key] = AttributePatch(owner, name, wrap(getattr(owner, name)))
+    return _made[key]
+
+
+# -- event loops -----------------------------------------------------------------------------------------------------------
+
+
+def _call_at(original: Any) -> Any:
+    def call_at(self: Any, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers()
+        if scope is None:
+            return original(self, when, callback, *args, context=context)
+        timer = scope.session.arm(scope, "asyncio.timer", when - self.time())
+        if timer.live:
+            return original(self, when, _fired, timer, callback, args, context=context)
+        return _Held(self, when, callback, args, context, timer)
+
+    call_at.__qualname__ = "BaseEventLoop.call_at"
+    return call_at
+
+
+def _call_later(original: Any) -> Any:
+    def call_later(self: Any, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers()
+        if scope is None:
+            return original(self, delay, callback, *args, context=context)
+        timer = scope.session.arm(scope, "asyncio.timer", delay)
+        if timer.live:
+            return original(self, delay, _fired, timer, callback, args, context=context)
+        return _Held(self, self.time() + delay, callback, args, context, timer)
+
+    call_later.__qualname__ = "Loop.call_later"
+    return call_later
+
+
+def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
+    timer.fired()
+    callback(*args)
+
+
+class _Held(asyncio.TimerHandle):
+    """A timer handle that is on no loop's clock: it runs when its recorded place has come."""
+
+    def __init__(
+        self, loop: Any, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, timer: Any
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._timer = timer
+        timer.on_fire(self._fire)
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._timer.cancel()
+        asyncio.Handle.cancel(self)  # the loop does not know of it
+
+    def _fire(self) -> None:
+        if self._cancelled:
+            return
+        loop, when = self._loop, self._when  # type: ignore[attr-defined]
+        real = loop.time
+        # Whoever looks whether the deadline has really passed (anyio does) must see that it has.
+        loop.time = lambda: max(real(), when)
+        try:
+            self._run()
+        finally:
+            del loop.time
+
+
+def _reschedule(original: Any) -> Any:
+    def reschedule(self: Any, when: float | None) -> None:
+        if when is None or self._state.name != "ENTERED" or scope_of_timers() is None:
+            return original(self, when)  # type: ignore[no-any-return]
+        # Also when the deadline has passed already: that is for the recording to say, not for the clock of a replay.
+        self._when = when
+        if self._timeout_handler is not None:
+            self._timeout_handler.cancel()
+        self._timeout_handler = asyncio.get_running_loop().call_at(when, self._on_timeout)
+        return None
+
+    reschedule.__qualname__ = "Timeout.reschedule"
+    return reschedule
+
+
+# -- time.sleep ------------------------------------------------------------------------------------------------------------
+
+
+def _sleep_patch() -> Patch:
+    """In place where that works, so that a ``sleep`` imported by name is covered too; else the module's attribute."""
+    key = (id(time), "sleep")
+    if key not in _made:
+        try:
+            real = genuine(time.sleep)
+            _made[key] = FunctionExchange(time.sleep, lambda _proxy, seconds: _sleep(real, seconds))
+        except (Unsupported, AttributeError):
+            bare = time.sleep
+            _made[key] = AttributePatch(time, "sleep", lambda seconds: _sleep(bare, seconds))
+    return _made[key]
+
+
+def _sleep(real: Callable[[Any], None], seconds: Any) -> None:
+    scope = scope_of_timers()
+    if scope is None or not _positive(seconds):
+        return real(seconds)
+    timer = scope.session.arm(scope, "time.sleep", seconds)
+    if timer.live:
+        real(seconds)
+        timer.fired()
+    else:
+        timer.wait()
+    return None
+
+
+def _positive(seconds: Any) -> bool:
+    try:
+        return bool(seconds > 0)
+    except TypeError:  # the real one says what is wrong with it
+        return False

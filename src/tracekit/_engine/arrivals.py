@@ -1,0 +1,94 @@
+"""How close upon one another the events of a loop come.
+
+A program can tell: ``wait(FIRST_COMPLETED)`` sees both done where the second answer came before it was woken for the first.
+A replay hands out one event when nothing is left to run, so the recording notes which events came before that, and where.
+
+Places are counted in *ticks*. Each event of a burst puts a marker into the loop's queue, ahead of what the event leads to; in each
+round of the loop the markers run in their order, each is a tick, and each goes back into the queue. Between two ticks lies
+what one event led to in one round. A replay that puts the events at the same ticks has the same markers, and so the same ticks.
+"""
+
+from __future__ import annotations
+
+from asyncio.events import _get_running_loop
+from collections.abc import Callable
+from typing import Any, Final
+
+from .idle import EMPTY
+
+__all__ = ["Burst", "place"]
+
+#: So many rounds a marker stays, so many markers there are at once.
+_ROUNDS: Final = 12
+_MARKERS: Final = 16
+_NAME: Final = "_tracekit_burst"
+
+
+class Burst:
+    """The events of ``loop`` since it was idle last.
+
+    ``before(limit)`` is called when a marker is put into the queue: what belongs before it, at ``limit`` or fewer ticks, is to
+    be put there now. ``spare`` says how many handles of ours there may be in the queue of an idle loop.
+    """
+
+    __slots__ = ("_before", "_loop", "_number", "_ready", "_spare", "markers", "ticks")
+
+    def __init__(
+        self, loop: Any, before: Callable[[int], object] | None = None, spare: Callable[[], int] | None = None
+    ) -> None:
+        self._loop: Final = loop
+        self._before: Final = before
+        self._spare: Final = spare
+        self._ready: Final = getattr(loop, "_ready", None)
+        self._number = 0
+        #: Markers in the queue: none, and the burst is over.
+        self.markers = 0
+        self.ticks = 0
+
+    def event(self, start: int = 0) -> int | None:
+        """An event comes now: its place in ticks, or ``None`` if it is the first since the loop was idle (``start``: its place)."""
+        place = self.ticks if self.markers else None
+        if place is None:
+            self.ticks = start
+            self._number += 1
+        if self.markers < _MARKERS:
+            self._mark(_ROUNDS, self._number)
+        return place
+
+    def _mark(self, rounds: int, number: int) -> None:
+        if self._before is not None:
+            self._before(self.ticks + self.markers)
+        self.markers += 1
+        self._loop.call_soon(self._tick, rounds - 1, number, context=EMPTY)
+
+    def _tick(self, rounds: int, number: int) -> None:
+        if number != self._number:
+            return
+        self.markers -= 1
+        self.ticks += 1
+        if self._is_idle():
+            self.markers = 0
+            self._number += 1
+        elif rounds:
+            self._mark(rounds, number)
+
+    def _is_idle(self) -> bool:
+        if self._ready is None:
+            return self.ticks >= 3 * (self.markers + 1)
+        return len(self._ready) <= self.markers + (0 if self._spare is None else self._spare())
+
+
+def place() -> int | None:
+    """To be asked for each event of a recording that a loop brings (an answer that was awaited, a timer that fires).
+
+    Its place among the events that came close upon one another, in ticks; ``None`` outside a loop and where the loop was idle
+    before.
+    """
+    loop: Any = _get_running_loop()
+    if loop is None:
+        return None
+    burst: Burst | None = getattr(loop, _NAME, None)
+    if burst is None:
+        burst = Burst(loop)
+        setattr(loop, _NAME, burst)
+    return burst.event()
