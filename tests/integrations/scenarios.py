@@ -125,7 +125,10 @@ def openai_tool_loop(url: str) -> Any:
     client, messages = openai(url), list(ASK)
     first = client.chat.completions.create(model="gpt-stub", messages=messages, tools=tools).choices[0].message
     call = first.tool_calls[0]
-    messages += [first.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": call.function.arguments}]
+    messages += [
+        first.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": call.function.arguments},
+    ]
     last = client.chat.completions.create(model="gpt-stub", messages=messages, tools=tools).choices[0].message
     return [call.model_dump(), last.content]
 
@@ -145,7 +148,13 @@ async def openai_stream_async(url: str) -> Any:
 @scenario
 def openai_raw_response(url: str) -> Any:
     raw = openai(url).chat.completions.with_raw_response.create(model="gpt-stub", messages=ASK)
-    return [raw.status_code, dict(raw.headers).get("x-request-id"), raw.text, raw.elapsed.total_seconds(), raw.parse().id]
+    return [
+        raw.status_code,
+        dict(raw.headers).get("x-request-id"),
+        raw.text,
+        raw.elapsed.total_seconds(),
+        raw.parse().id,
+    ]
 
 
 @scenario
@@ -273,7 +282,9 @@ async def fifty_at_once(url: str) -> Any:
 
     async def ask(number: int) -> list[Any]:
         answer = await client.chat.completions.create(
-            model="gpt-stub", messages=[{"role": "user", "content": f"question {number}"}], extra_headers={"x-gate": f"50:{number}"}
+            model="gpt-stub",
+            messages=[{"role": "user", "content": f"question {number}"}],
+            extra_headers={"x-gate": f"50:{number}"},
         )
         arrived.append(number)
         return [number, answer.choices[0].message.content]
@@ -404,9 +415,19 @@ def plain_http(url: str) -> Any:
 
     with httpx2.Client(event_hooks={"response": [hook]}, follow_redirects=True) as client:
         got = client.get(f"{url}/things?api_key=query-canary-90&page=2")
-        posted = client.send(request=client.build_request("POST", f"{url}/things", json={"a": 1.5}, cookies={"c": "cookie-canary"}))
+        posted = client.send(
+            request=client.build_request("POST", f"{url}/things", json={"a": 1.5}, cookies={"c": "cookie-canary"})
+        )
         moved = client.get(f"{url}/old", headers={"x-stub": f"redirect:{url}/new,ok:{url}"})
-    return [got.json(), posted.json(), posted.elapsed.total_seconds(), moved.json(), str(moved.url), len(moved.history), hooked]
+    return [
+        got.json(),
+        posted.json(),
+        posted.elapsed.total_seconds(),
+        moved.json(),
+        str(moved.url),
+        len(moved.history),
+        hooked,
+    ]
 
 
 @scenario

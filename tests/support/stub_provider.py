@@ -122,6 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
                 {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": raw}
             )
         trouble = self._trouble(body)
+        self.cut = trouble == "cut"
         if trouble and self._misbehave(trouble):
             return
         self._answer(path, body)
@@ -179,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, body: Any) -> None:
         if path.endswith("/chat/completions"):
             self._chat(body)
-        elif path.endswith("/responses"):
+        elif path.endswith("/responses") and "model" in body:
             self._responses(body)
         elif path.endswith("/messages"):
             self._messages(body)
@@ -209,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
             if (body.get("stream_options") or {}).get("include_usage"):
                 events.append({**head, "choices": [], "usage": usage})
-            return self._stream([f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"], body)
+            return self._stream([f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"])
         if (body.get("response_format") or {}).get("type") == "json_schema":
             answer = json.dumps({"city": words(), "degrees": secrets.randbelow(40)})
         message: dict[str, Any] = {"role": "assistant", "content": answer, "refusal": None}
@@ -260,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         events.append({"type": "response.output_text.done", **where, "text": text, "logprobs": []})
         events.append({"type": "response.output_item.done", "output_index": 0, "item": item})
         events.append({"type": "response.completed", "response": response})
-        return self._stream(_named(events, number=True), body)
+        return self._stream(_named(events, number=True))
 
     def _messages(self, body: dict[str, Any]) -> None:
         text = f"{words()} / {_last(body['messages'])}"
@@ -299,7 +300,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
         )
         events.append({"type": "message_stop"})
-        return self._stream(_named(events), body)
+        return self._stream(_named(events))
 
     def _embeddings(self, body: dict[str, Any]) -> None:
         count = len(body["input"]) if isinstance(body["input"], list) else 1
@@ -345,8 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
         if count:
             self.server.shuffler(int(count)).passed()
 
-    def _stream(self, events: list[str], body: dict[str, Any]) -> None:
-        cut = (body.get("metadata") or {}).get("stub") == "cut" or self.headers.get("x-stub") == "cut"
+    def _stream(self, events: list[str]) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("x-request-id", f"req_{secrets.token_hex(6)}")
@@ -357,10 +357,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if zipped:
             events = [gzip.compress("".join(events).encode()).decode("latin-1")]
-        for event in events[: len(events) // 2] if cut else events:
+        for event in events[: len(events) // 2] if self.cut else events:
             data = event.encode("latin-1" if zipped else "utf-8")
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
-        if cut:
+        if self.cut:
             self.close_connection = True
             return self.connection.shutdown(socket.SHUT_RDWR)
         self.wfile.write(b"0\r\n\r\n")

@@ -211,5 +211,5 @@ def _without_secrets(query: str) -> str:
     pairs = []
     for pair in query.split("&"):
         name, equals, _ = pair.partition("=")
-        pairs.append(f"{name}{equals}***" if equals and secret(name) else pair)
+        pairs.append(f"{name}{equals}[REDACTED:query]" if equals and secret(name) else pair)
     return "&".join(pairs)

@@ -35,8 +35,15 @@ AMBIENT: Final = "ambient"
 
 #: Response headers that say how the body travelled, not what it is; it is stored, and given back, without them.
 _TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
-#: Request headers that change what a model does.
-_TELLING: Final = frozenset({b"anthropic-beta", b"anthropic-version", b"openai-beta"})
+#: Request headers that are looked at, and those that change what a model does.
+_TOLD: Final = frozenset(
+    {"user-agent", "content-type", "x-stainless-retry-count", "x-stainless-package-version", "upgrade"}
+    | {"anthropic-beta", "anthropic-version", "openai-beta"}
+)
+#: How many header names are remembered.
+_NAMES: Final = 10_000
+_TELLING: Final[dict[bytes, str]] = {}
+_KEPT: Final[dict[bytes, str]] = {}
 _SUSPENDED: Final = {"suspended": True}
 
 #: The exchange that the running code is inside of: a send inside a send is one request.
@@ -120,19 +127,34 @@ class _Request:
         self.version = b""
         self.told: dict[str, str] | None = None
         for raw, value in headers:
-            name = raw.lower()
-            if name == b"user-agent":
-                self.agent = value
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == b"x-stainless-retry-count":
-                self.attempt = int(value) + 1 if value.isdigit() else 1
-            elif name == b"x-stainless-package-version":
-                self.version = value
-            elif name == b"upgrade":
-                self.upgrade = value.lower() == b"websocket"
-            elif name in _TELLING:
-                self.told = {**(self.told or {}), name.decode(): value.decode("latin-1")}
+            telling = _TELLING.get(raw)
+            if telling is None:
+                telling = _telling(raw)
+            if telling:
+                self._tell(telling, value)
+
+    def _tell(self, name: str, value: bytes) -> None:
+        if name == "user-agent":
+            self.agent = value
+        elif name == "content-type":
+            self.content_type = value
+        elif name == "x-stainless-retry-count":
+            self.attempt = int(value) + 1 if value.isdigit() else 1
+        elif name == "x-stainless-package-version":
+            self.version = value
+        elif name == "upgrade":
+            self.upgrade = value.lower() == b"websocket"
+        else:
+            self.told = {**(self.told or {}), name: value.decode("latin-1")}
+
+
+def _telling(raw: bytes) -> str:
+    """The name of a request header that matters, else nothing; remembered by how it is written."""
+    name = raw.decode("latin-1").lower()
+    found = name if name in _TOLD else ""
+    if len(_TELLING) < _NAMES:
+        _TELLING[raw] = found
+    return found
 
 
 def _request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str]:
@@ -440,9 +462,13 @@ def _piece(chunk: Outcome) -> bytes:
 def _response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
     """The headers that are kept, lower-case, a list where a name comes twice; and the content type."""
     told: dict[str, Any] = {}
+    coded = False
     for raw, content in headers:
-        name = raw.lower().decode("latin-1")
-        if name in _TRAVEL or _credential(name):
+        name = _KEPT.get(raw)
+        if name is None:
+            name = _kept(raw)
+        if not name:
+            coded = coded or raw.lower() == b"content-encoding"
             continue
         value = content.decode("latin-1")
         if name == "location":
@@ -452,23 +478,19 @@ def _response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
             told[name] = [*before, value] if isinstance(before, list) else [before, value]
         else:
             told[name] = value
-    if any(raw.lower() == b"content-encoding" for raw, _ in headers):
+    if coded:
         told.pop("content-length", None)
     content_type = told.get("content-type", "")
     return told, content_type if isinstance(content_type, str) else content_type[0]
 
 
-_credentials: dict[str, bool] = {}
-
-
-def _credential(name: str) -> bool:
-    """Whether a response header may carry a credential."""
-    known = _credentials.get(name)
-    if known is None:
-        known = secret(name) or name.endswith(("-token", "-cookie"))
-        if len(_credentials) < 10_000:
-            _credentials[name] = known
-    return known
+def _kept(raw: bytes) -> str:
+    """A response header's name, or nothing where it only says how the body travelled, or may carry a credential."""
+    name = raw.decode("latin-1").lower()
+    dropped = name in _TRAVEL or secret(name) or name.endswith(("-token", "-cookie"))
+    if len(_KEPT) < _NAMES:
+        _KEPT[raw] = "" if dropped else name
+    return "" if dropped else name
 
 
 def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,205 @@
+"""Requests that are no model calls: side-effect classes, ambient traffic, and ways out that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import httpx2
+import openai
+import pytest
+
+import tracekit
+from tests.support.stub_provider import StubProvider
+from tracekit._engine.scope import current
+from tracekit._journal.reader import Trace
+from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
+
+ASK: Any = [{"role": "user", "content": "Hello"}]
+
+
+def requests(run: tracekit.Run) -> list[dict[str, Any]]:
+    trace = Trace(run.path)
+    found = [e for e in trace.entries() if e["type"] in ("http.request", "llm.request")]
+    return [{**entry, "input": trace.expand(entry["input"])} for entry in found]
+
+
+def test_side_effects(provider: StubProvider) -> None:
+    """GET is read-only and POST irreversible, unless the user says what this POST does."""
+    host = provider.url.removeprefix("http://")
+    tracekit.instrument(http_classes={f"POST {host}/search*": "read_only", f"{host}/seats/*": "reversible"})
+    try:
+        with tracekit.record() as run, httpx2.Client() as client:
+            for method, path in (
+                ("GET", "/a"),
+                ("POST", "/a"),
+                ("POST", "/search?q=1"),
+                ("PUT", "/seats/12"),
+                ("HEAD", "/a"),
+            ):
+                client.request(method, provider.url + path)
+    finally:
+        tracekit.uninstrument()
+    classes = [entry["meta"]["side_effect"] for entry in requests(run)]
+    assert classes == ["read_only", "irreversible", "read_only", "reversible", "read_only"]
+
+
+def test_wrong_class() -> None:
+    """A class that does not exist is refused at once."""
+    with pytest.raises(ValueError, match="'harmless' is none of read_only, reversible, irreversible"):
+        tracekit.instrument(http_classes={"example.com": "harmless"})
+    tracekit.uninstrument()
+
+
+def test_path_alone_is_no_model_call(provider: StubProvider, instrumented: None) -> None:
+    """A service that happens to have an endpoint ``/messages`` keeps its irreversible class."""
+    with tracekit.record() as run, httpx2.Client() as client:
+        client.get(f"{provider.url}/warm")
+        client.post(f"{provider.url}/api/responses", json={"text": "a letter", "to": "ada"})
+    letter = requests(run)[1]
+    assert (letter["type"], letter["meta"]["side_effect"]) == ("http.request", "irreversible")
+
+
+def test_ambient_is_let_through(provider: StubProvider, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telemetry reaches its service while recording, is no part of the trace, and is answered with nothing in a replay."""
+    monkeypatch.setenv("LANGFUSE_HOST", f"{provider.url}/telemetry")
+
+    def program() -> int:
+        with httpx2.Client() as client:
+            return client.post(f"{provider.url}/telemetry/api/ingestion", json={"batch": []}).status_code
+
+    with tracekit.record() as run:
+        assert program() == 200
+    assert requests(run) == []
+    assert provider.requests["/telemetry/api/ingestion"] == 1
+    with tracekit.replay(run.id):
+        assert program() == 200
+    assert provider.requests["/telemetry/api/ingestion"] == 1
+
+
+def test_websockets_are_refused(instrumented: None) -> None:
+    """What leaves by websocket is refused inside a run with a clear message, and untouched outside."""
+    import openai.resources.realtime.realtime
+    import openai.resources.responses.responses
+
+    with openai.OpenAI(api_key="k") as client, tracekit.record():
+        with pytest.raises(RunStateError, match=r"the websocket of Responses.connect\(\) can't be recorded yet"):
+            client.responses.connect().enter()
+        with pytest.raises(RunStateError, match=r"Realtime.connect"), client.realtime.connect(model="gpt-realtime"):
+            pass
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(api_key="k") as client:
+            with pytest.raises(RunStateError, match=r"AsyncRealtime.connect"):
+                await client.realtime.connect(model="gpt-realtime").enter()
+
+    with tracekit.record() as run:
+        asyncio.run(main())
+    with (
+        tracekit.replay(run.id),
+        openai.OpenAI() as client,
+        pytest.raises(LiveCallBlockedError, match="was opened during a replay"),
+    ):
+        client.responses.connect().enter()
+
+
+def test_upgrades_are_refused(provider: StubProvider, instrumented: None) -> None:
+    """A request that asks to become a websocket is refused before it is sent, a 101 answer when it comes."""
+    with tracekit.record() as run, httpx2.Client() as client:
+        with pytest.raises(RunStateError, match="a websocket to 127"):
+            client.get(provider.url, headers={"upgrade": "websocket", "connection": "upgrade"})
+        assert provider.requests.total() == 0
+    assert requests(run) == []
+
+
+def test_changed_prompt(provider: StubProvider, instrumented: None) -> None:
+    """One changed message is a divergence that names what differs; nothing is sent."""
+
+    def agent(prompt: str) -> None:
+        with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k", max_retries=0) as client:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": prompt}], temperature=0)
+
+    with tracekit.record() as run:
+        agent("Book Lisbon")
+    with pytest.raises(DivergenceError, match="Book Porto") as caught, tracekit.replay(run.id):
+        agent("Book Porto")
+    assert "Book Lisbon" in str(caught.value)
+    assert provider.requests.total() == 1
+
+
+def test_gateway_may_differ(provider: StubProvider, instrumented: None) -> None:
+    """A model call is known by what is asked, not by the host that it went through."""
+
+    def agent(base: str) -> str:
+        with openai.OpenAI(base_url=f"{base}/v1", api_key="k") as client:
+            return client.chat.completions.create(model="m", messages=ASK).id
+
+    with tracekit.record() as run:
+        first = agent(provider.url)
+    with tracekit.replay(run.id):
+        assert agent("https://gateway.invalid") == first
+
+
+def test_base_url_secrets(provider: StubProvider, instrumented: None) -> None:
+    """Passwords and keys in a URL stay out of the trace, what is asked for stays in."""
+    url = provider.url.replace("://", "://ada:pw-canary@")
+    with tracekit.record() as run, httpx.Client() as client:
+        client.get(f"{url}/x?keyword=trains&api-key=key-canary&page_token=2")
+    assert requests(run)[0]["input"]["url"].endswith("/x?keyword=trains&api-key=[REDACTED:query]&page_token=2")
+    with open(run.path, "rb") as file:
+        assert b"canary" not in file.read()
+
+
+def test_streamed_body(provider: StubProvider, instrumented: None) -> None:
+    """A request body that comes from a generator is sent whole and recorded."""
+    with tracekit.record() as run, httpx.Client() as client:
+        client.post(f"{provider.url}/x", content=(part for part in (b"one ", b"two")))
+    assert provider.seen[0]["body"] == b"one two"
+    assert requests(run)[0]["input"]["body"] == "one two"
+
+
+def test_unread_stream(provider: StubProvider, instrumented: None) -> None:
+    """A response that is closed without being read is recorded as left, and replayed so."""
+
+    def program() -> list[Any]:
+        with httpx2.Client() as client, client.stream("GET", f"{provider.url}/x") as response:
+            return [response.status_code, response.headers["x-request-id"]]
+
+    with tracekit.record() as run:
+        seen = program()
+    with tracekit.replay(run.id):
+        assert program() == seen
+    assert [e["meta"]["abandoned"] for e in Trace(run.path).entries() if e["type"] == "http.response"] == [True]
+
+
+def test_wrong_client_kind(provider: StubProvider, instrumented: None) -> None:
+    """The library's own complaint about a misuse is what the program gets, recorded and replayed."""
+
+    def program() -> str:
+        async def body() -> Any:
+            yield b"x"
+
+        with httpx2.Client() as client, pytest.raises(RuntimeError) as caught:
+            client.post(f"{provider.url}/x", content=body())
+        return str(caught.value)
+
+    with tracekit.record() as run:
+        seen = program()
+    with tracekit.replay(run.id):
+        assert program() == seen
+    assert "async request with a sync Client" in seen
+
+
+def test_context_is_restored(provider: StubProvider, instrumented: None) -> None:
+    """After a call, and between the pieces of a stream, the program is where it was."""
+    with tracekit.record(), httpx2.Client() as client:
+        before = current.get()
+        client.get(f"{provider.url}/x")
+        assert current.get() is before
+        with client.stream("GET", f"{provider.url}/x") as response:
+            for _ in response.iter_bytes():
+                assert current.get() is before
+        with pytest.raises(httpx2.ConnectError):
+            client.get("http://127.0.0.1:9/")
+        assert current.get() is before
