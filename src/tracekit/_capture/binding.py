@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
-__all__ = ["binder"]
+__all__ = ["Binder", "binder", "loose", "tells"]
 
 Binder = Callable[..., dict[str, Any]]
 
@@ -23,7 +25,7 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return _unknown
+        return loose
     if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
@@ -55,5 +57,20 @@ def _items(parameters: list[inspect.Parameter]) -> str:
     return ", ".join(f"{p.name!r}: {p.name}" for p in parameters)
 
 
-def _unknown(*args: Any, **kwargs: Any) -> dict[str, Any]:
+def loose(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call to what does not say its parameters."""
     return {"args": args, "kwargs": kwargs}
+
+
+def tells(function: Any) -> bool:
+    """Whether the signature that ``function`` shows is that by which Python itself binds a call.
+
+    A decorator that passes other arguments on than it takes shows the signature of what it wraps: such a call may go well.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "__call__", None)
+    return type(function) is FunctionType and not {"__wrapped__", "__signature__"} & vars(function).keys()

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import Token
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .._engine.gate import here
@@ -45,7 +46,7 @@ def traced_tool(
     """
     _check_class(side_effect)
     if name is not None and not name:
-        raise ValueError(f"a tool's name can't be empty")
+        raise ValueError("a tool's name can't be empty")
     signature: dict[str, Any] = {}
     if version is not None:
         signature["version"] = str(version)
@@ -108,13 +109,19 @@ def _captured(
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
-    called: str = name or getattr(inner, "__qualname__", type(inner).__qualname__)
-    name = called.replace("<locals>.", "")
-    spec = Spec(family, name, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner))
+    called = name or _called(inner)
+    spec = Spec(family, called, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner))
     code = getattr(inspect.unwrap(inner), "__code__", None)
     if code is not None:
         callers.include(code.co_filename)
     return wrap(Captured(inner, spec, require_run=_required(require_run)), function)
+
+
+def _called(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name.replace("<locals>.", "")
 
 
 def _returned(function: Any) -> Any:

@@ -6,20 +6,19 @@ Each shape has a thin shell that awaits or not; what a call means is decided by 
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-import wrapt
-
-from .._canonical import canonical
 from .._engine import gate
-from .._engine.gate import Outcome, here
-from .._engine.scope import Scope, current
+from .._engine.gate import here
+from .._engine.scope import current
 from .._engine.step import Spec
-from ..errors import ContractViolationError, DivergenceError, ReplayError, TraceExhaustedError
-from .binding import Binder, binder
+from ..errors import ContractViolationError
+from .binding import Binder, binder, loose, tells
 from .driving import drive
+from .items import failed, given, live_async_items, live_items, recorded_async_items, recorded_items
+from .proxy import Tool
 
 __all__ = ["Captured", "wrap"]
 
@@ -27,17 +26,18 @@ __all__ = ["Captured", "wrap"]
 class Captured:
     """A callable and what is the same at each of its calls."""
 
-    __slots__ = ("bind", "bind_bound", "require_run", "shape", "spec", "wrapped")
+    __slots__ = ("bind", "bind_bound", "require_run", "shape", "spec", "sure", "wrapped")
 
     def __init__(self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False) -> None:
-        function = inspect.unwrap(wrapped)
-        if isinstance(function, classmethod | staticmethod):
-            function = function.__func__
+        function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
+        inner = inspect.unwrap(function)
         self.wrapped: Final = wrapped
         self.spec: Final = spec
         self.require_run: Final = require_run
-        self.bind: Final[Binder] = binder(function)
-        self.bind_bound: Final[Binder] = binder(function, skip_first=True)
+        self.bind: Final[Binder] = binder(inner)
+        self.bind_bound: Final[Binder] = binder(inner, skip_first=True)
+        #: Whether a call that can't be bound is certain to be refused by Python.
+        self.sure: Final = tells(function)
         self.shape: Final = _shape(function)
 
     def outside(self) -> None:
@@ -50,33 +50,49 @@ class Captured:
                 next_action="call it inside `with tracekit.record():`, or drop require_run",
             )
 
+    def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
+        try:
+            return self.bind(*args, **kwargs) if instance is None else self.bind_bound(*args, **kwargs)
+        except TypeError:
+            return None if self.sure else loose(*args, **kwargs)
+
 
 def wrap(captured: Captured, wrapped: Any) -> Any:
     """``wrapped`` with each call passing the gate; a descriptor that keeps identity, signature and binding."""
-    shell = _SHELLS[captured.shape]
+    if captured.shape == "function":
+        return Tool(wrapped, _function_wrapper(captured))
+    run = _RUNS[captured.shape]
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return shell(captured, function, instance, args, kwargs)
+        bound = captured.arguments(instance, args, kwargs)
+        if bound is None:
+            return function(*args, **kwargs)  # raises
+        return _named(run(captured, function, bound, args, kwargs), function)
 
-    if captured.shape == "function":
-        wrapper = _function_wrapper(captured)
-    return wrapt.FunctionWrapper(wrapped, wrapper)
+    return Tool(wrapped, wrapper)
+
+
+def _named(made: Any, function: Any) -> Any:
+    """What becomes of it is named after the tool: tasks, their lanes, "never awaited" warnings."""
+    name = getattr(function, "__name__", None)
+    if name is not None:
+        made.__name__, made.__qualname__ = name, getattr(function, "__qualname__", name)
+    return made
 
 
 def _shape(function: Any) -> str:
-    if inspect.isasyncgenfunction(function):
-        return "async generator"
-    if inspect.isgeneratorfunction(function):
-        return "generator"
-    if inspect.iscoroutinefunction(function):
-        return "coroutine"
+    for one in (function, getattr(type(function), "__call__", None)):
+        if inspect.isasyncgenfunction(one):
+            return "async generator"
+        if inspect.isgeneratorfunction(one):
+            return "generator"
+        if inspect.iscoroutinefunction(one):
+            return "coroutine"
     return "function"
 
 
-def _arguments(captured: Captured, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    if instance is None:
-        return captured.bind(*args, **kwargs)
-    return captured.bind_bound(*args, **kwargs)
+# -- plain functions ---------------------------------------------------------------------------------------------------------
 
 
 def _function_wrapper(captured: Captured) -> Any:
@@ -92,179 +108,108 @@ def _function_wrapper(captured: Captured) -> Any:
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+            if captured.sure:
+                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+            bound = loose(*args, **kwargs)
         step = scope.session.begin(scope, spec, bound)
         if not step.live:
-            return _given(step.answer())
+            return _answered(step)
         token = enter(step.body())
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
             leave(token)
-            _failed(step, error)
+            failed(step, error)
             raise
         leave(token)
+        if type(result) in _LAZY:
+            return _LAZY[type(result)](step, result)
         step.done(result)
         return result
 
     return wrapper
 
 
-def _call_coroutine(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    coroutine: Any = _run_coroutine(captured, function, instance, args, kwargs)
-    # What becomes of it is named after the tool: tasks, their lanes, their "never awaited" warnings.
-    coroutine.__qualname__ = function.__qualname__
-    coroutine.__name__ = function.__name__
-    return coroutine
+#: What a plain function may return unfinished: the step goes on until that has come to its end.
+_LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
+    types.CoroutineType: lambda step, result: _awaited(step, result, {"lazy": "coroutine"}),
+    types.GeneratorType: lambda step, result: live_items(step, result, {"lazy": "generator"}),
+    types.AsyncGeneratorType: lambda step, result: live_async_items(step, result, {"lazy": "async generator"}),
+}
+
+
+def _answered(step: Any) -> Any:
+    lazy = step.lazy()
+    if lazy is None:
+        return given(step.answer())
+    if lazy == "coroutine":
+        return _answered_later(step)
+    return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
+
+
+async def _answered_later(step: Any) -> Any:
+    return given(await step.answer_async())
+
+
+# -- coroutines and generators: their arguments are bound when they are called, the step begins when they start --------------
 
 
 async def _run_coroutine(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     scope = here()
     if scope is None:
         captured.outside()
         return await function(*args, **kwargs)
-    try:
-        bound = _arguments(captured, instance, args, kwargs)
-    except TypeError:
-        return await function(*args, **kwargs)
     step = scope.session.begin(scope, captured.spec, bound)
     if not step.live:
-        return _given(await step.answer_async())
-    driven = drive(function(*args, **kwargs))
+        return given(await step.answer_async())
+    return await _awaited(step, function(*args, **kwargs))
+
+
+async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
+    """Await the live coroutine of a step and tell what came of it, and whether the event loop ran meanwhile."""
+    driven = drive(coroutine)
     token = current.set(step.body())
     try:
         result = await driven
     except BaseException as error:
         current.reset(token)
-        _failed(step, error, driven.suspended)
+        failed(step, error, driven.suspended, info)
         raise
     current.reset(token)
     if driven.suspended:
-        step.done(result, info=_SUSPENDED)
-    else:
+        info = {**(info or {}), "suspended": True}
+    if info is None:
         step.done(result)
+    else:
+        step.done(result, info=info)
     return result
 
 
-_SUSPENDED: Final = {"suspended": True}
-
-
-def _failed(step: Any, error: BaseException, suspended: bool = False) -> None:
-    if not isinstance(error, ReplayError):
-        step.failed(error, info=_SUSPENDED if suspended else None)
-
-
-def _given(outcome: Outcome) -> Any:
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.output
-
-
-# -- generators: the intention at the first ``next``, a chunk an item ----------------------------------------------------
-
-
-def _call_generator(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    generator = _run_generator(captured, function, instance, args, kwargs)
-    generator.__qualname__ = function.__qualname__
-    generator.__name__ = function.__name__
-    return generator
-
-
 def _run_generator(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     scope = here()
     if scope is None:
         captured.outside()
         return (yield from function(*args, **kwargs))
-    step = scope.session.begin(scope, captured.spec, _arguments(captured, instance, args, kwargs))
+    step = scope.session.begin(scope, captured.spec, bound)
     if step.live:
-        return (yield from _live_items(step, function(*args, **kwargs)))
-    return (yield from _recorded_items(step))
-
-
-def _live_items(step: Any, generator: Any) -> Any:
-    body: Scope = step.body()
-    resume: Callable[[], Any] = generator.__next__
-    told: dict[str, Any] | None = None
-    while True:
-        token = current.set(body)
-        try:
-            item = resume()
-        except StopIteration as stop:
-            current.reset(token)
-            step.done(stop.value, info=told)
-            return stop.value
-        except BaseException as error:
-            current.reset(token)
-            _failed(step, error)
-            raise
-        current.reset(token)
-        step.chunk(item, info=told)
-        resume, told = generator.__next__, None
-        try:
-            sent = yield item
-        except GeneratorExit:
-            token = current.set(body)
-            try:
-                generator.close()
-            finally:
-                current.reset(token)
-                step.done(None, info={"abandoned": True})
-            raise
-        except BaseException as thrown:
-            resume, told = partial(generator.throw, thrown), {"thrown": _shown(thrown)}
-        else:
-            if sent is not None:
-                resume, told = partial(generator.send, sent), {"sent": sent}
-
-
-def _recorded_items(step: Any) -> Any:
-    told: dict[str, Any] | None = None
-    while True:
-        chunk = step.next_chunk()
-        if chunk is None:
-            outcome = step.answer()
-            _same(step, told, outcome)
-            return _given(_finished(step, outcome))
-        _same(step, told, chunk)
-        told = None
-        try:
-            sent = yield chunk.output
-        except GeneratorExit:
-            raise
-        except BaseException as thrown:
-            told = {"thrown": _shown(thrown)}
-        else:
-            if sent is not None:
-                told = {"sent": sent}
-
-
-def _call_async_generator(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    generator = _run_async_generator(captured, function, instance, args, kwargs)
-    generator.__qualname__ = function.__qualname__
-    generator.__name__ = function.__name__
-    return generator
+        return (yield from live_items(step, function(*args, **kwargs)))
+    return (yield from recorded_items(step))
 
 
 async def _run_async_generator(
-    captured: Captured, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     scope = here()
     if scope is None:
         captured.outside()
         items = function(*args, **kwargs)
     else:
-        step = scope.session.begin(scope, captured.spec, _arguments(captured, instance, args, kwargs))
-        items = _live_async_items(step, function(*args, **kwargs)) if step.live else _recorded_async_items(step)
+        step = scope.session.begin(scope, captured.spec, bound)
+        items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)
     resume = items.__anext__()
     try:
         while True:
@@ -284,100 +229,8 @@ async def _run_async_generator(
         await items.aclose()
 
 
-async def _live_async_items(step: Any, generator: Any) -> Any:
-    body: Scope = step.body()
-    resume = generator.__anext__()
-    told: dict[str, Any] = {}
-    while True:
-        driven = drive(resume)
-        token = current.set(body)
-        try:
-            item = await driven
-        except StopAsyncIteration:
-            current.reset(token)
-            step.done(None, info={**told, **(_SUSPENDED if driven.suspended else {})})
-            return
-        except BaseException as error:
-            current.reset(token)
-            _failed(step, error, driven.suspended)
-            raise
-        current.reset(token)
-        step.chunk(item, info={**told, **(_SUSPENDED if driven.suspended else {})})
-        told = {}
-        try:
-            sent = yield item
-        except GeneratorExit:
-            try:
-                await generator.aclose()
-            finally:
-                step.done(None, info={"abandoned": True})
-            raise
-        except BaseException as thrown:
-            resume, told = generator.athrow(thrown), {"thrown": _shown(thrown)}
-        else:
-            resume = generator.asend(sent)
-            if sent is not None:
-                told = {"sent": sent}
-
-
-async def _recorded_async_items(step: Any) -> Any:
-    told: dict[str, Any] | None = None
-    while True:
-        chunk = await step.next_chunk_async()
-        if chunk is None:
-            outcome = await step.answer_async()
-            _same(step, told, outcome)
-            _given(_finished(step, outcome))
-            return
-        _same(step, told, chunk)
-        told = None
-        try:
-            sent = yield chunk.output
-        except GeneratorExit:
-            raise
-        except BaseException as thrown:
-            told = {"thrown": _shown(thrown)}
-        else:
-            if sent is not None:
-                told = {"sent": sent}
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error}"
-
-
-def _same(step: Any, told: dict[str, Any] | None, outcome: Outcome) -> None:
-    """What was sent or thrown into the generator must be what was then."""
-    for key in ("sent", "thrown"):
-        recorded, actual = outcome.meta.get(key), (told or {}).get(key)
-        if canonical(recorded) != canonical(actual):
-            raise step.session.fail(
-                DivergenceError(
-                    f"the program put something else into the generator ({key}): recorded {recorded!r}, now {actual!r}",
-                    run_id=step.session.run_id,
-                    step=step.seq,
-                    recorded=recorded,
-                    actual=actual,
-                )
-            )
-
-
-def _finished(step: Any, outcome: Outcome) -> Outcome:
-    if outcome.abandoned:
-        raise step.session.fail(
-            TraceExhaustedError(
-                "the program asks for more of a generator than it took in the recording, where it was left at this point",
-                run_id=step.session.run_id,
-                step=step.seq,
-                next_action="take no more items than then, or record again",
-            )
-        )
-    return outcome
-
-
-_SHELLS: Final[dict[str, Any]] = {
-    "coroutine": _call_coroutine,
-    "generator": _call_generator,
-    "async generator": _call_async_generator,
-    "function": None,
+_RUNS: Final[dict[str, Any]] = {
+    "coroutine": _run_coroutine,
+    "generator": _run_generator,
+    "async generator": _run_async_generator,
 }

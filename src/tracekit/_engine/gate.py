@@ -121,6 +121,10 @@ class Step(Protocol):
 
     async def next_chunk_async(self) -> Outcome | None: ...
 
+    def lazy(self) -> str | None:
+        """``"coroutine"``, ``"generator"`` or ``"async generator"``, where a plain function returned one; else ``None``."""
+        ...
+
 
 class Timer(Protocol):
     """A sleep or deadline that the run's own code armed.
