@@ -116,7 +116,10 @@ def test_a_conversation_costs_each_message_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["window", "marker", "edited"])
 def test_a_conversation_that_is_cut_or_edited_grows_linearly(tmp_path: Path, how: str) -> None:
-    """A sliding window, a marker that moves to the last message, an edited earlier turn: none makes the trace grow with the square."""
+    """A sliding window, a marker that moves to the last message, an edited earlier turn: no message is written again.
+
+    What follows the edit costs a short reference for each message, no more.
+    """
     log, messages, sent = Log(), [{"role": "system", "content": _text(0)}], []
     for turn in range(100):
         messages.append({"role": "user", "content": _text(turn + 1)})
@@ -128,9 +131,22 @@ def test_a_conversation_that_is_cut_or_edited_grows_linearly(tmp_path: Path, how
         else:
             request["messages"][len(messages) // 2]["note"] = str(turn)
         sent.append((log.put(request), request))
+    held = [each["output"] for each in log.entries if each["type"] == "blob"]
+    elements = sum(len(output["v"] if isinstance(output, dict) else output) for output in held)
+    assert elements < {"window": 1300, "marker": 500, "edited": 3000}[how]
     with log.trace(tmp_path) as trace:
         assert trace.check().size < 400_000
         assert all(_read(trace, seq) == value for seq, value in sent)
+
+
+def test_the_beginning_of_a_known_list_is_another_list(tmp_path: Path) -> None:
+    """A list that is the beginning of one written before comes back as long as it was, and costs one reference."""
+    log = Log()
+    messages = [{"role": "user", "content": _text(i)} for i in range(5)]
+    seqs = [(log.put({"messages": messages[:n]}), n) for n in (5, 3, 3, 1, 5, 4)]
+    with log.trace(tmp_path) as trace:
+        assert [_read(trace, seq)["messages"] for seq, _ in seqs] == [messages[:n] for _, n in seqs]
+        assert trace.check().size < 5 * 1000 + 4000
 
 
 def test_what_is_expanded_is_shared(tmp_path: Path) -> None:
