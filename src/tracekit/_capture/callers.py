@@ -12,7 +12,7 @@ from sys import _getframe
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-__all__ = ["PASS", "by_user", "caller", "exclude", "forget", "include", "include_package", "pass_through"]
+__all__ = ["PASS", "by_user", "caller", "exclude", "exclude_package", "forget", "include", "include_package", "is_background", "pass_through"]
 
 #: Seen through: the caller of this file is the one who counts.
 PASS: Final = object()
@@ -31,6 +31,7 @@ _excluded: set[str] = set()
 _INTEGRATIONS: Final = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "integrations")
 _passed: set[str] = {os.path.join(_HERE, "exchange.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
+_unwanted: set[str] = set()  # packages that never are, not imported yet
 
 #: True (user), False (not), PASS by file name; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
@@ -101,7 +102,7 @@ def _classify(file: str) -> Any:
     path = os.path.abspath(file)
     if path in _passed or path in _HELPERS or _under(path, _passed):
         return PASS
-    if _under(path, {_OWN, _INTEGRATIONS}) or _under(path, _excluded):
+    if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
         return False
     if _under(path, _included) or _arrived(path):
         return True
@@ -118,6 +119,14 @@ def _arrived(path: str) -> bool:
         _waiting.discard(name)
         _included.update(_places(sys.modules[name]))
     return _under(path, _included)
+
+
+def _unwelcome(path: str) -> bool:
+    """Whether ``path`` is in a package that was excluded by name before it was imported."""
+    for name in [name for name in _unwanted if name in sys.modules]:
+        _unwanted.discard(name)
+        _excluded.update(_places(sys.modules[name]))
+    return _under(path, _excluded)
 
 
 def include(module: ModuleType | str) -> None:
@@ -172,6 +181,24 @@ def exclude(path: str) -> None:
     _kinds.clear()
 
 
+def exclude_package(name: str) -> None:
+    """Never count the package ``name`` as user code, and what it starts as no part of a run (telemetry). Imports nothing."""
+    module = sys.modules.get(name)
+    if module is not None:
+        _excluded.update(_places(module))
+    else:
+        _unwanted.add(name)
+    _kinds.clear()
+
+
+def is_background(function: Any) -> bool:
+    """Whether ``function`` belongs to a package that was excluded: the thread or task that runs it is no part of a run."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or not (_excluded or _unwanted):
+        return False
+    return _unwelcome(os.path.abspath(code.co_filename))
+
+
 def pass_through(path: str) -> None:
     """See through the file or directory ``path``: its callers count (thin wrappers over clocks and dice)."""
     _passed.add(os.path.abspath(path))
@@ -183,6 +210,7 @@ def forget() -> None:
     _included.clear()
     _excluded.clear()
     _waiting.clear()
+    _unwanted.clear()
     _kinds.clear()
 
 

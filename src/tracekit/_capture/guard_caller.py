@@ -61,6 +61,8 @@ class Caller:
         """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
         if kind == "process":
             return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES or self._tracker
+        if kind == "listen" and self._nearest == "urllib3.util.connection":
+            return True  # it binds a socket at its import, to see whether there is IPv6
         if kind == "file":
             return self._nearest.partition(".")[0] == "tracekit"
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)

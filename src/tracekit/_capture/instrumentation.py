@@ -81,6 +81,8 @@ def _want(integration: Integration) -> None:
         callers.exclude(os.path.dirname(module.__file__))
     for package in integration.frameworks:
         callers.include_package(package)
+    for package in integration.background:
+        callers.exclude_package(package)
     for patch in integration.patches:
         when_imported(patch.module, _apply)
 

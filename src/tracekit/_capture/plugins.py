@@ -148,13 +148,14 @@ class Integration:
 
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
     says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
-    placeholder where one is absent. ``frameworks`` are packages that count as user code. ``agents`` are the beginnings of the
+    placeholder where one is absent. ``frameworks`` are packages that count as user code;
+    ``background`` ones are no part of a run, nor is what they start (telemetry). ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known. ``attach`` puts the seam on one client object, and says whether
     it knows that kind; ``detach`` takes it away.
     """
 
     __slots__ = (
-        "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "modules", "name",
+        "agents", "ambient", "attach", "background", "credentials", "detach", "dialects", "endpoints", "frameworks", "modules", "name",
         "patches",
     )  # fmt: skip
 
@@ -170,6 +171,7 @@ class Integration:
         ambient: Sequence[Ambient] = (),
         credentials: Sequence[str] = (),
         frameworks: Sequence[str] = (),
+        background: Sequence[str] = (),
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
     ) -> None:
@@ -182,6 +184,7 @@ class Integration:
         self.ambient: Final = tuple(ambient)
         self.credentials: Final = tuple(credentials)
         self.frameworks: Final = tuple(frameworks)
+        self.background: Final = tuple(background)
         self.attach: Final = attach
         self.detach: Final = detach
 

@@ -6,10 +6,12 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import thread as pool
+from contextvars import Context
 from typing import Any, Final
 
 from .._engine.lanes import started
 from .._engine.scope import Scope, current
+from .callers import is_background
 from .launch import Entered, enclose, name_of, parent_lane
 from .patch import Patch
 
@@ -55,6 +57,8 @@ def _start(original: Any) -> Any:
         scope = current.get()
         if scope is None:
             return original(self)  # type: ignore[no-any-return]
+        if is_background(_work(self)):
+            return Context().run(original, self)  # type: ignore[no-any-return]
         crew = _crew(scope)
         if not _is_worker(self):
             lane = started(parent_lane(scope), _thread_name(self), scope.live)
@@ -91,10 +95,16 @@ def _is_worker(thread: Any) -> bool:
 
 
 def _thread_name(thread: Any) -> str:
+    plain = not isinstance(thread, threading.Timer) and getattr(thread, "_target", None) is None
+    return type(thread).__qualname__ if plain else name_of(_work(thread))
+
+
+def _work(thread: Any) -> Any:
+    """What a thread runs."""
     if isinstance(thread, threading.Timer):
-        return name_of(_bare(thread.function))
+        return _bare(thread.function)
     target = getattr(thread, "_target", None)
-    return name_of(_bare(target)) if target is not None else type(thread).__qualname__
+    return type(thread).run if target is None else _bare(target)
 
 
 def _bare(call: Any) -> Any:

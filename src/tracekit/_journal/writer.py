@@ -280,6 +280,8 @@ class Journal:
         self._lock = threading.RLock()
         self._sync_lock = threading.Lock()
         self._reads.clear()
+        if not self.closed:
+            os.close(self._fd)  # the parent keeps its own, and the lock with it
         self.closed = True
         self._broken = "the journal belongs to the parent process"
         self._background = None

@@ -143,5 +143,3 @@ def seal(session: Recording) -> None:
     segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
     durable = journal.durability != "none"
     store.sealed(session.run_id, journal.seq, journal.head.decode(), segment=segment, durable=durable)
-
-

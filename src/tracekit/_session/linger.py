@@ -22,8 +22,12 @@ _LOOK: Final = 0.002
 def linger(session: Recording | Replay) -> None:
     """Wait for the threads of the run; its tasks can't go on while this thread waits."""
     end = _reality.monotonic() + LINGER
-    while any(_runs_elsewhere(lane) for lane in session.open_lanes()) and _reality.monotonic() < end:
-        _reality.sleep(_LOOK)
+    token = current.set(None)  # these waits are none of the run's own
+    try:
+        while any(_runs_elsewhere(lane) for lane in session.open_lanes()) and _reality.monotonic() < end:
+            _reality.sleep(_LOOK)
+    finally:
+        current.reset(token)
 
 
 async def linger_async(session: Recording | Replay) -> None:
@@ -31,7 +35,7 @@ async def linger_async(session: Recording | Replay) -> None:
     import asyncio
 
     end = _reality.monotonic() + LINGER
-    token = current.set(None)  # these waits are none of the run's own
+    token = current.set(None)
     try:
         me = id(asyncio.current_task())
         while any(lane.owner != me for lane in session.open_lanes()) and _reality.monotonic() < end:

@@ -118,7 +118,10 @@ class Replaying(Block["Replaying"]):
         journal = store.create(encode_read=encode_reads)
         new = Recording(journal, session.redactor)
         new.what_if = True
-        about = {"origin": {"run_id": session.run_id, "head": session.trace.status.head}, "live": sorted(options["live"])}
+        about = {
+            "origin": {"run_id": session.run_id, "head": session.trace.status.head},
+            "live": sorted(options["live"]),
+        }
         about["environment"] = environment(instrumentation.packages())
         given = new.encoder.encode_whole(self.input)
         cause = [{"run_id": session.run_id, "seq": 1}]

@@ -60,7 +60,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
         where = Store(store)
         path = str(where.find(run))
         with Trace(path) as trace:
-            trace.check()
+            where.check(trace)
             if dry_run:
                 return _dry(trace)
             program, cwd = _program(trace, where, path, command, options["entry"])
