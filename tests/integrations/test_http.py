@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from typing import Any
 
 import httpx
@@ -12,6 +14,7 @@ import pytest
 
 import tracekit
 from tests.support.stub_provider import StubProvider
+from tracekit._engine import gate
 from tracekit._engine.scope import current
 from tracekit._journal.reader import Trace
 from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
@@ -76,6 +79,38 @@ def test_ambient_is_let_through(provider: StubProvider, instrumented: None, monk
     with tracekit.replay(run.id):
         assert program() == 200
     assert provider.requests["/telemetry/api/ingestion"] == 1
+
+
+def test_ambient_threads(provider: StubProvider, instrumented: None) -> None:
+    """Telemetry of a background thread, which knows of no run, is answered with nothing while a replay is on, and does not fail it."""
+
+    def export() -> None:
+        with httpx.Client() as client:
+            statuses.append(client.post("https://api.smith.langchain.com/runs/batch", json={}).status_code)
+
+    statuses: list[int] = []
+    with tracekit.record() as run, httpx2.Client() as client:
+        client.get(f"{provider.url}/x")
+    with tracekit.replay(run.id), httpx2.Client() as client:
+        client.get(f"{provider.url}/x")
+        thread = threading.Thread(target=contextvars.Context().run, args=(export,))
+        thread.start()
+        thread.join()
+    assert statuses == [200]
+
+
+def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a whole program is under replay, a model call outside its runs is refused before it is sent."""
+
+    def outside(family: str, name: str) -> None:
+        raise LiveCallBlockedError(f"{family} {name}")
+
+    monkeypatch.setattr(gate, "outside", outside)
+    with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0) as client:
+        with pytest.raises(LiveCallBlockedError, match=r"llm POST 127\.0\.0\.1:9/v1/chat/completions"):
+            client.chat.completions.create(model="m", messages=ASK)
+        with pytest.raises(LiveCallBlockedError, match="http GET"):
+            client.models.list()
 
 
 def test_websockets_are_refused(instrumented: None) -> None:

@@ -21,7 +21,7 @@ from .guard_attempts import FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
 
-__all__ = ["Guard", "Reach", "allow", "warm"]
+__all__ = ["Guard", "Reach", "allow", "everywhere", "warm"]
 
 Reach = Literal["process", "context", "off"]
 
@@ -109,6 +109,11 @@ class Guard:
         elif attempt.kind != "process" and self.hosts.permits(attempt.target):
             return False
         return self.scope != "context" or _replaying() is not None
+
+
+def everywhere() -> bool:
+    """Whether a replay guards the whole process now, threads that have lost its context included."""
+    return bool(_engaged) and any(guard.scope == "process" for guard in _engaged)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from .._engine.step import Spec
 from .._reality import monotonic_ns
 from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .bodies import NOT_JSON, decode, encode, multipart, parsed
+from .guard import everywhere
 from .plugins import Claim, Dialect
 from .routes import Route, resolve, secret, shown
 
@@ -55,7 +56,7 @@ _specs: dict[tuple[Any, ...], Spec] = {}
 def elsewhere(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active, or it is part of another request."""
     if scope is None:
-        return gate.outside is None
+        return gate.outside is None and not everywhere()
     inside = within.get()
     return inside is not None and inside.open
 
@@ -76,7 +77,7 @@ def begin(
     value = parsed(content)
     body, format = _request_body(content, value, about.content_type)
     for dialect in route.dialects:
-        claim = dialect.request(route.path, value if value is not NOT_JSON else body)
+        claim = _claim(dialect, route.path, value if value is not NOT_JSON else body)
         if claim is not None:
             return _model_call(scope, method, route, dialect, claim, about, body, format)
     return _plain_call(scope, method, route, about, body, format)
@@ -93,7 +94,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
         return True
     if gate.outside is not None:
         value = parsed(content)
-        if any(dialect.request(route.path, value) is not None for dialect in route.dialects):
+        if any(_claim(dialect, route.path, value) is not None for dialect in route.dialects):
             gate.outside("llm", route.name)
         elif route.sdk is not None:
             gate.outside("http", route.name)
@@ -509,6 +510,14 @@ def _textual(content_type: str) -> bool:
         or kind.endswith(("json", "xml", "jsonl", "ndjson"))
         or kind == "application/x-www-form-urlencoded"
     )
+
+
+def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:
+    """Whether a dialect takes the request; one that stumbles over it does not."""
+    try:
+        return dialect.request(path, body)
+    except Exception:
+        return None
 
 
 def _safely(read: Any, value: Any) -> Mapping[str, Any]:
