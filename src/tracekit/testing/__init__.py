@@ -1,0 +1,30 @@
+"""The kit that tracekit is tested with, for testing agents and integrations.
+
+- ``temporary_store()``: runs go to a directory in memory (where there is one) that is gone afterwards
+- ``assert_replays(run, function)``: the recorded run replays exactly
+- ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire protocols
+- ``ticking_clock()``: entries dated by a clock that only ticks, for traces that are the same each time
+- ``crash_at("after-effect")``: the process dies at a named point; ``CRASH_POINTS`` lists them
+
+Nothing here imports an SDK or pytest.
+"""
+
+from __future__ import annotations
+
+from .clock import TickingClock, ticking_clock
+from .crash import CRASH_POINTS, crash_at
+from .model import Failure, ScriptedModel, ToolUse
+from .replays import assert_replays
+from .store import temporary_store
+
+__all__ = [
+    "CRASH_POINTS",
+    "Failure",
+    "ScriptedModel",
+    "TickingClock",
+    "ToolUse",
+    "assert_replays",
+    "crash_at",
+    "temporary_store",
+    "ticking_clock",
+]
