@@ -70,11 +70,12 @@ def test_ambient_is_let_through(provider: StubProvider, instrumented: None, monk
 
     def program() -> int:
         with httpx2.Client() as client:
+            client.get(f"{provider.url}/x")
             return client.post(f"{provider.url}/telemetry/api/ingestion", json={"batch": []}).status_code
 
     with tracekit.record() as run:
         assert program() == 200
-    assert requests(run) == []
+    assert [entry["type"] for entry in requests(run)] == ["http.request"]
     assert provider.requests["/telemetry/api/ingestion"] == 1
     with tracekit.replay(run.id):
         assert program() == 200
@@ -113,7 +114,7 @@ def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pyt
             client.models.list()
 
 
-def test_websockets_are_refused(instrumented: None) -> None:
+def test_websockets_are_refused(provider: StubProvider, instrumented: None) -> None:
     """What leaves by websocket is refused inside a run with a clear message, and untouched outside."""
     import openai.resources.realtime.realtime
     import openai.resources.responses.responses
@@ -129,14 +130,13 @@ def test_websockets_are_refused(instrumented: None) -> None:
             with pytest.raises(RunStateError, match=r"AsyncRealtime.connect"):
                 await client.realtime.connect(model="gpt-realtime").enter()
 
-    with tracekit.record() as run:
+    with tracekit.record() as run, httpx2.Client() as http:
         asyncio.run(main())
-    with (
-        tracekit.replay(run.id),
-        openai.OpenAI() as client,
-        pytest.raises(LiveCallBlockedError, match="was opened during a replay"),
-    ):
-        client.responses.connect().enter()
+        http.get(f"{provider.url}/x")
+    with tracekit.replay(run.id), openai.OpenAI() as client, httpx2.Client() as http:
+        http.get(f"{provider.url}/x")
+        with pytest.raises(LiveCallBlockedError, match="was opened during a replay"):
+            client.responses.connect().enter()
 
 
 def test_upgrades_are_refused(provider: StubProvider, instrumented: None) -> None:
