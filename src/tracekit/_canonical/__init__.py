@@ -7,7 +7,7 @@ has no word for is ``{"$t": tag, "v": …}``. :func:`from_json` is the way back;
 from __future__ import annotations
 
 from .decode import contains_opaque, from_json
-from .encode import canonical, dumps, dumps_in_order, fingerprint, fingerprint_encoded, to_json
+from .encode import canonical, dumps, dumps_in_order, fingerprint, fingerprint_encoded, quick, snapshot, to_json
 from .exceptions import exception_from_json, exception_to_json
 from .registry import register
 
@@ -21,6 +21,8 @@ __all__ = [
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
+    "quick",
     "register",
+    "snapshot",
     "to_json",
 ]

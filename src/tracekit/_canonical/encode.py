@@ -25,6 +25,8 @@ __all__ = [
     "dumps_in_order",
     "fingerprint",
     "fingerprint_encoded",
+    "quick",
+    "snapshot",
     "to_json",
 ]
 
@@ -35,6 +37,8 @@ MAX_ITEMS: Final = 2_000_000
 #: Larger integers are opaque: arithmetic on what a trace says must not take for ever.
 MAX_BITS: Final = 400_000
 _PLAIN_WIDTH: Final = 50_000
+#: Containers that the quick way looks into; larger values (and cycles) take the others.
+_QUICK_SIZE: Final = 200
 _REPR: Final = 200
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
@@ -84,6 +88,11 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
             return value
     elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
         return value
+    return snapshot(value, notes)
+
+
+def snapshot(value: object, notes: list[str] | None = None) -> Tree:
+    """As :func:`to_json`, but always a copy: whatever another thread does to ``value`` afterwards, the tree can be written."""
     walk = Walk(notes)
     try:
         return walk.value(value, 0)
@@ -91,6 +100,65 @@ def to_json(value: object, notes: list[str] | None = None) -> Tree:
         return walk.opaque(value, "it is too large")
     except RecursionError:
         return {"$t": "opaque", "type": "?", "repr": "<not shown: the stack was exhausted>"}
+
+
+def quick(value: object) -> bytes | None:
+    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes :func:`to_json`.
+
+    Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
+    """
+    seen: list[Any] = []
+    try:
+        data = _orjson_dumps(_tagged(value, seen), None, _IN_ORDER)
+    except (TypeError, RuntimeError, _Involved):
+        return None
+    if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
+        for node in seen:
+            if type(node) is dict and "$" in "".join(node):
+                return None
+    return data
+
+
+class _Involved(Exception):
+    """A value is not for the quick way."""
+
+
+_ATOMS: Final = frozenset((str, int, bool, type(None)))
+
+
+def _tagged(value: Any, seen: list[Any]) -> Tree:
+    """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
+    kind = type(value)
+    if kind is dict:
+        return _tagged_mapping(value, seen)
+    if kind is list or kind is tuple:
+        seen.append(value)
+        if len(seen) > _QUICK_SIZE:
+            raise _Involved
+        items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
+        return items if kind is list else {"$t": "tuple", "v": items}
+    if kind is float:
+        return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
+    if kind in _ATOMS:
+        return value
+    raise _Involved
+
+
+def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Tree]:
+    seen.append(value)
+    if len(seen) > _QUICK_SIZE:
+        raise _Involved
+    changed: dict[str, Tree] | None = None
+    for key, item in value.items():
+        kind = type(item)
+        if kind in _ATOMS or (kind is float and item - item == 0.0):
+            continue
+        tree = _tagged(item, seen)
+        if tree is not item:
+            if changed is None:
+                changed = value.copy()
+            changed[key] = tree
+    return value if changed is None else changed
 
 
 def _plain(value: dict[str, Any] | list[Any]) -> bool:

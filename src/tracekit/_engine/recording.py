@@ -40,7 +40,11 @@ class Recording:
         self.redactor: Final = redactor
         self.run_id: Final = journal.run_id
         self.encoder: Final = Encoder(redactor, self._write_blob)
+        self._plain: Final = self.encoder.plain
         self.warnings: list[str] = []
+        self.remarks: list[str] = []
+        #: The run's own line of execution.
+        self.root: Lane | None = None
         self.ended = False
         #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
         self.discarded = False
@@ -63,9 +67,11 @@ class Recording:
         if self.ended:
             return self._late(scope, spec)
         lane = scope.lane
-        data = self.encoder.plain(input) if key is None and not spec.lists else None
-        if data is not None and info is None and scope.agent is None:
-            tail = spec.prefix + data + spec.suffix
+        data = None
+        if info is None and key is None and scope.agent is None and not spec.lists:
+            data = self._plain(input)
+        if data is not None:
+            tail = spec.prefix + data + (spec.suffix if spec.bare else self._signature(spec))
         else:
             tail = self._intention(scope, spec, input, info, key)
         try:
@@ -89,8 +95,12 @@ class Recording:
         about = dict(info or {})
         self._mark(about, encoded)
         if not about:
-            return tail + spec.suffix
-        return tail + self.meta({**spec.meta, "info": about})
+            return tail + (spec.suffix if spec.bare else self._signature(spec))
+        return tail + self._tree({**spec.meta, "info": to_json(about)})
+
+    def _signature(self, spec: Spec) -> bytes:
+        """``,"meta":{…}`` of a step whose signature holds values of the program's own."""
+        return spec.suffix if not self.redactor.suspicious(spec.suffix) else self._tree(spec.meta)
 
     def outcome(
         self, step: RecordedStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
@@ -125,9 +135,9 @@ class Recording:
 
     def meta(self, meta: Mapping[str, Any]) -> bytes:
         """``,"meta":{…}``, redacted, or nothing."""
-        if not meta:
-            return b""
-        tree = to_json(dict(meta))
+        return self._tree(to_json(dict(meta))) if meta else b""
+
+    def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)
         if self.redactor.suspicious(data):
             data = dumps_in_order(self.redactor.redact(tree)[0])
@@ -200,6 +210,12 @@ class Recording:
             self._enroll(lane)
         self.journal.read(kind, lane.id, scope.parent, function, value)
 
+    def snapshot(self, name: str, state: Any) -> Any:
+        if not self.ended:
+            tail = b',"name":%b,"output":%b' % (orjson.dumps(name), dumps_in_order(state))
+            self.journal.append("random", 0, ROOT, tail)
+        return None
+
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
         return RecordedTimer(self, scope, function, scope.lane.count("timer", scope.live))
 
@@ -259,6 +275,11 @@ class Recording:
     def warn(self, sentence: str) -> None:
         if sentence not in self.warnings and len(self.warnings) < 100:
             self.warnings.append(sentence)
+
+    def remark(self, sentence: str) -> None:
+        """As ``warn``, for what may well be meant so: kept in the trace, not told as a Python warning."""
+        if sentence not in self.remarks and len(self.remarks) < 100:
+            self.remarks.append(sentence)
 
     def _unlogged(self, scope: Scope, spec: Spec) -> RecordedStep:
         self.journal.lost += 1
@@ -327,21 +348,21 @@ class RecordedStep:
         if session.ended:
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
-            return None
+            return
         if info is None and self.scope.agent is None:
-            data = session.encoder.plain(output)
+            data = session._plain(output)
             if data is not None:
-                tail = b',"step":%d,"output":%b' % (self.seq, data)
+                seq = self.seq
+                tail = b',"step":%d,"output":%b' % (seq, data)
                 try:
-                    session.journal.append(spec.types.outcome, self.scope.lane.id, self.seq, tail, spec.effect)
+                    session.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
                 except LogWriteError:
                     if self._unwritten():
                         raise
-                return None
+                return
         meta = dict(info) if info else {}
         fields = session.value(b"output", output, meta, spec=spec)
         self._finish(spec.types.outcome, fields, meta)
-        return None
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session

@@ -21,8 +21,8 @@ class Spec:
     """
 
     __slots__ = (
-        "effect", "family", "lists", "meta", "name", "prefix", "resolve", "returns", "side_effect", "signature", "structural",
-        "suffix", "types",
+        "bare", "effect", "family", "lists", "meta", "name", "prefix", "resolve", "returns", "side_effect", "signature",
+        "structural", "suffix", "types",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class Spec:
         #: An effect must not start before its intention is on the device.
         self.effect: Final = side_effect in ("irreversible", "reversible")
         self.meta: Final = _meta(side_effect, self.signature)
+        #: Nothing in ``meta`` is the program's own, and so nothing needs redaction.
+        self.bare: Final = not self.signature
         self.prefix: Final = b',"name":%b,"input":' % orjson.dumps(name)
         self.suffix: Final = b',"meta":%b' % dumps_in_order(self.meta) if self.meta else b""
 
@@ -72,7 +74,8 @@ class Spec:
 
 
 def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:
-    meta = {key: to_json(value) for key, value in signature.items()}
+    # By way of its bytes: a copy, which the program can't change later.
+    meta: dict[str, Any] = orjson.loads(dumps_in_order({key: to_json(value) for key, value in signature.items()}))
     if side_effect is not None:
         meta["side_effect"] = side_effect
     return meta

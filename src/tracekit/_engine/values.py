@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .._canonical import dumps_in_order, fingerprint, to_json
+from .._canonical import dumps_in_order, fingerprint, quick, snapshot, to_json
 from .._journal.intern import Interner
 from .redaction import Redactor
+from .scope import current
 
 __all__ = ["Encoded", "Encoder"]
 
@@ -37,21 +38,20 @@ class Encoder:
 
     def __init__(self, redactor: Redactor, write_blob: Callable[[bytes], int]) -> None:
         self.redactor: Final = redactor
+        self._may_hide = redactor.look
         self._interner = Interner(write_blob)
 
     def plain(self, value: Any) -> bytes | None:
-        """The encoding of a value that needs nothing special, or ``None``: the short way for the hot path."""
-        notes: list[str] = []
-        data = dumps_in_order(to_json(value, notes))
-        if notes or len(data) >= _LARGE or self.redactor.suspicious(data):
+        """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path."""
+        data = quick(value)
+        if data is None or len(data) >= _LARGE or self._may_hide(data):
             return None
         return data
 
     def encode(self, value: Any, *, lists: bool = False) -> Encoded:
         """The encoding of any value. Never raises for what the value is."""
         notes: list[str] = []
-        tree = to_json(value, notes)
-        data = dumps_in_order(tree)
+        tree, data = self._encoded(value, notes)
         redacted = 0
         if self.redactor.suspicious(data):
             tree, redacted = self.redactor.redact(tree)
@@ -63,10 +63,23 @@ class Encoder:
                 return Encoded(dumps_in_order(interned), tree, notes, redacted, whole=False)
         return Encoded(data, tree, notes, redacted, whole=True)
 
+    def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
+        # A ``__repr__`` is the program's own code: what it does is no part of the run.
+        token = current.set(None)
+        try:
+            tree = to_json(value, notes)
+            try:
+                return tree, dumps_in_order(tree)
+            except (TypeError, RuntimeError):  # another thread has changed the value since the look at it
+                tree = snapshot(value, notes)
+                return tree, dumps_in_order(tree)
+        finally:
+            current.reset(token)
+
     def encode_whole(self, value: Any) -> Encoded:
         """The encoding of a value with nothing interned: for the first entry, which can't refer to any other."""
         notes: list[str] = []
-        tree, redacted = self.redactor.redact(to_json(value, notes))
+        tree, redacted = self.redactor.redact(snapshot(value, notes))
         return Encoded(dumps_in_order(tree), tree, notes, redacted, whole=True)
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:

@@ -34,6 +34,7 @@ _IDLE: Final = 20
 
 
 _os_write: Final = os.write
+_join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
@@ -62,18 +63,16 @@ class Journal:
         self.path: Final = path
         self.run_id: Final = run_id
         self.durability: Final = durability
-        self.seq = seq
-        self.head = head
         self.closed = False
         #: Entries that could not be written while the program went on.
         self.lost = 0
         self._fd = fd
-        self._size = size
-        self._ts = ts
+        #: Where the file ends: the last entry's ``seq``, hash and time, and the size. Replaced whole, never in parts.
+        self._end = (seq, head, ts, size)
         self._broken: str | None = None
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock = threading.RLock()
-        #: The entry that is being written, as what seq, head, time and size will be once it is.
+        #: Where the file will end once the entry that is being written is.
         self._in_flight: tuple[int, bytes, int, int] | None = None
         self._sync_lock = threading.Lock()
         self._synced = seq
@@ -82,8 +81,20 @@ class Journal:
         self._run = orjson.dumps(run_id)
         self._middles: dict[str, bytes] = {}
         self._background: _Background | None = None
+        #: Whether whoever brings work must wake the background thread.
+        self._asleep = True
         self._always = durability == "always"
         self._lazy = durability == "effects"
+
+    @property
+    def seq(self) -> int:
+        """``seq`` of the last entry."""
+        return self._end[0]
+
+    @property
+    def head(self) -> bytes:
+        """The hash of the last entry."""
+        return self._end[1]
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -100,17 +111,14 @@ class Journal:
             seq = self._write(kind, lane, parent, tail)
         if sync or self._always:
             self.sync(seq)
-        elif self._lazy:
-            background = self._background
-            if background is None or not background.awake:
-                self._wake()
+        elif self._asleep and self._lazy:
+            self._wake()
         return seq
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
         """Keep one read of the clock or of the dice; it is written before the next entry, in order."""
         self._reads.append((kind, lane, parent, name, value))
-        background = self._background
-        if background is None or not background.awake:
+        if self._asleep:
             self._wake()
 
     def held(self) -> threading.RLock:
@@ -123,20 +131,21 @@ class Journal:
         while True:
             if self._in_flight is not None or self._broken is not None:
                 self._settle()
-            before = self.seq
-            ts = _time_ns()
-            if ts < self._ts:
-                ts = self._ts
+            end = self._end
+            before, head, last, size = end
+            seq, ts = before + 1, _time_ns()
+            if ts < last:
+                ts = last
             if parent:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (before + 1, middle, ts, lane, parent, tail)
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d,"parent":%d%b' % (seq, middle, ts, lane, parent, tail)
             else:
-                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (before + 1, middle, ts, lane, tail)
-            head = sha256(self.head + body).hexdigest().encode()
-            line = b'%b,"hash":"%b"}\n' % (body, head)
+                body = b'{"v":1,"seq":%d%b%d,"lane":%d%b' % (seq, middle, ts, lane, tail)
+            head = sha256(head + body).hexdigest().encode()
+            line = _join((body, b',"hash":"', head, b'"}\n'))
             length = len(line)
-            entry = (before + 1, head, ts, self._size + length)
+            entry = (seq, head, ts, size + length)
             fd = self._fd
-            if self.seq != before:  # a signal handler wrote an entry meanwhile: this one comes after it
+            if self._end is not end:  # a signal handler wrote an entry meanwhile: this one comes after it
                 continue
             # The interpreter runs no handler between these two lines, so an entry in flight is always in the file.
             self._in_flight = entry
@@ -147,15 +156,15 @@ class Journal:
             if written != length:
                 self._complete(line, written)
             if self._in_flight is entry:
-                self.seq, self.head, self._ts, self._size = entry
+                self._end = entry
                 self._in_flight = None
-            return before + 1
+            return seq
 
     def _settle(self) -> None:
         if self._broken is not None:
             raise self._error(self._broken)
         if self._in_flight is not None:
-            self.seq, self.head, self._ts, self._size = self._in_flight
+            self._end = self._in_flight
             self._in_flight = None
 
     def _middle(self, kind: str) -> bytes:
@@ -193,7 +202,7 @@ class Journal:
         self._in_flight = None
         if written:
             try:
-                os.ftruncate(self._fd, self._size)
+                os.ftruncate(self._fd, self._end[3])
             except OSError as second:
                 self._broken = f"a torn line could not be cut back: {second}"
         raise self._error(str(error)) from error
@@ -285,13 +294,13 @@ class Journal:
         self.closed = True
         self._broken = "the journal belongs to the parent process"
         self._background = None
+        self._asleep = True
 
 
 class _Background:
     """Writes pending reads and syncs within milliseconds, while there is anything to write or sync."""
 
     def __init__(self, journal: Journal) -> None:
-        self.awake = False
         self._journal = journal
         self._event = threading.Event()
         self._stop = False
@@ -302,7 +311,7 @@ class _Background:
         Context().run(self._thread.start)
 
     def wake(self) -> None:
-        self.awake = True
+        self._journal._asleep = False
         self._event.set()
 
     def _run(self) -> None:
@@ -313,8 +322,8 @@ class _Background:
             while idle < _IDLE and not self._stop:
                 self._quit.acquire(timeout=_PAUSE)
                 idle = 0 if self._journal._tick() else idle + 1
-            self.awake = False
-            # Whatever came between the last round and this line has seen ``awake`` and not woken us.
+            self._journal._asleep = True
+            # Whatever came between the last round and this line has seen us awake and not woken us.
             if self._journal._tick():
                 self.wake()
 
