@@ -51,6 +51,7 @@ def _patches() -> list[Patch]:
     patches = [
         _once(BaseEventLoop, "call_at", _call_at),
         _once(Timeout, "reschedule", _reschedule),
+        _once(BaseEventLoop, "shutdown_default_executor", _outside),
         *(_once(owner, name, wrap) for owner, name, wrap in blocking(scope_of_timers)),
         _sleep_patch(),
     ]
@@ -82,6 +83,20 @@ def _call_at(original: Any) -> Any:
 
     call_at.__qualname__ = "BaseEventLoop.call_at"
     return call_at
+
+
+def _outside(original: Any) -> Any:
+    """What ``asyncio.run`` does at its end waits for the loop's own threads, with a deadline of its own from 3.12 on: not the run's."""
+
+    async def shutdown_default_executor(self: Any, *args: Any, **options: Any) -> None:
+        token = current.set(None)
+        try:
+            await original(self, *args, **options)
+        finally:
+            current.reset(token)
+
+    shutdown_default_executor.__qualname__ = "BaseEventLoop.shutdown_default_executor"
+    return shutdown_default_executor
 
 
 def _call_later(original: Any) -> Any:
