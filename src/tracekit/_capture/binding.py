@@ -19,7 +19,8 @@ Binder = Callable[..., dict[str, Any]]
 def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     """A function with the parameters of ``function`` that returns them as a dictionary.
 
-    ``skip_first`` leaves the first parameter out (``self``, ``cls``). It raises ``TypeError`` where the call would.
+    ``skip_first`` binds without the first parameter (``self``, ``cls``), as a bound method is called; of a method that is called with
+    its object (by a ``property``, a ``classmethod``) it is left out of the dictionary. It raises ``TypeError`` where the call would.
     A callable without a readable signature is bound as ``{"args": …, "kwargs": …}``.
     """
     try:
@@ -28,12 +29,18 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
         return loose
     if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
+    shown = parameters[1:] if not skip_first and _is_method(function, parameters) else parameters
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
-    source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(parameters)}}}\n"
+    source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
     namespace: dict[str, Any] = dict(defaults)
     exec(source, namespace)  # nothing but the names of parameters enters the source, and these are identifiers
     bind: Binder = namespace["bind"]
     return bind
+
+
+def _is_method(function: Any, parameters: list[inspect.Parameter]) -> bool:
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    return bool(parameters and parameters[0].name in ("self", "cls") and owner and not owner.endswith("<locals>"))
 
 
 def _parameter_list(parameters: list[inspect.Parameter]) -> str:
@@ -72,5 +79,5 @@ def tells(function: Any) -> bool:
     if isinstance(function, MethodType):
         function = function.__func__
     if not isinstance(function, FunctionType):
-        function = getattr(type(function), "__call__", None)
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - the function itself is wanted
     return type(function) is FunctionType and not {"__wrapped__", "__signature__"} & vars(function).keys()

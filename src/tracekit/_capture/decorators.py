@@ -148,7 +148,8 @@ def _required(require_run: bool) -> bool:
 def _check_class(side_effect: object) -> None:
     if side_effect not in _CLASSES:
         raise ValueError(
-            f"side_effect is {side_effect!r}; say 'read_only' (safe to repeat), 'reversible' (can be undone) or 'irreversible' (never repeat)"
+            f"side_effect is {side_effect!r}; say 'read_only' (safe to repeat), 'reversible' (can be undone) "
+            "or 'irreversible' (never repeat)"
         )
 
 

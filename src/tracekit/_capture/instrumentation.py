@@ -122,16 +122,16 @@ def run_started(session: Any) -> None:
 
 
 def run_ended(session: Any) -> None:
-    """Let the run say that an SDK came in and nothing of it could be captured."""
+    """Let the run say that an SDK was there and nothing of it could be captured."""
     before = _loaded.pop(id(session), None)
     if before is None or _wanted:
         return
     for integration in known().values() if known() else _installed():
-        if integration.agents and any(name in sys.modules and name not in before for name in integration.modules):
-            session.warn(
-                f"{integration.name} was imported in this run and none of its calls was captured: "
-                "call tracekit.instrument() before the run"
-            )
+        loaded = [name for name in integration.modules if name in sys.modules] if integration.agents else []
+        if loaded:
+            # One that was imported for this run is almost surely used in it; of another nothing is known.
+            say = session.remark if all(name in before for name in loaded) else session.warn
+            say(f"{integration.name} is imported and none of its calls was captured: call tracekit.instrument() before the run")
 
 
 def _installed() -> Iterable[Integration]:

@@ -11,7 +11,7 @@ import wrapt
 __all__ = ["Tool"]
 
 
-class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[misc]
+class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
     """A tool as a method of an object or a class; made anew at each access, as Python's own bound methods are."""
 
     __slots__ = ()
@@ -34,7 +34,7 @@ class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[misc]
         return getattr(deepcopy(owner, memo), self.__name__)
 
 
-class Tool(wrapt.FunctionWrapper):  # type: ignore[misc]
+class Tool(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A decorated callable. It pickles by its name and copies to itself, as functions do."""
 
     __slots__ = ()

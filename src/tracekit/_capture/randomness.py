@@ -281,8 +281,8 @@ def align_numpy(scope: Scope) -> None:
     before = numpy_state()
     if before is None:
         return
-    value = scope.session.random_read(scope, "numpy.random.state", lambda: before)
-    if value != before:
+    value = scope.session.snapshot("numpy.random.state", before)
+    if value is not None and value != before:
         _numpy_before = _numpy_before or before
         restore_numpy_state(value)
 

@@ -44,6 +44,8 @@ class Captured:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
         if gate.outside is not None:
             gate.outside(self.spec.family, self.spec.name)
+        if gate.strayed is not None:
+            gate.strayed.add(self.spec.name)
         if self.require_run and self.spec.effect:
             raise ContractViolationError(
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
@@ -82,7 +84,7 @@ def _named(made: Any, function: Any) -> Any:
 
 
 def _shape(function: Any) -> str:
-    for one in (function, getattr(type(function), "__call__", None)):
+    for one in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - it may be a coroutine function
         if inspect.isasyncgenfunction(one):
             return "async generator"
         if inspect.isgeneratorfunction(one):

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["describe", "differences", "looks_like_a_read", "nearest"]
+__all__ = ["OPAQUE", "describe", "differences", "looks_like_a_read", "nearest", "steady"]
 
 #: A message shows at most this many differing fields and lines of a text.
 _FIELDS: Final = 12
 _LINES: Final = 24
+_WIDTH: Final = 160
 _MISSING: Final = object()
+
+#: What is in the canonical bytes of every value that holds something opaque.
+OPAQUE: Final = b'"$t":"opaque"'
+#: What differs from process to process in the description of an object: addresses and ``id()``.
+_IDENTITY: Final = re.compile(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
+
+
+def steady(tree: Any) -> Any:
+    """``tree`` with opaque values described by what is the same in every process."""
+    if type(tree) is dict:
+        if tree.get("$t") == "opaque" and type(tree.get("repr")) is str:
+            return {**tree, "repr": _IDENTITY.sub("", tree["repr"])}
+        return {key: steady(item) for key, item in tree.items()}
+    if type(tree) is list:
+        return [steady(item) for item in tree]
+    return tree
 
 
 def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
@@ -35,7 +53,7 @@ def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]])
         found.append({"path": path, "actual": actual})
     elif actual is _MISSING:
         found.append({"path": path, "recorded": recorded})
-    elif type(recorded) is not type(actual) or recorded != actual:
+    elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
         found.append({"path": path, "recorded": recorded, "actual": actual})
 
 
@@ -56,15 +74,52 @@ def describe(found: list[dict[str, Any]]) -> str:
 
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
+    """A unified diff; of long lines only what is around their first difference."""
     diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
-    shown = [f"    {_clip(line, 160)}" for line in diff[:_LINES]]
-    if len(diff) > _LINES:
-        shown.append(f"    … and {len(diff) - _LINES} more lines")
+    lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ in line ends only
+    shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
+    if len(lines) > _LINES:
+        shown.append(f"    … and {len(lines) - _LINES} more lines")
     return shown
 
 
+def _narrowed(diff: list[str]) -> list[str]:
+    """The lines of a diff; where as many are taken out as put in, each pair is cut to where it differs."""
+    lines: list[str] = []
+    i = 0
+    while i < len(diff):
+        out = _block(diff, i, "-")
+        into = _block(diff, i + len(out), "+")
+        if i < 2 or not out or len(out) != len(into):
+            lines.append(diff[i])
+            i += 1
+            continue
+        pairs = [_window(one[1:], other[1:]) for one, other in zip(out, into, strict=True)]
+        lines += ["-" + one for one, _ in pairs] + ["+" + other for _, other in pairs]
+        i += 2 * len(out)
+    return lines
+
+
+def _block(diff: list[str], start: int, sign: str) -> list[str]:
+    end = start
+    while end < len(diff) and diff[end].startswith(sign):
+        end += 1
+    return diff[start:end]
+
+
+def _window(one: str, other: str) -> tuple[str, str]:
+    """Two long lines from shortly before their first difference on."""
+    if max(len(one), len(other)) < _WIDTH:
+        return one, other
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = max(0, same - 40)
+    if start == 0:
+        return one, other
+    return "…" + one[start:], "…" + other[start:]
+
+
 def _short(value: Any) -> str:
-    return "(nothing)" if value is _MISSING else _clip(repr(value), 160)
+    return "(nothing)" if value is _MISSING else _clip(repr(value), _WIDTH)
 
 
 def _clip(text: str, width: int) -> str:

@@ -192,10 +192,17 @@ class Session(Protocol):
         """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
         ...
 
+    def snapshot(self, name: str, state: Any) -> Any:
+        """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
+        ...
+
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
         ...
 
+
+#: Names of what was called outside every run while some run is being recorded (a thread or a callback that lost it).
+strayed: set[str] | None = None
 
 #: Called with family and name for a step outside every run, where a whole process is under replay; ``None`` otherwise.
 outside: Callable[[str, str], None] | None = None

@@ -48,6 +48,8 @@ class Index:
         self.timers: Final[dict[tuple[int, int], int]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
         self.identities: Final[dict[str, int]] = {}
+        #: States that the run started from, by name.
+        self.snapshots: Final[dict[str, int]] = {}
         self.events: Final = array("I")
         self.abandoned: Final[set[int]] = set()
         #: Intentions that a resumed run made again.
@@ -95,6 +97,9 @@ class Index:
         if kind in READS:
             if "values" in entry:
                 return READ
+            if "output" in entry:
+                self.snapshots.setdefault(entry["name"], seq)
+                return OTHER
             self.timers[lane, entry["input"]["n"]] = seq
             self.events.append(seq)
             return EVENT

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
+from orjson import loads
+
 from .._canonical import dumps, exception_from_json, fingerprint, from_json, to_json
 from .._journal.reader import Trace
 from ..errors import (
@@ -16,7 +18,7 @@ from ..errors import (
     UnconsumedStepsError,
 )
 from .callsite import caller, stop_in_caller
-from .divergence import describe, differences, looks_like_a_read, nearest
+from .divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
 from .gate import Call, Outcome, here
 from .index import EVENT, INTENTION, READ, SINGLE, Index, LaneKey
 from .lanes import Lane
@@ -91,7 +93,7 @@ class Replay:
                 raise self._exhausted(scope, spec.family, spec.name, data, state)
             entry = self.trace.entry(seq)
             if not self._matches(entry, spec, scope.agent, tree, data, key):
-                self._diverged(scope, spec, tree, data, seq, entry, state)
+                self._diverged(scope, spec, data, seq, entry)
             self._consume(state, spec.family, seq)
             if not spec.structural:
                 self._skip_inside(seq)
@@ -141,12 +143,23 @@ class Replay:
     def _matches(
         self, entry: Mapping[str, Any], spec: Spec, agent: str | None, tree: Any, data: bytes, key: object
     ) -> bool:
-        if entry.get("name") != spec.name or entry.get("agent_id") != agent or _signature(entry) != spec.meta:
+        if entry.get("name") != spec.name or entry.get("agent_id") != agent or _signature(entry) != self._meta(spec):
             return False
         recorded = entry.get("input_hash")
         if recorded is not None:
-            return bool(recorded == fingerprint(spec.name, tree if key is None else self._encode(key)[0]))
-        return dumps(entry["input"]) == data
+            equal = bool(recorded == fingerprint(spec.name, tree if key is None else self._encode(key)[0]))
+        else:
+            equal = dumps(entry["input"]) == data
+        if equal or key is not None or OPAQUE not in data:
+            return equal
+        return dumps(steady(self.trace.expand(entry["input"]))) == dumps(steady(tree))
+
+    def _meta(self, spec: Spec) -> dict[str, Any]:
+        """The signature as the recording has it: redacted."""
+        if spec.bare or not self.redactor.suspicious(spec.suffix):
+            return spec.meta
+        meta: dict[str, Any] = self.redactor.redact(spec.meta)[0]
+        return meta
 
     def _next(self, state: LaneState, kind: str) -> int | None:
         """The first step of a kind in a lane that has neither been consumed nor skipped."""
@@ -219,7 +232,7 @@ class Replay:
         if entry["type"] == "random":
             self._fail(
                 DivergenceError(
-                    f"the recording draws {entry['name']} {left} more time(s) before the next step than the program does now",
+                    f"the recording draws {entry['name']} {left} more time(s) here than the program does now",
                     run_id=self.run_id,
                     step=seq,
                     location=caller(),
@@ -337,18 +350,24 @@ class Replay:
                 raise self._exhausted(scope, type, name, data, state)
             entry = self.trace.entry(seq)
             recorded = {"input": self.trace.expand(entry["input"]), "output": self.trace.expand(entry["output"])}
-            actual_meta = {key: to_json(value) for key, value in (signature or {}).items()}
-            if entry.get("name") != name or _signature(entry) != actual_meta or dumps(recorded) != data:
-                found = differences(
-                    {"name": entry.get("name"), **recorded, "meta": _signature(entry)},
-                    {"name": name, **tree, "meta": actual_meta},
-                )
-                self._report_divergence(scope, type, name, seq, entry, found, None, harmless=entry.get("name") == name)
+            about = dict(signature or {})
+            about.pop("info", None)
+            facts = {
+                "name": entry.get("name"),
+                "agent_id": entry.get("agent_id"),
+                **recorded,
+                "meta": _signature(entry),
+            }
+            actual = {"name": name, "agent_id": scope.agent, **tree, "meta": self._encode(about)[0]}
+            if dumps(steady(facts)) != dumps(steady(actual)):
+                self._report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == name)
             self._consume(state, type, seq)
         return seq
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
         """The identity that ``agent`` has now must be the recorded one."""
+        with self._lock:
+            self._check()
         seq = self.index.identities.get(agent)
         recorded = None if seq is None else self.trace.expand(self.trace.entry(seq)["input"])
         actual = self.redactor.redact(to_json(dict(identity or {})))[0]
@@ -360,11 +379,16 @@ class Replay:
                     run_id=self.run_id,
                     step=seq,
                     location=caller(),
+                    next_action="replay as the agent that was recorded; record again if the change is meant",
                     recorded=recorded,
                     actual=actual,
                     differences=found,
                 )
             )
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        seq = self.index.snapshots.get(name)
+        return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
 
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         lane = scope.lane
@@ -451,39 +475,32 @@ class Replay:
             )
         )
 
-    def _diverged(
-        self, scope: Scope, spec: Spec, tree: Any, data: bytes, seq: int, entry: Mapping[str, Any], state: LaneState
-    ) -> None:
+    def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {
             "name": entry.get("name"),
             "agent_id": entry.get("agent_id"),
             "input": self.trace.expand(entry["input"]),
             "meta": _signature(entry),
         }
-        actual = {"name": spec.name, "agent_id": scope.agent, "input": tree, "meta": spec.meta}
-        found = differences(recorded, actual)
-        harmless = entry.get("name") == spec.name and spec.side_effect != "irreversible"
+        actual = {"name": spec.name, "agent_id": scope.agent, "input": loads(data), "meta": self._meta(spec)}
+        same_kind = recorded["name"] == spec.name and recorded["meta"].get("side_effect") == spec.side_effect
         near = self._nearest(spec.family, data, seq)
-        self._report_divergence(scope, spec.family, spec.name, seq, entry, found, near, harmless=harmless)
+        self._report_divergence(
+            spec.family, seq, recorded, actual, near, harmless=same_kind and spec.side_effect != "irreversible"
+        )
 
     def _report_divergence(
-        self,
-        scope: Scope,
-        kind: str,
-        name: str,
-        seq: int,
-        entry: Mapping[str, Any],
-        found: list[dict[str, Any]],
-        near: str | None,
-        *,
-        harmless: bool,
+        self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], near: str, *, harmless: bool
     ) -> None:
-        where = caller()
+        """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
+        where, name = caller(), actual["name"]
+        found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
         if self.on_divergence == "warn" and harmless:
             self.report.differences.append({"step": seq, "where": where, "differences": found})
             return
-        text = f"the program's {kind} {name!r} is not the recorded step {seq} ({entry['type']} {entry.get('name')!r})"
-        text += "\n" + describe(found) + (near or "")
+        type = self.trace.entry(seq)["type"]
+        text = f"the program's {kind} {name!r} is not the recorded step {seq} ({type} {recorded['name']!r})"
+        text += "\n" + describe(found) + near
         if looks_like_a_read(found):
             text += (
                 "\n  the difference looks like an instant, an id or a draw: if a package made it, "
@@ -496,8 +513,8 @@ class Replay:
                 step=seq,
                 location=where,
                 next_action=f"`tracekit show {self.run_id}` shows the recorded steps; record again if the change is meant",
-                recorded=dict(entry),
-                actual={"name": name, "kind": kind},
+                recorded={"type": type, **recorded},
+                actual={"kind": kind, **actual},
                 differences=found,
             )
         )
@@ -558,26 +575,40 @@ class Replay:
         self.account()
         with self._lock:
             if self.failure is None:
-                for state in self._states:
-                    for seq in state.rest():
-                        if self.index.role[seq] == READ:
-                            self._unread(state, seq)
-            if self.failure is None and self.report.unconsumed:
-                first = self.report.unconsumed[0]
-                raise self.fail(
-                    UnconsumedStepsError(
-                        f"{len(self.report.unconsumed)} recorded step(s) were never asked for, the first: "
-                        f"{first['type']} {first['name']!r}",
-                        run_id=self.run_id,
-                        step=first["seq"],
-                        steps=self.report.unconsumed,
-                        next_action="the program now ends earlier or takes another way; record again if the change is meant",
-                    )
-                )
+                self._leftovers()
             self._check()
 
+    def _leftovers(self) -> None:
+        if not any(self.index.role):
+            self._fail(
+                NotReplayableError(
+                    "the recording holds no step and no read: a replay of it shows nothing",
+                    run_id=self.run_id,
+                    reason="nothing was captured",
+                    next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",
+                )
+            )
+        if self.report.unconsumed:
+            first = self.report.unconsumed[0]
+            self._fail(
+                UnconsumedStepsError(
+                    f"{len(self.report.unconsumed)} recorded step(s) were never asked for, the first: "
+                    f"{first['type']} {first['name']!r}",
+                    run_id=self.run_id,
+                    step=first["seq"],
+                    steps=self.report.unconsumed,
+                    next_action="the program now ends earlier or takes another way; record again if the change is meant",
+                )
+            )
+        entered = {state.lane for state in self._states}
+        unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
+        for state in [*self._states, *unopened]:
+            for seq in state.rest():
+                if self.index.role[seq] == READ:
+                    self._unread(state, seq)
+
     def _unconsumed(self) -> list[dict[str, Any]]:
-        left = []
+        left: list[dict[str, Any]] = []
         for seq in range(1, len(self.index) + 1):
             if self.index.role[seq] in (INTENTION, SINGLE) and not self._used[seq]:
                 entry = self.trace.entry(seq)
@@ -632,6 +663,12 @@ class ReplayedStep:
         self._chunk = self.session.index.next_chunk[seq]
         await self.session.schedule.wait_async(seq, self._suspended(seq))
         return self.session.outcome(self, seq)
+
+    def lazy(self) -> str | None:
+        session = self.session
+        seq = self._chunk or session.index.answer[self.seq]
+        found = (session.trace.entry(seq).get("meta") or {}).get("lazy") if seq else None
+        return found if isinstance(found, str) else None
 
     def _outcome(self) -> int:
         session = self.session

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from .._canonical import to_json
-from .divergence import differences
 from .gate import Call, Outcome
 from .lanes import Lane
 from .recording import ROOT, RecordedStep, Recording
@@ -83,6 +82,11 @@ class WhatIf:
         copy = self.new.arm(self._mirrored(scope), function, seconds)
         timer.on_delivery = copy.fired
         return timer
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        recorded = self.replay.snapshot(name, state)
+        self.new.snapshot(name, state if recorded is None else recorded)
+        return recorded
 
     def fail(self, error: Any) -> Any:
         return self.replay.fail(error)
@@ -164,6 +168,9 @@ class CopiedStep:
 
     async def next_chunk_async(self) -> Outcome | None:
         return self._given(await self.step.next_chunk_async())
+
+    def lazy(self) -> str | None:
+        return self.step.lazy()
 
     def _answered(self, outcome: Outcome) -> Outcome:
         if outcome.error is not None:

@@ -10,6 +10,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from .._capture import randomness
 from .._capture.binding import binder
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
@@ -76,9 +77,12 @@ class Block(Generic[E]):
     def _end(self, error: BaseException | None) -> None:
         self._exit(error)
 
-    def _scope_in(self, session: Session, agent: str | None) -> None:
+    def _scope_in(self, session: Session, agent: str | None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())
-        self._token = current.set(Scope(session, lane, ROOT, agent))
+        scope = Scope(session, lane, ROOT, agent)
+        randomness.align_numpy(scope)
+        self._token = current.set(scope)
+        return lane
 
     def _scope_out(self) -> None:
         token, self._token = self._token, None

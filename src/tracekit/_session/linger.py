@@ -38,7 +38,7 @@ async def linger_async(session: Recording | Replay) -> None:
     token = current.set(None)
     try:
         me = id(asyncio.current_task())
-        while any(lane.owner != me for lane in session.open_lanes()) and _reality.monotonic() < end:
+        while any(lane.owner != me for lane in session.open_lanes()) and _reality.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)
     finally:
         current.reset(token)

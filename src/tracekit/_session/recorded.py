@@ -20,10 +20,10 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import RunStateError
-from . import forks, takeover
+from . import forks, gaps, takeover
 from .blocks import Block, called_from
-from .replayed import Replaying
 from .linger import linger, linger_async
+from .replayed import Replaying
 from .runs import UNSET, Run, register, unregister
 
 __all__ = ["Record", "record"]
@@ -120,9 +120,9 @@ class Record(Block[Run]):
         register(session, self._run)
         if self._program is not None:
             takeover.whole_program(session)
-        instrumentation.run_started(session)
+        gaps.begin(session)
         forks.follow(session, store)
-        self._scope_in(session, options["agent"])
+        session.root = self._scope_in(session, options["agent"])
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
@@ -166,7 +166,7 @@ class Record(Block[Run]):
                 if error is None and run.result is not UNSET:
                     self._instead.compare_result(run.result)
             self._instead._end(error)
-            return
+            return None
         session = self._session
         if forks.successor(session) is not None:
             return self._exit_child(forks.successor(session))
@@ -192,7 +192,7 @@ class Record(Block[Run]):
         if self._program is not None:
             takeover.whole_program(None)
         forks.forget(session)
-        instrumentation.run_ended(session)
+        gaps.end(session)
         journal = session.journal
         try:
             journal.flush()
@@ -233,8 +233,8 @@ class Record(Block[Run]):
         else:
             kind = "run.failed"
             fields = session.error(error, meta)
-        if session.warnings:
-            meta["warnings"] = session.warnings
+        if session.warnings or session.remarks:
+            meta["warnings"] = [*session.warnings, *session.remarks]
         if journal.lost:
             meta["lost"] = journal.lost
         meta["count"] = journal.seq + 1

@@ -281,13 +281,18 @@ def replay(
 ) -> Replaying:
     """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
 
-    ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live world
-    (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none of which an
-    ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end. ``on_divergence="warn"`` goes on
-    where that can do no harm and says so in ``session.report``. ``strict`` makes drift of ``"environment"``, ``"clock"`` or ``"order"`` a
-    failure. ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a what-if, written as a new run that names its
-    origin (``session.new_run_id``), the differences in the report; what is irreversible never goes live. ``dry_run`` blocks file writes too. ``redact`` repeats the patterns of the recording. Raises ``RunNotFoundError``,
-    ``TraceIntegrityError``, ``TraceVersionError``.
+    ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
+    world (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none
+    of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end.
+
+    ``on_divergence="warn"`` goes on where that can do no harm and says so in ``session.report``. ``strict`` makes drift of
+    ``"environment"``, ``"clock"`` or ``"order"`` a failure. ``dry_run`` blocks file writes too, ``allow_hosts`` lets a test's own
+    server be reached, ``redact`` repeats the patterns of the recording.
+
+    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a what-if, written as a new run that names its
+    origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
+
+    Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
     """
     wrong = set(strict) - {"environment", "clock", "order"}
     if wrong:

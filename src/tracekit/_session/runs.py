@@ -30,7 +30,9 @@ class Run:
     def warnings(self) -> list[str]:
         """What the run has to say of gaps and of values that could not be kept."""
         session = self._session
-        return list(session.warnings if isinstance(session, Recording) else session.report.warnings)
+        return (
+            [*session.warnings, *session.remarks] if isinstance(session, Recording) else list(session.report.warnings)
+        )
 
     def set_result(self, value: Any) -> None:
         """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""

@@ -1,0 +1,49 @@
+"""No silent gaps: what a run has to say at its end of what it could not capture.
+
+A *remark* is kept in the trace and in ``run.warnings``; a *warning* is told as a Python warning too.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from .._capture import clock, instrumentation, randomness
+from .._engine import gate
+from .._engine.lanes import collisions
+from .._engine.recording import Recording
+
+__all__ = ["begin", "end"]
+
+_lock: Final = threading.Lock()
+_open: Final[set[Recording]] = set()
+
+
+def begin(session: Recording) -> None:
+    """From now on see what passes ``session`` by."""
+    with _lock:
+        if not _open:
+            gate.strayed = set()
+        _open.add(session)
+    instrumentation.run_started(session)
+
+
+def end(session: Recording) -> None:
+    """Let ``session`` say what passed it by."""
+    instrumentation.run_ended(session)
+    with _lock:
+        strayed = sorted(gate.strayed or ())
+        _open.discard(session)
+        if not _open:
+            gate.strayed = None
+    for name in strayed[:10]:
+        session.remark(
+            f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it"
+        )
+    for lane in collisions:
+        if lane.root is session.root:
+            session.warn(
+                f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came"
+            )
+    for sentence in (*clock.degraded(), *randomness.degraded()):
+        session.warn(sentence)
