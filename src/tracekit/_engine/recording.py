@@ -14,7 +14,7 @@ from .._journal.writer import Journal
 from ..errors import LogWriteError, ReplayError, RunEndedError
 from .gate import Call, Outcome, here
 from .lanes import Lane
-from .redaction import Redactor
+from .redaction import Redactor, StreamRedactor
 from .scope import Scope
 from .step import Spec
 from .values import Encoded, Encoder
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
+#: Pieces of one stream are one text, in which a secret may be split.
+_STREAMED: Final = frozenset((str, bytes))
 
 
 class Recording:
@@ -120,9 +122,12 @@ class Recording:
             encoded = self.encoder.encode(value)
             self._mark(meta, encoded)
             if encoded.redacted:
-                self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
+                self.redacted_output(spec)
             data = encoded.data
         return b',"%b":%b' % (key, data)
+
+    def redacted_output(self, spec: Spec) -> None:
+        self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
 
     def error(self, error: BaseException, meta: dict[str, Any]) -> bytes:
         notes: list[str] = []
@@ -311,7 +316,7 @@ class Recording:
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("scope", "seq", "session", "spec")
+    __slots__ = ("_stream", "scope", "seq", "session", "spec")
 
     live: Final = True
 
@@ -320,6 +325,7 @@ class RecordedStep:
         self.scope: Final = scope
         self.spec: Final = spec
         self.seq: Final = seq
+        self._stream: StreamRedactor | None = None
 
     def body(self) -> Scope:
         scope = self.scope
@@ -331,7 +337,11 @@ class RecordedStep:
         if session.ended:
             return
         meta = dict(info) if info else {}
-        fields = session.value(b"output", output, meta, spec=spec)
+        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
+        fields = session.value(b"output", stored, meta, spec=spec)
+        if replaced:
+            meta["redacted"] = replaced
+            session.redacted_output(spec)
         tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
         scope = here()
         lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
@@ -342,6 +352,12 @@ class RecordedStep:
         except LogWriteError:
             if self._unwritten():
                 raise
+
+    def _without_secrets(self, output: Any) -> tuple[Any, int]:
+        """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
+        if self._stream is None:
+            self._stream = self.session.redactor.stream()
+        return self._stream.feed(output)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         session, spec = self.session, self.spec
