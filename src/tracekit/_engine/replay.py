@@ -387,6 +387,9 @@ class Replay:
             )
 
     def snapshot(self, name: str, state: Any) -> Any:
+        at_start = self.trace.entry(1).get("meta", {}).get("snapshots", {})
+        if name in at_start:
+            return at_start[name]
         seq = self.index.snapshots.get(name)
         return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
 
