@@ -31,6 +31,12 @@ class Reads:
     def random_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
         return self._answer(function, real, dice=True)
 
+    def snapshot(self, name: str, state: Any) -> Any:
+        if self.left is None:
+            self.log.append((name, state))
+            return None
+        return dict(self.left).get(name)
+
     def _answer(self, function: str, real: Callable[[], Any], *, dice: bool) -> Any:
         if self.left is None:
             value = real()

@@ -20,7 +20,7 @@ import pytest
 import uuid_utils
 import uuid_utils.compat
 
-from tests.support.reads import reading, scope_of
+from tests.support.reads import reading
 from tracekit import _reality
 from tracekit._capture import randomness
 from tracekit._engine.scope import current
@@ -224,12 +224,12 @@ def test_numpys_state_round_trips() -> None:
 def test_numpys_global_generator_is_aligned_and_put_back() -> None:
     """A replay draws what the recording drew from ``np.random``; after it the process has its own state back."""
     with reading() as recorded:
-        randomness.align_numpy(scope_of(recorded))
+        randomness.align_numpy(recorded)
         first = np.random.rand(4).tolist()
     assert recorded.names == ["numpy.random.state"]
     np.random.seed(99)
     with reading(recorded.log) as served:
-        randomness.align_numpy(scope_of(served))
+        randomness.align_numpy(served)
         assert np.random.rand(4).tolist() == first
     after = np.random.rand()
     np.random.seed(99)

@@ -227,6 +227,9 @@ def deactivate() -> list[str]:
 
 # -- NumPy's global generator ----------------------------------------------------------------------------------------------
 
+#: What the state of the global generator is called in a trace.
+NUMPY: Final = "numpy.random.state"
+
 _numpy_before: dict[str, Any] | None = None
 
 
@@ -272,7 +275,7 @@ def _unflat(numpy: Any, value: dict[str, str]) -> Any:
     return numpy.frombuffer(bytes.fromhex(value["hex"]), dtype=value["dtype"]).copy()
 
 
-def align_numpy(scope: Scope) -> None:
+def align_numpy(session: Any) -> None:
     """Record the state of NumPy's global generator, or set the recorded one until the last session has ended.
 
     For the start of a run; where NumPy is imported during a run this happens right after its import.
@@ -281,7 +284,7 @@ def align_numpy(scope: Scope) -> None:
     before = numpy_state()
     if before is None:
         return
-    value = scope.session.snapshot("numpy.random.state", before)
+    value = session.snapshot(NUMPY, before)
     if value is not None and value != before:
         _numpy_before = _numpy_before or before
         restore_numpy_state(value)
@@ -290,4 +293,4 @@ def align_numpy(scope: Scope) -> None:
 def _numpy_imported() -> None:
     scope = here() if _switch.active else None
     if scope is not None and not scope.live:
-        align_numpy(scope)
+        align_numpy(scope.session)

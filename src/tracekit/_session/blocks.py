@@ -10,7 +10,6 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from .._capture import randomness
 from .._capture.binding import binder
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
@@ -79,9 +78,7 @@ class Block(Generic[E]):
 
     def _scope_in(self, session: Session, agent: str | None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())
-        scope = Scope(session, lane, ROOT, agent)
-        randomness.align_numpy(scope)
-        self._token = current.set(scope)
+        self._token = current.set(Scope(session, lane, ROOT, agent))
         return lane
 
     def _scope_out(self) -> None:

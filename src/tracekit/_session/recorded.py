@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
 from .._canonical import canonical
-from .._capture import callers, instrumentation, world
+from .._capture import callers, instrumentation, randomness, world
 from .._engine.callsite import caller
 from .._engine.environment import environment
 from .._engine.program import Program, this_program
@@ -139,6 +139,9 @@ class Record(Block[Run]):
         if program is not None:
             arguments = session.redactor.redact_argv(list(program.arguments))
             about["program_command"] = {**program.as_dict(), "arguments": arguments}
+        numpy = randomness.numpy_state()
+        if numpy is not None:
+            about["snapshots"] = {randomness.NUMPY: numpy}
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
         about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
 from .._canonical import canonical, exception_to_json, from_json, to_json
-from .._capture import callers, credentials, instrumentation, world
+from .._capture import callers, credentials, instrumentation, randomness, world
 from .._capture import guard as guards
 from .._engine.callsite import caller
 from .._engine.divergence import describe, differences
@@ -107,6 +107,7 @@ class Replaying(Block["Replaying"]):
         self._guard.engage()
         self._what_if = self._new_run(session, options)
         self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
+        randomness.align_numpy(session)
         return self
 
     def _new_run(self, session: Replay, options: dict[str, Any]) -> WhatIf | None:
