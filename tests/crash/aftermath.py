@@ -1,0 +1,85 @@
+"""What is left of a killed run, and the promises that must hold for it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tracekit._journal.reader import Trace, Verdict
+from tracekit._journal.runs import Store
+from tracekit.harness import TraceEvent, load_trace
+
+__all__ = ["Aftermath"]
+
+
+class Aftermath:
+    """The store, the ledger of effects and the observations of one victim, after its end."""
+
+    def __init__(self, job: dict[str, Any], end: int, errors: str) -> None:
+        self.job = job
+        self.end = end
+        self.errors = errors
+        directory = Path(job["dir"])
+        self.store = Store(directory)
+        self.path = Path(self.store.path("victim"))
+        self.ledger = Counter(_whole_lines(directory / "ledger"))
+        self.observed = [json.loads(line) for line in _whole_lines(directory / "observed")]
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.store.verify("victim")
+
+    def events(self) -> list[TraceEvent]:
+        return load_trace("victim", store=self.store)
+
+    def intentions(self) -> Counter[str]:
+        """How often each call was begun, by what the ledger would say of it."""
+        return Counter(f"{event.name} {event.input['number']}" for event in self.events() if event.kind == "tool_call")
+
+    def seen_in_trace(self) -> Counter[str]:
+        """Every outcome and piece in the trace, by what the program would have noted of it."""
+        found: Counter[str] = Counter()
+        for event in self.events():
+            if event.kind != "tool_call":
+                continue
+            values = event.chunks if event.name == "listen" else [event.output] if event.finished else []
+            if event.error is not None:
+                values = [str(event.error)]
+            found.update(json.dumps([event.name, event.input["number"], value]) for value in values)
+        return found
+
+    def check(self) -> None:
+        """What must hold whenever and wherever the process died."""
+        if not self.path.exists():
+            assert not self.observed
+            assert not self.ledger
+            return
+        assert self.verdict.state in ("unsealed", "sealed"), self.verdict
+        lost = Counter(json.dumps(one) for one in self.observed) - self.seen_in_trace()
+        assert not lost, f"seen by the program and not in the trace: {lost}"
+        unannounced = self.ledger - self.intentions()
+        assert not unannounced, f"done, and no intention in the trace: {unannounced}"
+
+    def check_reopened(self) -> None:
+        """The run goes on where it ended: sequence and chain continue, and nothing that verified is changed."""
+        before = self.verdict
+        if before.state == "sealed":
+            return
+        good = self.path.read_bytes()[: before.size - before.torn_bytes]
+        journal, verdict = self.store.reopen("victim")
+        assert verdict.count == before.count
+        seq = journal.append("decision", 0, 1 if before.count else 0, b',"name":"after","input":null,"output":1', True)
+        journal.close()
+        assert seq == before.count + 1
+        after = self.verdict
+        assert (after.state, after.count, after.torn_bytes) == ("unsealed", before.count + 1, 0)
+        assert self.path.read_bytes().startswith(good)
+        with Trace(str(self.path)) as trace:
+            assert trace.entry(seq)["name"] == "after"
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file that were written to their end."""
+    return path.read_text().split("\n")[:-1] if path.exists() else []
