@@ -1,9 +1,8 @@
 """Random concurrent programs: trees of statements, and the interpreter that runs them on any pair of tools.
 
 A program is a list of statements, each a tuple ``(kind, …)``; a run of it returns a nested list of everything that it saw,
-so that two runs are equal only if they saw the same. What a program sees depends on the order of its events alone (never on
-the order in which a loop runs what is ready at once), unless ``strict`` programs are asked for, whose statements also
-observe orders that only a loop that is first-in first-out keeps.
+so that two runs are equal only if they saw the same. ``strict`` programs also see who came first: whatever two events do
+within microseconds of one another is then part of it, which no recorder of events can tell apart between threads.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from typing import Any, Protocol
 
-__all__ = ["Tools", "random_program", "run"]
+__all__ = ["IN_THREAD", "STATEMENTS", "Tools", "random_program", "run"]
 
 Program = list[tuple[Any, ...]]
 
@@ -90,7 +89,7 @@ async def run(program: Program, tools: Tools, *, strict: bool = False) -> list[A
 
 
 async def _block(world: _World, program: Program) -> list[Any]:
-    return [await _STATEMENTS[statement[0]](world, *statement[1:]) for statement in program]
+    return [await STATEMENTS[statement[0]](world, *statement[1:]) for statement in program]
 
 
 async def _fetch(world: _World, ms: int) -> Any:
@@ -263,7 +262,7 @@ def _join_threads(world: _World, blocks: list[Program]) -> Any:
 
 
 def _in_thread(world: _World, block: Program) -> list[Any]:
-    return [_IN_THREAD[kind](world, a, b) for kind, a, b in block]
+    return [IN_THREAD[kind](world, a, b) for kind, a, b in block]
 
 
 def _t_compute(world: _World, ms: int, _: int) -> Any:
@@ -296,7 +295,7 @@ def _t_handover(world: _World, ms: int, patience: int) -> Any:
     except queue.Empty:
         seen = "late"
     thread.join()
-    return seen
+    return seen if world.strict else 0
 
 
 def _t_first_future(world: _World, a: int, b: int) -> Any:
@@ -304,10 +303,10 @@ def _t_first_future(world: _World, a: int, b: int) -> Any:
         futures = [pool.submit(world.tools.compute, ms) for ms in (a, a + b)]
         done, _ = wait_for_futures(futures, return_when=FIRST_COMPLETED)
         first = futures[0] in done
-    return [first, *(future.result() for future in futures)]
+    return [first and world.strict, *(future.result() for future in futures)]
 
 
-_STATEMENTS: dict[str, Callable[..., Awaitable[Any]]] = {
+STATEMENTS: dict[str, Callable[..., Awaitable[Any]]] = {
     "fetch": _fetch,
     "instant": _instant,
     "compute": _compute,
@@ -327,7 +326,7 @@ _STATEMENTS: dict[str, Callable[..., Awaitable[Any]]] = {
     "pool": _pool,
     "threads": _threads,
 }
-_IN_THREAD: dict[str, Callable[..., Any]] = {
+IN_THREAD: dict[str, Callable[..., Any]] = {
     "compute": _t_compute,
     "nap": _t_nap,
     "tlock": _t_lock,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import selectors
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -165,7 +166,8 @@ class Replay(_Base):
         seq, entry = self._next(name, value)
         await self.schedule.wait_async(seq, entry[3])
         if entry[0] == "error":
-            raise entry[2]()
+            error: BaseException = entry[2]()
+            raise error
         return entry[2]
 
     def call_sync(self, name: str, value: Any, body: Callable[[], Any]) -> Any:
@@ -202,15 +204,28 @@ class _Held:
 
 
 class Shuffled(asyncio.SelectorEventLoop):
-    """Runs what is ready in another order each round; tracekit's own callbacks keep their place at the front."""
+    """Runs what is ready in another order each round; tracekit's own callbacks keep their place at the front.
+
+    Its time is virtual: it goes on only when nothing is ready, to the next timer, and no two timers are for one instant. So
+    the order of a program's events is all that there is to its schedule.
+    """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__(_Skipping(self))
         self._random = random.Random(seed)
+        self._count = 0
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        self._count += 1
+        return super().call_at(when + self._count * 1e-7, callback, *args, context=context)
 
     def _run_once(self) -> None:
         ready = list(self._ready)  # type: ignore[attr-defined]
-        own = [handle for handle in ready if current not in handle._context and _ours(handle)]
+        own = [handle for handle in ready if _ours(handle)]
         others = [handle for handle in ready if handle not in own]
         self._random.shuffle(others)
         self._ready.clear()  # type: ignore[attr-defined]
@@ -218,5 +233,19 @@ class Shuffled(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
+class _Skipping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Does not wait for a timer: puts the loop's clock forward."""
+
+    def __init__(self, loop: Shuffled) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        found = super().select(timeout if timeout is None else 0)
+        if timeout and not found:
+            self._loop.now += timeout
+        return found
+
+
 def _ours(handle: Any) -> bool:
-    return getattr(handle._callback, "__module__", "").startswith("tracekit.")
+    return (getattr(handle._callback, "__module__", None) or "").startswith("tracekit.")

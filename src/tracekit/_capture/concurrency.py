@@ -12,7 +12,7 @@ import sys
 from asyncio import tasks
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, Final
 
 from .._engine.gate import owned
@@ -103,7 +103,7 @@ def _create_task(original: Any) -> Any:
             current.reset(token)
         lane.owner = id(task)
         if hasattr(task, "add_done_callback"):
-            task.add_done_callback(lambda _: _ended(lane), context=_NO_RUN)
+            task.add_done_callback(lambda _: _ended(lane), context=Context())
         return task
 
     create_task.__name__ = "create_task"
@@ -112,30 +112,36 @@ def _create_task(original: Any) -> Any:
     return create_task
 
 
-_NO_RUN: Final = Context()
-
-
 def _ended(lane: Lane) -> None:
     lane.owner = NOBODY
 
 
+#: Set in a context that was given to a task which is not done yet.
+_given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
+
+
 def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context) -> Any:
-    """Several tasks may share a given context: which lane a task has is looked up by the task."""
+    """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
     me = lane.owner = id(task)
     owned[me] = lane
-    lent = current not in context or context[current] is None
-    if lent:
+    before, first = context.get(current), not context.get(_given, False)
+    if first:
         try:
-            context.run(current.set, scope.in_lane(lane))
+            context.run(_lend, scope.in_lane(lane), True)
         except RuntimeError:  # it is the one that is running
-            lent = False
+            first = False
 
     def ended(_: object) -> None:
         lane.owner = NOBODY
         if owned.get(me) is lane:
             del owned[me]
-        if lent:
-            context.run(current.set, None)
+        if first:
+            context.run(_lend, before, False)
 
-    task.add_done_callback(ended, context=_NO_RUN)
+    task.add_done_callback(ended, context=Context())
     return task
+
+
+def _lend(scope: Scope | None, given: bool) -> None:
+    current.set(scope)
+    _given.set(given)

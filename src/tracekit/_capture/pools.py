@@ -88,10 +88,8 @@ def _enter_at_run(thread: Any, scope: Scope) -> None:
 
 def _is_worker(thread: Any) -> bool:
     target = getattr(thread, "_target", None)
-    for what in (target, type(thread)):
-        if (getattr(what, "__module__", None), getattr(what, "__qualname__", None)) in _WORKERS:
-            return True
-    return False
+    names = ((getattr(what, "__module__", None), getattr(what, "__qualname__", None)) for what in (target, type(thread)))
+    return any(name in _WORKERS for name in names)
 
 
 def _thread_name(thread: Any) -> str:
@@ -159,7 +157,6 @@ def _run_sync(original: Any) -> Any:
         scope = current.get()
         if scope is not None:
             func, args, kwargs = enclose(scope, func, tuple(args), {})
-            assert not kwargs or callable(func)
             if kwargs:
                 func = _with(func, kwargs)
         return original(cls, func, args, *rest, **options)

@@ -24,6 +24,8 @@ from .patch import AttributePatch, Patch, Switch, when_imported
 
 __all__ = ["activate", "deactivate"]
 
+#: A delay computed from an instant and added to another is a little less than the instant meant (s).
+_ROUNDING: Final = 1e-6
 _made: Final[dict[tuple[int, str], Patch]] = {}
 _switch: Final = Switch(lambda: _patches())
 
@@ -78,7 +80,7 @@ def _call_at(original: Any) -> Any:
             return original(self, when, callback, *args, context=context)
         timer = scope.session.arm(scope, "asyncio.timer", when - self.time())
         if timer.live:
-            return original(self, when, _fired, timer, callback, args, context=context)
+            return original(self, when, _fired, timer, self, when, callback, args, context=context)
         return _Held(self, when, callback, args, context, timer)
 
     call_at.__qualname__ = "BaseEventLoop.call_at"
@@ -106,16 +108,38 @@ def _call_later(original: Any) -> Any:
             return original(self, delay, callback, *args, context=context)
         timer = scope.session.arm(scope, "asyncio.timer", delay)
         if timer.live:
-            return original(self, delay, _fired, timer, callback, args, context=context)
-        return _Held(self, self.time() + delay, callback, args, context, timer)
+            return original(self, delay, _fired, timer, self, self.time() + delay + _ROUNDING, callback, args, context=context)
+        return _Held(self, self.time() + delay + _ROUNDING, callback, args, context, timer)
 
     call_later.__qualname__ = "Loop.call_later"
     return call_later
 
 
-def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
+def _fired(timer: Any, loop: Any, when: float, callback: Any, args: tuple[Any, ...]) -> None:
     timer.fired()
-    callback(*args)
+    with _not_before(loop, when):
+        callback(*args)
+
+
+class _not_before:
+    """Inside, ``loop.time()`` is ``when`` at least.
+
+    Whoever looks whether the deadline has really passed (anyio does) must see that it has, in a replay and where a loop's
+    clock is coarse: else it arms a timer for the rest.
+    """
+
+    __slots__ = ("_loop", "_when")
+
+    def __init__(self, loop: Any, when: float) -> None:
+        self._loop = loop
+        self._when = when
+
+    def __enter__(self) -> None:
+        real, when = self._loop.time, self._when
+        self._loop.time = lambda: max(real(), when)
+
+    def __exit__(self, *_: object) -> None:
+        del self._loop.time
 
 
 class _Held(asyncio.TimerHandle):
@@ -136,14 +160,8 @@ class _Held(asyncio.TimerHandle):
     def _fire(self) -> None:
         if self._cancelled:
             return
-        loop, when = self._loop, self._when  # type: ignore[attr-defined]
-        real = loop.time
-        # Whoever looks whether the deadline has really passed (anyio does) must see that it has.
-        loop.time = lambda: max(real(), when)
-        try:
+        with _not_before(self._loop, self._when):  # type: ignore[attr-defined]
             self._run()
-        finally:
-            del loop.time
 
 
 def _reschedule(original: Any) -> Any:
@@ -168,11 +186,11 @@ def _sleep_patch() -> Patch:
     """In place where that works, so that a ``sleep`` imported by name is covered too; else the module's attribute."""
     key = (id(time), "sleep")
     if key not in _made:
+        bare = time.sleep  # noqa: TID251
         try:
-            real = genuine(time.sleep)
-            _made[key] = FunctionExchange(time.sleep, lambda _proxy, seconds: _sleep(real, seconds))
+            real = genuine(bare)
+            _made[key] = FunctionExchange(bare, lambda _proxy, seconds: _sleep(real, seconds))
         except (Unsupported, AttributeError):
-            bare = time.sleep
             _made[key] = AttributePatch(time, "sleep", lambda seconds: _sleep(bare, seconds))
     return _made[key]
 

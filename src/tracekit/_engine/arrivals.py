@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from asyncio.events import _get_running_loop
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
-
-from .idle import EMPTY
 
 __all__ = ["Burst", "place"]
 
@@ -31,13 +30,14 @@ class Burst:
     be put there now. ``spare`` says how many handles of ours there may be in the queue of an idle loop.
     """
 
-    __slots__ = ("_before", "_loop", "_number", "_ready", "_spare", "markers", "ticks")
+    __slots__ = ("_before", "_context", "_loop", "_number", "_ready", "_spare", "markers", "ticks")
 
     def __init__(
         self, loop: Any, before: Callable[[int], object] | None = None, spare: Callable[[], int] | None = None
     ) -> None:
         self._loop: Final = loop
         self._before: Final = before
+        self._context: Final = Context()
         self._spare: Final = spare
         self._ready: Final = getattr(loop, "_ready", None)
         self._number = 0
@@ -59,7 +59,7 @@ class Burst:
         if self._before is not None:
             self._before(self.ticks + self.markers)
         self.markers += 1
-        self._loop.call_soon(self._tick, rounds - 1, number, context=EMPTY)
+        self._loop.call_soon(self._tick, rounds - 1, number, context=self._context)
 
     def _tick(self, rounds: int, number: int) -> None:
         if number != self._number:

@@ -12,26 +12,29 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final
 
-__all__ = ["EMPTY", "LoopWatch"]
+__all__ = ["LoopWatch"]
 
-#: The context of our own callbacks: no run in it.
-EMPTY: Final = Context()
+#: After so many rounds a loop that is never idle (somebody polls with ``sleep(0)``) counts as idle all the same.
+_PATIENCE: Final = 1000
 
 
 class LoopWatch:
     """Calls ``idle`` in the loop's thread when the loop has nothing to run but to wait; once for each ``start``."""
 
-    __slots__ = ("_calls", "_calm", "_idle", "_own", "_ready", "loop", "running", "spare", "thread")
+    __slots__ = ("_calls", "_calm", "_context", "_idle", "_own", "_ready", "_rounds", "loop", "running", "spare", "thread")
 
     def __init__(self, loop: AbstractEventLoop, idle: Callable[[LoopWatch], None]) -> None:
         self.loop: Final = loop
         self.thread: Final = get_ident()
         self._idle: Final = idle
+        #: Of our own callbacks: no run in it. Each loop has its own, for two threads can't be in one context.
+        self._context: Final = Context()
         self._ready: Final[Any] = getattr(loop, "_ready", None)
         self.running = False
         #: How many handles of ours, which do nothing, may be ready in an idle loop.
         self.spare: Callable[[], int] = int
         self._calm = 0
+        self._rounds = 0
         self._calls = 0
         self._own = 0
         if self._ready is None:
@@ -41,15 +44,16 @@ class LoopWatch:
         """From the loop's thread: look from now on, until it is idle."""
         if not self.running:
             self.running = True
-            self._calm = 0
+            self._calm = self._rounds = 0
             self._again()
 
     def _again(self) -> None:
         self._own = self._calls + 1
-        self.loop.call_soon(self._look, context=EMPTY)
+        self.loop.call_soon(self._look, context=self._context)
 
     def _look(self) -> None:
-        if self._busy():
+        self._rounds += 1
+        if self._rounds < _PATIENCE and self._busy():
             self._calm = 0
             self._again()
         elif self._calm < (1 if self._ready is not None else 3):

@@ -14,18 +14,22 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from asyncio.events import _get_running_loop
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, Final
 
 from .._reality import monotonic_ns
 from .arrivals import Burst
 from .crew import PATIENCE, QUICK, Crew, Member
-from .idle import EMPTY, LoopWatch
+from .idle import LoopWatch
 
 __all__ = ["Schedule", "Ticket"]
 
 #: For how long (ns) all must have been still, with nothing to hand out, before the program counts as stuck.
 _STUCK: Final = 2_000_000_000
+#: For how long (ns) somebody may be busy while the next event is held back, and while a later one is.
+_BUSY: Final = 100_000_000
+_VERY_BUSY: Final = 5_000_000_000
 #: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
 _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 
@@ -53,8 +57,9 @@ class Schedule:
     """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
 
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called, without any lock
-    held, when everything waits and nothing is left that could be handed out. ``near`` says of each event how it came: 0 without
-    giving up control, 1 after the loop (or thread) had been idle, 2 + its place in ticks where not (see ``arrivals``). ``crew`` hears from the hooks which threads take part.
+    held, when everything waits and nothing is left that could be handed out. ``near`` says of each event how it came: 0
+    without giving up control, 1 after the loop had been idle, 2 + its place in ticks where not (see ``arrivals``). ``crew``
+    hears from the hooks which threads take part.
     """
 
     def __init__(
@@ -319,6 +324,7 @@ class Schedule:
 
     def _observer(self) -> None:
         pause = _SHORT
+        since = monotonic_ns()
         while True:
             due: Ticket | None = None
             stuck = False
@@ -326,19 +332,22 @@ class Schedule:
                 if self._closed or not (self._asked or self._never):
                     self._observing = False
                     return
-                still = self.crew.stillness(monotonic_ns())
+                now = monotonic_ns()
+                still = self.crew.stillness(now)
                 waited_for = self._first() is not None
                 if waited_for:
-                    if still >= (QUICK if self._in_order() else PATIENCE):
+                    in_order = self._in_order()
+                    if still >= (QUICK if in_order else PATIENCE) or now - since > (_BUSY if in_order else _VERY_BUSY):
                         due = self._take()
                 else:
+                    since = now
                     stuck = still >= _STUCK
             if stuck:
                 self._give_up()
                 continue
             if due is not None:
                 self._release(due)
-                pause = _SHORT
+                pause, since = _SHORT, monotonic_ns()
                 continue
             pause = min(pause * 1.2, _LONG if waited_for else _IDLE)
             self._poke.acquire(False)
@@ -419,18 +428,18 @@ class Schedule:
         elif ticket.loop is None:
             assert ticket.act is not None
             ticket.act()
-        else:
+        elif not ticket.loop.is_closed():
             act = ticket.act if ticket.future is None else _setter(ticket.future)
             assert act is not None
             if ticket.thread != get_ident():
                 try:
-                    ticket.loop.call_soon_threadsafe(act, context=EMPTY)
+                    ticket.loop.call_soon_threadsafe(act, context=Context())
                 except RuntimeError:  # the loop is closed
                     pass
             elif ticket.future is not None:
                 act()
             else:
-                ticket.loop.call_soon(self._run, act, ticket.place, context=EMPTY)
+                ticket.loop.call_soon(self._run, act, ticket.place, context=Context())
 
     def _run(self, act: Callable[[], object], place: int) -> None:
         if self._near:

@@ -1,0 +1,296 @@
+"""Lanes in practice: whoever starts it and however a library runs it, each line of execution has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+import uvloop
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+
+from tests.support.simulation import Recording
+from tracekit._capture import concurrency
+from tracekit._engine.gate import here, owned
+from tracekit._engine.lanes import Lane
+from tracekit._engine.scope import current
+
+
+@pytest.fixture
+def run() -> Iterator[Recording]:
+    with Recording() as session:
+        yield session
+    assert owned == {}
+
+
+def path(*_: object) -> str:
+    """A step: which lane it is in."""
+    scope = here()
+    assert scope is not None
+    return scope.lane.path
+
+
+async def lane(*_: object) -> str:
+    return path()
+
+
+async def two_steps(*_: object) -> tuple[str, str]:
+    before = path()
+    await asyncio.sleep(0)
+    return before, path()
+
+
+def test_tasks_have_lanes_by_name_and_order_of_their_start(run: Recording) -> None:
+    """gather, TaskGroup, create_task and ensure_future: the n-th of its name that its parent started."""
+
+    async def main() -> list[Any]:
+        a = await asyncio.gather(lane(), two_steps(), lane())
+        async with asyncio.TaskGroup() as group:
+            b = [group.create_task(lane()), group.create_task(two_steps())]
+        return [*a, *(task.result() for task in b), await asyncio.ensure_future(lane()), await asyncio.create_task(lane())]
+
+    name = "/test_tasks_have_lanes_by_name_and_order_of_their_start.<locals>.main#1"
+    a, b, c, d, e, f, g = asyncio.run(main())
+    assert (a, c, d, f, g) == tuple(f"{name}/lane#{n}" for n in range(1, 6))
+    assert b == (f"{name}/two_steps#1",) * 2
+    assert e == (f"{name}/two_steps#2",) * 2
+
+
+def test_uvloop_and_eager_tasks(run: Recording) -> None:
+    """Another loop, tasks that begin at once, and a context that is handed in: the same lanes."""
+
+    async def main() -> list[Any]:
+        context = contextvars.copy_context()
+        return [
+            await asyncio.create_task(lane()),
+            await asyncio.create_task(lane(), context=context),
+            await asyncio.create_task(two_steps(), context=context),
+            path(),
+        ]
+
+    name = "/test_uvloop_and_eager_tasks.<locals>.main#{}"
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        me = name.format(1)
+        assert runner.run(main()) == [f"{me}/lane#1", f"{me}/lane#2", (f"{me}/two_steps#1",) * 2, me]
+    if hasattr(asyncio, "eager_task_factory"):
+        with asyncio.Runner() as runner:
+            runner.get_loop().set_task_factory(asyncio.eager_task_factory)
+            me = name.format(2)
+            assert runner.run(main())[0] == f"{me}/lane#1"
+
+
+def test_as_completed_starts_its_coroutines_in_order(run: Recording) -> None:
+    """asyncio goes through a set, whose order follows addresses; the first coroutine is the first lane all the same."""
+
+    async def main() -> list[tuple[int, str]]:
+        async def numbered(i: int) -> tuple[int, str]:
+            return i, path()
+
+        return [await each for each in asyncio.as_completed([numbered(i) for i in range(20)])]
+
+    for i, where in asyncio.run(main()):
+        assert where.endswith(f"numbered#{i + 1}")
+
+
+def test_what_is_done_is_met_in_the_order_of_asking(run: Recording) -> None:
+    """A program that loops over the ``done`` of ``asyncio.wait`` meets the tasks in the same order each time."""
+
+    async def main() -> list[int]:
+        async def value(i: int) -> int:
+            return i
+
+        done, pending = await asyncio.wait([asyncio.ensure_future(value(i)) for i in range(20)])
+        assert isinstance(done, set)
+        assert not pending
+        return [task.result() for task in done]
+
+    assert asyncio.run(main()) == list(range(20))
+
+
+def test_threads_and_timers(run: Recording) -> None:
+    """A thread, a subclass of Thread and a Timer each have a lane named after what they run."""
+    seen: list[str] = []
+
+    def work() -> None:
+        seen.append(path())
+
+    class Worker(threading.Thread):
+        def run(self) -> None:
+            seen.append(path())
+
+    for thread in (threading.Thread(target=partial(work)), Worker(), threading.Timer(0.001, work)):
+        thread.start()
+        thread.join()
+        assert "run" not in vars(thread)
+    name = "/test_threads_and_timers.<locals>"
+    assert seen == [f"{name}.work#1", f"{name}.Worker#1", f"{name}.work#2"]
+
+
+def test_submitted_calls_have_the_lane_not_the_workers(run: Recording) -> None:
+    """Twenty calls on two workers have twenty lanes; partials and copied contexts are seen through."""
+    with ThreadPoolExecutor(2) as pool:
+        a = [future.result() for future in [pool.submit(path, i) for i in range(10)]]
+        b = list(pool.map(path, range(5)))
+        c = pool.submit(partial(contextvars.copy_context().run, partial(path, 1))).result()
+    assert [*a, *b, c] == [f"/path#{n}" for n in range(1, 17)]
+
+
+def test_langchains_executor(run: Recording) -> None:
+    """It runs each call in a copy of the caller's context, which would undo a lane that was set outside."""
+    with ContextThreadPoolExecutor(2) as pool:
+        assert [pool.submit(path, i).result() for i in range(3)] == ["/path#1", "/path#2", "/path#3"]
+        assert len(set(pool.map(path, range(4)))) == 4
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_calls_handed_to_threads_by_loops(run: Recording, factory: Callable[[], Any]) -> None:
+    """to_thread, run_in_executor and anyio's to_thread: a lane for each call, entered inside the copied context."""
+
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        return [
+            *await asyncio.gather(*(asyncio.to_thread(path, i) for i in range(3))),
+            await loop.run_in_executor(None, path, 1),
+            await anyio.to_thread.run_sync(path),
+            await anyio.to_thread.run_sync(partial(path, 1)),
+        ]
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        found = runner.run(main())
+    assert [where.rpartition("/")[2] for where in found] == ["path#1"] * 3 + [f"path#{n}" for n in (1, 2, 3)]
+    assert len(set(found)) == 6
+
+
+def test_calls_from_a_thread_into_the_loop(run: Recording) -> None:
+    """anyio.from_thread: what the thread starts in the loop is a child of the thread's call."""
+
+    def work() -> tuple[str, str, str]:
+        return path(), anyio.from_thread.run_sync(path), anyio.from_thread.run(lane)
+
+    async def main() -> tuple[str, str, str]:
+        return await anyio.to_thread.run_sync(work)
+
+    here_, sync, task = asyncio.run(main())
+    assert here_.endswith("work#1")
+    assert sync == f"{here_}/path#1"
+    assert task.startswith(f"{here_}/")
+
+
+def test_anyio_groups(run: Recording) -> None:
+    """Tasks of an anyio group are named after their own coroutines."""
+    seen: list[str] = []
+
+    async def note() -> None:
+        seen.append(path())
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(note)
+            group.start_soon(note)
+
+    anyio.run(main)
+    assert [where.rpartition(">.")[2] for where in seen] == ["note#1", "note#2"]
+
+
+def test_a_step_from_elsewhere_opens_a_callback_lane(run: Recording) -> None:
+    """``call_soon`` and done callbacks run in somebody's context without being that somebody."""
+
+    async def main() -> list[str]:
+        seen: list[str] = []
+        asyncio.get_running_loop().call_soon(lambda: seen.append(path()))
+        asyncio.create_task(lane()).add_done_callback(lambda _: seen.append(path()))
+        await asyncio.sleep(0.001)
+        return [*seen, path()]
+
+    first, second, own = asyncio.run(main())
+    assert first == second == f"{own}/callback#1"
+
+
+def test_what_is_started_inside_a_live_step_shifts_nothing(run: Recording) -> None:
+    """A replay does not start it at all: it is numbered under that step."""
+
+    async def main() -> tuple[str, str]:
+        async def body() -> str:
+            return await asyncio.create_task(lane())
+
+        return await run.call("tool", None, body), await asyncio.create_task(lane())
+
+    inside, after = asyncio.run(main())
+    assert "/lane#1@" in inside
+    assert after.endswith("/lane#1")
+
+
+def test_an_ended_lane_belongs_to_nobody(run: Recording) -> None:
+    """An ident or address that is given again leads no step into the lane of who had it before."""
+    lanes: list[Lane] = []
+
+    async def keep() -> None:
+        scope = here()
+        assert scope is not None
+        lanes.append(scope.lane)
+
+    def keep_in_thread() -> None:
+        asyncio.run(keep())
+        scope = here()
+        assert scope is not None
+        lanes.append(scope.lane)
+
+    thread = threading.Thread(target=keep_in_thread)
+    thread.start()
+    thread.join()
+    assert [each.owner for each in lanes] == [-1, -1]
+
+
+def test_everything_is_restored() -> None:
+    """After the last holder the classes are exactly what they were, what was not there included."""
+
+    def state() -> list[Any]:
+        places = [BaseEventLoop, threading.Thread, ThreadPoolExecutor, uvloop.Loop, asyncio.tasks]
+        return [dict(vars(place)) for place in places]
+
+    before = state()
+    concurrency.activate()
+    concurrency.activate()
+    assert concurrency.deactivate() == []
+    assert state() != before
+    assert concurrency.deactivate() == []
+    assert state() == before
+
+
+def test_outside_a_run_nothing_happens() -> None:
+    """With the hooks in place, tasks and threads without a run get no lane."""
+    concurrency.activate()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(current.get).result() is None
+
+        async def main() -> Any:
+            return await asyncio.create_task(asyncio.to_thread(current.get))
+
+        assert asyncio.run(main()) is None
+    finally:
+        concurrency.deactivate()
+
+
+def test_a_forked_child_hears_of_it() -> None:
+    """What the sessions must do in a child is done before its code goes on."""
+    read, write = os.pipe()
+    concurrency.after_fork(lambda: os.write(write, b"child"))
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 5) == b"child"
+    os.close(read)
+    concurrency._forks.clear()
+    os.close(write)

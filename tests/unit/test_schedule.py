@@ -1,0 +1,334 @@
+"""The order in which a replay hands out events."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tracekit._engine.schedule import Schedule
+
+
+class Failed(BaseException):
+    pass
+
+
+def schedule(*events: int, stuck: Callable[[], object] = lambda: None, near: bytes | None = None) -> Schedule:
+    return Schedule(events, failure=Failed, stuck=stuck, near=near)
+
+
+def in_threads(*works: Callable[[], object]) -> None:
+    """Run all at once; each has taken part before any of them waits, as the hooks see to."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_lone_thread_is_never_held() -> None:
+    """A program with one line of execution gets each event at once, whatever its place."""
+    order = schedule(3, 5, 9)
+    for seq in (3, 5, 9):
+        order.wait(seq)
+    assert order.reordered == []
+
+
+def test_skipped_events_are_not_waited_for() -> None:
+    """What lies inside a stubbed step counts as past."""
+    order = schedule(2, 3, 4, 7)
+    order.skip(3)
+    order.skip(4)
+    order.wait(2)
+    order.wait(7)
+    assert order.reordered == []
+
+
+def test_what_can_never_come_is_passed_over_and_listed() -> None:
+    """A lone thread that leaves an event out goes on, and the report says what came before its time."""
+    order = schedule(2, 3, 4)
+    order.wait(3)
+    order.wait(4)
+    assert order.reordered == [3]
+
+
+def test_threads_get_their_events_in_recorded_order() -> None:
+    """Whoever asks first: the earliest recorded event is handed out first."""
+    order = schedule(1, 2, 3, 4)
+    came: list[int] = []
+    ready = threading.Barrier(4)
+
+    def ask(seq: int) -> None:
+        with order.crew.lock:
+            order.crew.join()
+        ready.wait()
+        order.wait(seq)
+        came.append(seq)
+
+    in_threads(*(lambda seq=seq: ask(seq) for seq in (4, 2, 3, 1)))  # type: ignore[misc]
+    assert came == [1, 2, 3, 4]
+    assert order.reordered == []
+
+
+def test_a_lock_around_the_tools_does_not_deadlock() -> None:
+    """The thread that had the lock second in the recording has it first now: its event is handed out, and listed."""
+    order = schedule(2, 4)
+    lock = threading.Lock()
+    taken, came = threading.Event(), []
+
+    def second() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        with lock:
+            taken.set()
+            order.wait(4)
+            came.append(4)
+
+    def first() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        taken.wait()
+        with lock:
+            order.wait(2)
+            came.append(2)
+
+    in_threads(second, first)
+    assert came == [4, 2]
+    assert order.reordered == [4]
+
+
+def test_an_earlier_event_is_waited_for_while_its_thread_works() -> None:
+    """A later event is held while another thread can still come to an earlier one."""
+    order = schedule(1, 2)
+    came: list[int] = []
+    both = threading.Barrier(2)
+
+    def busy() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        both.wait()
+        sum(range(400_000))
+        order.wait(1)
+        came.append(1)
+
+    def early() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        both.wait()
+        order.wait(2)
+        came.append(2)
+
+    in_threads(busy, early)
+    assert came == [1, 2]
+
+
+async def _ask(order: Schedule, seq: int, came: list[int]) -> int:
+    await order.wait_async(seq)
+    came.append(seq)
+    return seq
+
+
+def test_coroutines_get_their_events_in_recorded_order() -> None:
+    """Fifty gathered calls come back in the order of the recording, one at a time."""
+    order = schedule(*range(1, 51))
+    came: list[int] = []
+
+    async def main() -> Any:
+        return await asyncio.gather(*(_ask(order, seq, came) for seq in reversed(range(1, 51))))
+
+    assert asyncio.run(main()) == list(reversed(range(1, 51)))
+    assert came == list(range(1, 51))
+
+
+def test_the_first_completed_is_seen_alone() -> None:
+    """``wait(FIRST_COMPLETED)`` wakes for the first event before the second is handed out."""
+    order = schedule(1, 2)
+
+    async def main() -> list[int]:
+        came: list[int] = []
+        tasks = [asyncio.ensure_future(_ask(order, seq, came)) for seq in (2, 1)]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        first = [task.result() for task in done]
+        await asyncio.gather(*tasks)
+        return first
+
+    assert asyncio.run(main()) == [1]
+
+
+def test_events_that_came_together_come_together() -> None:
+    """Where the recorded program was woken for both answers at once, the replayed one is too."""
+    order = schedule(1, 2, near=bytes([1, 2]))
+
+    async def main() -> set[int]:
+        came: list[int] = []
+        tasks = [asyncio.ensure_future(_ask(order, seq, came)) for seq in (2, 1)]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return {task.result() for task in done}
+
+    assert asyncio.run(main()) == {1, 2}
+
+
+def test_what_did_not_suspend_does_not_suspend() -> None:
+    """An answer that came without the loop running in between is given the same way."""
+    order = schedule(1, 2)
+
+    async def main() -> list[str]:
+        seen: list[str] = []
+
+        async def other() -> None:
+            seen.append("other")
+
+        task = asyncio.create_task(other())
+        await order.wait_async(1, False)
+        seen.append("first")
+        await order.wait_async(2, True)
+        await task
+        return seen
+
+    assert asyncio.run(main()) == ["first", "other"]
+
+
+def test_a_cancelled_waiter_no_longer_asks() -> None:
+    """After a cancelled step the rest goes on, and its event is not waited for."""
+    order = schedule(1, 2)
+
+    async def main() -> None:
+        came: list[int] = []
+        task = asyncio.ensure_future(_ask(order, 1, came))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await order.wait_async(2)
+
+    asyncio.run(main())
+    assert order.reordered == []
+
+
+def test_an_asyncio_lock_around_the_steps_does_not_deadlock() -> None:
+    """The same as with threads: the order that the lock forces is taken, and listed."""
+    order = schedule(1, 2)
+
+    async def main() -> None:
+        lock = asyncio.Lock()
+
+        async def work(seq: int) -> None:
+            async with lock:
+                await order.wait_async(seq)
+
+        await asyncio.gather(work(2), work(1))
+
+    asyncio.run(main())
+    assert order.reordered == [2]
+
+
+def test_a_loop_that_is_polled_still_moves_on() -> None:
+    """A task that spins with ``sleep(0)`` until another is done does not hold that one back for ever."""
+    order = schedule(1)
+
+    async def main() -> None:
+        came: list[int] = []
+        task = asyncio.ensure_future(_ask(order, 1, came))
+        while not task.done():
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_loops_in_two_threads_share_one_order() -> None:
+    """Events of two loops are handed out as recorded."""
+    order = schedule(1, 2, 3, 4)
+    came: list[int] = []
+    both = threading.Barrier(2)
+
+    def run(*seqs: int) -> None:
+        async def main() -> None:
+            with order.crew.lock:
+                order.crew.join()
+            both.wait()
+            for seq in seqs:
+                await _ask(order, seq, came)
+
+        asyncio.run(main())
+
+    in_threads(lambda: run(2, 3), lambda: run(1, 4))
+    assert came == [1, 2, 3, 4]
+    assert order.reordered == []
+
+
+def test_a_callback_fires_at_its_place() -> None:
+    """A timer's callback runs in its loop between the events before and after it; one taken back never does."""
+    order = schedule(1, 2, 3, 4)
+
+    async def main() -> list[Any]:
+        seen: list[Any] = []
+        order.callback(2, lambda: seen.append("timer"))
+        order.cancel(order.callback(3, lambda: seen.append("cancelled")))
+        order.callback(None, lambda: seen.append("never recorded"))
+        await asyncio.gather(_ask(order, 4, seen), _ask(order, 1, seen))
+        return seen
+
+    assert asyncio.run(main()) == [1, "timer", 4]
+    order.close()
+
+
+def test_failure_wakes_everybody() -> None:
+    """After ``fail`` those who wait raise, in loops and threads alike, and so does whoever asks later."""
+    order = schedule(1, 2, 3)
+    caught: list[str] = []
+    waiting = threading.Barrier(2)
+
+    def in_thread() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        waiting.wait()
+        try:
+            order.wait(None)
+        except Failed:
+            caught.append("thread")
+
+    def in_loop() -> None:
+        async def main() -> None:
+            with order.crew.lock:
+                order.crew.join()
+            waiting.wait()
+            asyncio.get_running_loop().call_later(0.02, order.fail)
+            try:
+                await order.wait_async(None)
+            except Failed:
+                caught.append("loop")
+
+        asyncio.run(main())
+
+    in_threads(in_thread, in_loop)
+    assert sorted(caught) == ["loop", "thread"]
+    with pytest.raises(Failed):
+        order.wait(3)
+
+
+def test_nothing_left_to_hand_out_is_stuck() -> None:
+    """Everybody waits, nothing was recorded for them: the replayer is told, and they raise."""
+    told: list[str] = []
+    order = schedule(1, stuck=lambda: told.append("stuck"))
+
+    async def main() -> None:
+        await order.wait_async(1)
+        await order.wait_async(None)
+
+    with pytest.raises(Failed):
+        asyncio.run(main())
+    assert told == ["stuck"]
+
+
+def test_a_million_events_are_an_array() -> None:
+    """A schedule of a million events holds no object per event."""
+    order = Schedule(range(1, 1_000_001), failure=Failed, stuck=lambda: None)
+    assert order._events.itemsize * len(order._events) <= 8_000_000
+    order.skip(999_999)
+    for seq in range(1, 999_999):
+        order.wait(seq)
+    order.wait(1_000_000)
+    assert order.reordered == []
