@@ -143,6 +143,13 @@ class Crew:
             self._queued -= 1
             self._count()
 
+    def away(self) -> None:
+        """A thread goes out into the real world (a step that is live in a replay): nothing counts as still until ``back``."""
+        self.launching()
+
+    def back(self) -> None:
+        self.launched(None, None)
+
     def _count(self) -> None:
         alone = len(self._members) == 1 and not self._launching and not self._queued
         self.solo = next(iter(self._members.values())).ident if alone else 0

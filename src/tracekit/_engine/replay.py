@@ -60,6 +60,8 @@ class Replay:
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id)
         self.schedule: Final = Schedule(self.index.events, failure=self._again, stuck=self._stuck)
+        #: The hooks tell it which threads take part.
+        self.crew: Final = self.schedule.crew
         self.on_divergence: Final = on_divergence
         self.strict: Final = strict
         self.failure: ReplayError | None = None
