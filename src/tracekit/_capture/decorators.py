@@ -10,6 +10,7 @@ from contextvars import Token
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, overload
 
+from .._engine import gate
 from .._engine.gate import here
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
@@ -175,6 +176,8 @@ class Effect:
     def __enter__(self) -> Effect:
         scope = here()
         if scope is None:
+            if gate.outside is not None:
+                gate.outside(self._spec.family, self._spec.name)
             return self
         self._step = step = scope.session.begin(scope, self._spec, dict(self._input))
         self.live = step.live
@@ -204,6 +207,8 @@ class Effect:
     async def __aenter__(self) -> Effect:
         scope = here()
         if scope is None:
+            if gate.outside is not None:
+                gate.outside(self._spec.family, self._spec.name)
             return self
         self._step = step = scope.session.begin(scope, self._spec, dict(self._input))
         self.live = step.live

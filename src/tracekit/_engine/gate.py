@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..errors import ReplayError
     from .step import Spec
 
-__all__ = ["Call", "Family", "Outcome", "Session", "Step", "Timer", "here", "owner"]
+__all__ = ["Call", "Family", "Outcome", "Session", "Step", "Timer", "allow_outside", "here", "owner", "refuse_outside"]
 
 T = TypeVar("T")
 
@@ -204,8 +204,23 @@ class Session(Protocol):
 #: Names of what was called outside every run while some run is being recorded (a thread or a callback that lost it).
 strayed: set[str] | None = None
 
-#: Called with family and name for a step outside every run, where a whole process is under replay; ``None`` otherwise.
+#: Called with family and name for a step outside every run, where the whole process is under replay; ``None`` otherwise.
 outside: Callable[[str, str], None] | None = None
+_refusals: Final[list[Callable[[str, str], None]]] = []
+
+
+def refuse_outside(refuse: Callable[[str, str], None]) -> None:
+    """From now on a captured call outside every run is ``refuse``'s to refuse: it would be live."""
+    global outside
+    _refusals.append(refuse)
+    outside = refuse
+
+
+def allow_outside(refuse: Callable[[str, str], None]) -> None:
+    """Take back ``refuse_outside(refuse)``; in any order."""
+    global outside
+    _refusals.remove(refuse)
+    outside = _refusals[-1] if _refusals else None
 
 
 def owner() -> int:

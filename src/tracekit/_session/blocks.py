@@ -10,7 +10,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from .._capture.binding import binder
+from .._capture.binding import binder, loose, tells
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
 from .._engine.recording import ROOT
@@ -91,14 +91,17 @@ class Block(Generic[E]):
             current.set(None)
 
     def __call__(self, function: F) -> F:
-        bind = binder(function)
-
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator: its run would end before it begins; put the block inside, or around its caller"
+            )
+        given = _arguments(function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
                 block = self._again()
-                block._called_with(bind(*args, **kwargs))
+                block._called_with(given(args, kwargs))
                 async with block:
                     value = await function(*args, **kwargs)
                     block._returned(value)
@@ -109,13 +112,28 @@ class Block(Generic[E]):
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             block = self._again()
-            block._called_with(bind(*args, **kwargs))
+            block._called_with(given(args, kwargs))
             with block:
                 value = function(*args, **kwargs)
                 block._returned(value)
             return value
 
         return run  # type: ignore[return-value]
+
+
+def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, Any]]:
+    """The arguments of a call of ``function`` by name; a wrong call raises Python's own ``TypeError``."""
+    bind, sure = binder(function), tells(function)
+
+    def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return bind(*args, **kwargs)
+        except TypeError:
+            if sure:
+                function(*args, **kwargs)
+            return loose(*args, **kwargs)
+
+    return arguments
 
 
 def called_from() -> str | None:

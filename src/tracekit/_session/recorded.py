@@ -19,7 +19,7 @@ from .._engine.scope import Scope, current
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
-from ..errors import RunStateError
+from ..errors import NotReplayableError, RunStateError
 from . import forks, gaps, takeover
 from .blocks import Block, called_from
 from .linger import linger, linger_async
@@ -97,7 +97,19 @@ class Record(Block[Run]):
             self._instead._start()
             self._run = Run(self._instead.session, self._instead.session.trace.path, options["name"])
             register(self._instead.session, self._run)
+            if options["agent"] is not None or options["identity"] is not None:
+                self._instead.session.identify(options["agent"] or "agent", options["identity"])
             return self._run
+        if outer is not None and not outer.session.recording:
+            raise outer.session.fail(
+                NotReplayableError(
+                    "record(nested=\"link\") inside a replay: its steps are in another file, and nothing of it may go live",
+                    run_id=outer.session.run_id,
+                    location=caller(),
+                    reason="a linked run has its own file",
+                    next_action="replay the linked run by itself, or the whole program with `tracekit replay`",
+                )
+            )
         return self._record(options, outer)
 
     def _record(self, options: dict[str, Any], outer: Scope | None) -> Run:
@@ -146,6 +158,8 @@ class Record(Block[Run]):
             about["metadata"] = dict(options["metadata"])
         about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
         tail = b',"name":%b' % canonical(options["name"] or "run")
+        if options["agent"] is not None:
+            tail = b',"agent_id":%b' % canonical(options["agent"]) + tail
         if outer is not None:
             cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
             tail = b',"cause":%b' % canonical(cause) + tail

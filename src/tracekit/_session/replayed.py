@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from .._canonical import canonical, exception_to_json, from_json, to_json
 from .._capture import callers, credentials, instrumentation, randomness, world
 from .._capture import guard as guards
+from .._engine import gate
 from .._engine.callsite import caller
 from .._engine.divergence import describe, differences
 from .._engine.environment import drift, environment
@@ -53,6 +54,10 @@ class Replaying(Block["Replaying"]):
 
     def _again(self) -> Replaying:
         return Replaying(self._which, self.options, self.called_from)
+
+    def _returned(self, value: Any) -> None:
+        if self.result is not None:
+            self.compare_result(value)
 
     @property
     def session(self) -> Replay:
@@ -105,6 +110,8 @@ class Replaying(Block["Replaying"]):
         )
         world.enter()
         self._guard.engage()
+        if options["guard"] == "process":
+            gate.refuse_outside(self._outside)
         self._what_if = self._new_run(session, options)
         self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
         randomness.align_numpy(session)
@@ -216,10 +223,24 @@ class Replaying(Block["Replaying"]):
             session.schedule.close()
             self._seal_new_run(error)
             self._guard.release()
+            if self.options["guard"] == "process":
+                gate.allow_outside(self._outside)
             world.leave()
             if self._restore_credentials is not None:
                 self._restore_credentials()
         self._conclude(session, error)
+
+    def _outside(self, family: str, name: str) -> None:
+        """A captured call in a thread or callback that has lost the run would be live."""
+        raise self.session.fail(
+            LiveCallBlockedError(
+                f"{family} {name!r} was called outside the replayed run, where it would be live; it was not executed",
+                run_id=self.run_id,
+                location=caller(),
+                operation=f"{family} {name}",
+                next_action="start what calls it inside the block; beside other live work, replay(..., guard='context')",
+            )
+        )
 
     async def _settle(self) -> None:
         await linger_async(self.session)

@@ -118,7 +118,7 @@ def _replay(program: Program, told: Mapping[str, Any]) -> int:
     players = Players(store, path, options, told.get("break"))
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
     closed.engage()
-    gate.outside = players.outside
+    gate.refuse_outside(players.outside)
     takeover.set_controller(players.find)
     error: BaseException | None = None
     status = 0

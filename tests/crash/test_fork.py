@@ -1,0 +1,114 @@
+"""A run and the processes that are forked from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tracekit._journal.runs import Store
+
+FORKED = """
+import multiprocessing, os, sys
+import tracekit
+
+@tracekit.traced_tool(side_effect="read_only")
+def work(n):
+    return n * 2
+
+def child(n):
+    work(n)
+
+with tracekit.record() as run:
+    work(1)
+    pid = os.fork()
+    if pid == 0:
+        work(10)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    process = multiprocessing.get_context("fork").Process(target=child, args=(5,))
+    process.start()
+    process.join()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)  # does nothing of the run
+    os.waitpid(pid, 0)
+    work(2)
+print(run.id)
+"""
+
+
+def forked(tmp_path: Path, program: str) -> tuple[Store, str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "TRACEKIT_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return Store(tmp_path), done.stdout.split()[-1]
+
+
+def entries(path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
+
+
+def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
+    """Each forked child that does something of the run writes its own segment; every chain is valid."""
+    store, run = forked(tmp_path, FORKED)
+    parent = entries(store.path(run))
+    inputs = [entry["input"] for entry in parent if entry["type"] == "tool.call"]
+    assert inputs == [{"n": 1}, {"n": 2}]
+    segments = store.segments(run)
+    found = sorted(entry["input"]["n"] for path in segments for entry in entries(path) if entry["type"] == "tool.call")  # type: ignore[index]
+    assert found == [5, 10]
+    assert store.verify(store.path(run)).problem is not None  # the child that left by os._exit has no end
+
+
+def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> None:
+    """A segment carries the hash of the parent's entry; the parent's last entry lists it with count and head, or as open."""
+    store, run = forked(tmp_path, FORKED)
+    parent = entries(store.path(run))
+    hashes = {entry["seq"]: entry["hash"] for entry in parent}
+    for path in store.segments(run):
+        (cause,) = entries(path)[0]["cause"]  # type: ignore[misc]
+        assert hashes[cause["seq"]] == cause["hash"]
+    listed = parent[-1]["meta"]["segments"]  # type: ignore[index]
+    assert len(listed) == 2
+    assert sum("open" in segment for segment in listed) == 1
+    (sealed,) = [segment for segment in listed if "head" in segment]
+    assert entries(store.path(run, sealed["segment"]))[-1]["hash"] == sealed["head"]
+
+
+BLOCK = """
+import os, sys
+import tracekit
+
+@tracekit.traced_tool(side_effect="irreversible")
+def work(n):
+    return n * 2
+
+with tracekit.record() as run:
+    work(1)
+    pid = os.fork()
+    if pid == 0:
+        work(10)
+    else:
+        os.waitpid(pid, 0)
+if pid == 0:
+    work(11)  # the block has ended here too: as outside every run
+    os._exit(0)
+print(run.id)
+"""
+
+
+def test_a_block_that_ends_in_the_child_ends_its_segment_only(tmp_path: Path) -> None:
+    """The parent's run is ended by the parent, the segment by the child, both in order."""
+    store, run = forked(tmp_path, BLOCK)
+    verdict = store.verify(run)
+    assert verdict.state == "sealed"
+    assert [segment["state"] for segment in verdict.segments] == ["sealed"]
+    assert [entry["type"] for entry in entries(store.path(run))].count("run.completed") == 1

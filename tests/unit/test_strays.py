@@ -1,0 +1,134 @@
+"""Calls that the run does not reach, and what is still running when its block ends."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import threading
+
+import pytest
+
+import tracekit
+from tracekit import record, replay, traced_tool
+
+done: list[str] = []
+
+
+@traced_tool(side_effect="irreversible")
+def charge(name: str) -> str:
+    done.append(name)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def nothing_done() -> None:
+    done.clear()
+
+
+def stray(refused: list[BaseException]) -> None:
+    """Charge in a thread that no hook knows of."""
+    over = _thread.allocate_lock()
+    over.acquire()
+
+    def run() -> None:
+        try:
+            charge("stray")
+        except BaseException as error:
+            refused.append(error)
+        finally:
+            over.release()
+
+    _thread.start_new_thread(run, ())
+    over.acquire()
+
+
+def test_a_recording_says_what_passed_it_by() -> None:
+    """A traced call in a thread that lost the run is no silent gap: the run names it at its end."""
+    with record() as run:
+        charge("seen")
+        stray([])
+    assert any("charge" in sentence and "outside every run" in sentence for sentence in run.warnings)
+
+
+def test_nothing_strays_into_the_live_world_in_a_replay() -> None:
+    """A traced call in a thread that lost the run is refused in a replay, and the replay fails."""
+    with record() as run:
+        charge("seen")
+    done.clear()
+    refused: list[BaseException] = []
+    with pytest.raises(tracekit.LiveCallBlockedError, match="charge"), replay(run):
+        charge("seen")
+        stray(refused)
+    assert done == []
+    assert [type(error) for error in refused] == [tracekit.LiveCallBlockedError]
+
+
+def test_beside_live_traffic_other_contexts_are_left_alone() -> None:
+    """``guard="context"`` concerns the replay's own context only."""
+    with record() as run:
+        charge("seen")
+    done.clear()
+    with replay(run, guard="context"):
+        charge("seen")
+        stray([])
+    assert done == ["stray"]
+
+
+def test_a_run_waits_for_its_threads() -> None:
+    """What a thread of the run does just after the block's last line is in the run, and in its replay."""
+
+    def program(results: list[str]) -> None:
+        go, begun = threading.Event(), threading.Event()
+
+        def work() -> None:
+            results.append(charge("first"))
+            begun.set()
+            go.wait()
+            results.append(charge("second"))
+
+        threading.Thread(target=work).start()
+        begun.wait()
+        go.set()
+
+    with record() as run:
+        program([])
+    assert done == ["first", "second"]
+    results: list[str] = []
+    with replay(run) as session:
+        program(results)
+    assert results == ["first", "second"]
+    assert session.report.exact
+
+
+def test_an_async_block_waits_for_its_tasks() -> None:
+    """What a task of the run does just after the block's last line is in the run, and in its replay."""
+
+    async def work(gate: asyncio.Event, results: list[str]) -> None:
+        results.append(charge("first"))
+        await gate.wait()
+        results.append(charge("second"))
+
+    async def program(results: list[str]) -> asyncio.Task[None]:
+        gate = asyncio.Event()
+        task = asyncio.create_task(work(gate, results))
+        await asyncio.sleep(0)
+        gate.set()
+        return task
+
+    async def recorded() -> str:
+        async with record() as run:
+            task = await program([])
+        await task
+        return str(run.id)
+
+    run_id = asyncio.run(recorded())
+    assert done == ["first", "second"]
+
+    async def replayed() -> list[str]:
+        results: list[str] = []
+        async with replay(run_id):
+            task = await program(results)
+        await task
+        return results
+
+    assert asyncio.run(replayed()) == ["first", "second"]
