@@ -117,7 +117,7 @@ def test_the_choice_of_the_caller_counts() -> None:
 
 def test_openai_chat(gpt: openai.OpenAI) -> None:
     """A chat completion has text, a reason to stop and a usage that adds up."""
-    answer = gpt.chat.completions.create(model="tiny", messages=said("How is the weather?"))
+    answer = gpt.chat.completions.create(model="tiny", messages=said("How is the weather?"), max_tokens=2000)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.model == "tiny"
@@ -131,7 +131,11 @@ def test_openai_chat_stream(gpt: openai.OpenAI) -> None:
     """A stream has many pieces, says why it stops, and tells its usage last if asked."""
     events = list(
         gpt.chat.completions.create(
-            model="tiny", messages=said("the rain"), stream=True, stream_options={"include_usage": True}
+            model="tiny",
+            messages=said("the rain"),
+            max_tokens=2000,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     )
     pieces = [event.choices[0].delta.content for event in events if event.choices and event.choices[0].delta.content]
