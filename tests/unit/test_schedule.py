@@ -126,6 +126,35 @@ def test_an_earlier_event_is_waited_for_while_its_thread_works() -> None:
     assert came == [1, 2]
 
 
+def test_a_later_event_is_not_handed_out_while_an_earlier_one_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that sleeps in C looks blocked: a later event waits out its patience, the earlier one comes first."""
+    monkeypatch.setattr("tracekit._engine.schedule.PATIENCE", 60_000_000_000)
+    order = schedule(1, 2)
+    came: list[int] = []
+    both = threading.Barrier(2)
+
+    def slow() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        both.wait()
+        held = threading.Lock()
+        held.acquire()
+        held.acquire(timeout=0.05)
+        order.wait(1)
+        came.append(1)
+
+    def early() -> None:
+        with order.crew.lock:
+            order.crew.join()
+        both.wait()
+        order.wait(2)
+        came.append(2)
+
+    in_threads(slow, early)
+    assert came == [1, 2]
+    assert order.reordered == []
+
+
 async def _ask(order: Schedule, seq: int, came: list[int]) -> int:
     await order.wait_async(seq)
     came.append(seq)
