@@ -103,7 +103,7 @@ class Record(Block[Run]):
         if outer is not None and not outer.session.recording:
             raise outer.session.fail(
                 NotReplayableError(
-                    "record(nested=\"link\") inside a replay: its steps are in another file, and nothing of it may go live",
+                    'record(nested="link") inside a replay: its steps are in another file, and nothing of it may go live',
                     run_id=outer.session.run_id,
                     location=caller(),
                     reason="a linked run has its own file",
@@ -143,7 +143,7 @@ class Record(Block[Run]):
             "ordinal": takeover.ordinal(),
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
-            "clocks": _clocks(),
+            "clocks": _reality.clocks(),
         }
         if self._program is not None:
             about["whole_program"] = True
@@ -256,18 +256,6 @@ class Record(Block[Run]):
             meta["lost"] = journal.lost
         meta["count"] = journal.seq + 1
         journal.append(kind, 0, ROOT, fields + session.meta(meta))
-
-
-def _clocks() -> dict[str, float | int]:
-    """What the clocks say when a run starts: a replay's answer where one was never read in the recording."""
-    return {
-        "time.time": _reality.time(),
-        "time.time_ns": _reality.time_ns(),
-        "time.monotonic": _reality.monotonic(),
-        "time.monotonic_ns": _reality.monotonic_ns(),
-        "time.perf_counter": _reality.perf_counter(),
-        "time.perf_counter_ns": _reality.perf_counter_ns(),
-    }
 
 
 @overload

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from .._canonical import canonical, exception_to_json, from_json, to_json
+from .._canonical import exception_to_json, from_json, to_json
 from .._capture import callers, credentials, instrumentation, randomness, world
 from .._capture import guard as guards
 from .._engine import gate
 from .._engine.callsite import caller
 from .._engine.divergence import describe, differences
 from .._engine.environment import drift, environment
-from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.replay import Replay
 from .._engine.report import Report
@@ -23,6 +24,7 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from .blocks import Block, called_from
+from .branches import branch, seal_branch
 from .linger import linger, linger_async
 from .runs import Run
 
@@ -36,8 +38,7 @@ class Replaying(Block["Replaying"]):
         self._which = run
         self.options: Final = options
         self.called_from: Final = called_from
-        self._restore_credentials: Callable[[], None] | None = None
-        self._guard: guards.Guard | None = None
+        self._taken = ExitStack()
         self._session: Replay | None = None
         self._what_if: WhatIf | None = None
         #: The step at which to stop in the debugger.
@@ -104,57 +105,32 @@ class Replaying(Block["Replaying"]):
         self._session = session = self._open(options)
         session.break_at = self.break_at
         self._check_environment(session, options)
-        self._restore_credentials = credentials.supply()
-        self._guard = guards.Guard(
-            options["guard"], options["allow_hosts"], options["dry_run"], failed=lambda error: _blocked(session, error)
-        )
-        world.enter()
-        self._guard.engage()
-        if options["guard"] == "process":
-            gate.refuse_outside(self._outside)
-        self._what_if = self._new_run(session, options)
-        self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
-        randomness.align_numpy(session)
+        with ExitStack() as taken:
+            self._take_over(session, options, taken)
+            self._taken = taken.pop_all()
         return self
 
-    def _new_run(self, session: Replay, options: dict[str, Any]) -> WhatIf | None:
-        """Where steps go live: the run that keeps what happens now, and names its origin."""
-        if not options["live"]:
-            return None
-        first = session.trace.entry(1)
-        store = _store(options)
-        journal = store.create(encode_read=encode_reads)
-        new = Recording(journal, session.redactor)
-        new.what_if = True
-        about = {
-            "origin": {"run_id": session.run_id, "head": session.trace.status.head},
-            "live": sorted(options["live"]),
-        }
-        about["environment"] = environment(instrumentation.packages())
-        given = new.encoder.encode_whole(self.input)
-        cause = [{"run_id": session.run_id, "seq": 1}]
-        tail = b',"cause":%b,"name":%b,"input":%b' % (canonical(cause), canonical(first.get("name")), given.data)
-        journal.append("run.started", 0, 0, tail + new.meta(about))
-        return WhatIf(session, new, frozenset(options["live"]))
+    def _take_over(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
+        """Close the live world, and see to it that ``taken`` gives everything back in reverse order."""
+        if options["live"]:
+            self._what_if = branch(session, _store(options), options["live"], self.input)
+        taken.callback(credentials.supply())
+        world.enter()
+        taken.callback(world.leave)
+        guard = guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._blocked)
+        guard.engage()
+        taken.callback(guard.release)
+        if options["guard"] == "process":
+            gate.refuse_outside(self._outside)
+            taken.callback(gate.allow_outside, self._outside)
+        self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
+        taken.callback(self._scope_out)
+        randomness.align_numpy(session)
 
     @property
     def new_run_id(self) -> str | None:
         """Where steps went live: the id of the run that was written."""
         return None if self._what_if is None else self._what_if.new.run_id
-
-    def _seal_new_run(self, error: BaseException | None) -> None:
-        if self._what_if is None:
-            return
-        new = self._what_if.new
-        meta: dict[str, Any] = {"steps": new.steps, "differences": len(self.report.differences)}
-        fields = b"" if error is None else new.error(error, meta)
-        new.journal.flush()
-        with new.journal.held():
-            new.ended = True
-            meta["count"] = new.journal.seq + 1
-            new.journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + new.meta(meta))
-        new.journal.close()
-        _store(self.options).sealed(new.run_id, new.journal.seq, new.journal.head.decode())
 
     def _open(self, options: dict[str, Any]) -> Replay:
         which = self._which
@@ -180,6 +156,8 @@ class Replaying(Block["Replaying"]):
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
         session.report.warnings += found
+        for sentence in found:
+            warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
         if found and "environment" in options["strict"]:
             raise DivergenceError(
                 "the environment is not that of the recording: " + "; ".join(found),
@@ -217,18 +195,17 @@ class Replaying(Block["Replaying"]):
             if error is None or isinstance(error, Exception):
                 linger(session)
         finally:
-            self._scope_out()
             session.ended = True
-            assert self._guard is not None
             session.schedule.close()
-            self._seal_new_run(error)
-            self._guard.release()
-            if self.options["guard"] == "process":
-                gate.allow_outside(self._outside)
-            world.leave()
-            if self._restore_credentials is not None:
-                self._restore_credentials()
+            self._taken.close()
+            if self._what_if is not None:
+                seal_branch(self._what_if, _store(self.options), error)
         self._conclude(session, error)
+
+    def _blocked(self, error: LiveCallBlockedError) -> None:
+        """The guard has refused something: this replay's failure, unless it is known to be another's."""
+        if error.run_id in (None, self.run_id):
+            self.session.fail(error)
 
     def _outside(self, family: str, name: str) -> None:
         """A captured call in a thread or callback that has lost the run would be live."""
@@ -283,10 +260,6 @@ def _kinds(live: Iterable[str]) -> tuple[str, ...]:
 def _store(options: dict[str, Any]) -> Store:
     store = options["store"]
     return store if isinstance(store, Store) else Store(store)
-
-
-def _blocked(session: Replay, error: LiveCallBlockedError) -> None:
-    session.fail(error)
 
 
 def replay(
