@@ -72,7 +72,7 @@ class TraceWriter(Line):
     @property
     def warnings(self) -> list[str]:
         """What the run has to say of gaps and of values that could not be kept."""
-        return list(self._recording.warnings)
+        return [*self._recording.warnings, *self._recording.remarks]
 
     def record(
         self,
@@ -135,8 +135,8 @@ class TraceWriter(Line):
         meta: dict[str, Any] = {"steps": session.steps, "segments": []}
         kind = "run.completed" if error is None else "run.failed"
         fields = session.result(self._result, meta) if error is None else session.error(error, meta)
-        if session.warnings:
-            meta["warnings"] = session.warnings
+        if session.warnings or session.remarks:
+            meta["warnings"] = [*session.warnings, *session.remarks]
         if session.journal.lost:
             meta["lost"] = session.journal.lost
         meta["count"] = session.journal.seq + 1

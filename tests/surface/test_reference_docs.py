@@ -1,0 +1,87 @@
+"""The reference pages say everything that there is, and nothing that there is not."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit import errors
+
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
+API, ERRORS = (DOCS / "api.md").read_text(), (DOCS / "errors.md").read_text()
+
+
+def sections(text: str, level: str) -> dict[str, str]:
+    """The text under each heading of a level."""
+    parts = re.split(rf"^{level} (.+)$", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+MODULES = sections(API, "##")
+
+
+def every_error() -> list[type[errors.TracekitError]]:
+    found, queue = [], [errors.TracekitError]
+    while queue:
+        cls = queue.pop()
+        queue += cls.__subclasses__()
+        if not cls.__name__.startswith("_"):
+            found.append(cls)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_page_of_public_names_is_complete(module: str) -> None:
+    """Each module's section has exactly the names of its __all__, each with a sentence; and each of them can be had."""
+    names = sections(MODULES[module], "###")
+    loaded = importlib.import_module(module)
+    assert sorted(name.strip("`") for name in names) == sorted(loaded.__all__)
+    assert len(set(loaded.__all__)) == len(loaded.__all__)
+    assert all(len(text.strip()) > 10 for text in names.values())
+    for name in loaded.__all__:
+        assert hasattr(loaded, name)
+
+
+def test_every_public_module_is_on_the_page() -> None:
+    """A module without an underscore is public and documented; the command line and the errors have pages of their own."""
+    public = {info.name for info in pkgutil.iter_modules(tracekit.__path__) if not info.name.startswith("_")}
+    assert {f"tracekit.{name}" for name in public - {"cli", "errors"}} | {"tracekit"} == set(MODULES)
+
+
+def test_every_error_has_a_section_that_names_it() -> None:
+    """Each code is a heading, unique, under which the class is named; there is no section for a code that does not exist."""
+    codes = {cls.code: cls.__name__ for cls in every_error()}
+    assert len(codes) == len(every_error())
+    told = sections(ERRORS, "##")
+    assert set(told) == set(codes)
+    for code, name in codes.items():
+        assert f"`{name}`" in told[code].split("\n\n")[1], code
+
+
+def test_every_error_says_why_and_what_to_do() -> None:
+    """Each error that is raised has its reasons and its way out."""
+    families = {"error", "replay", "trace"}
+    for code, text in sections(ERRORS, "##").items():
+        if code not in families:
+            assert "**Why.**" in text, code
+            assert "**What to do.**" in text, code
+
+
+def test_every_error_is_exported() -> None:
+    """errors.__all__ has every class; what the façade exports is the same object."""
+    assert sorted(errors.__all__) == sorted(cls.__name__ for cls in every_error())
+    for name in errors.__all__:
+        if name in tracekit.__all__:
+            assert getattr(tracekit, name) is getattr(errors, name)
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    """Relative links of the reference pages name files that exist."""
+    for text in (API, ERRORS):
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (DOCS / target).resolve().exists(), target
