@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.plain_writer import entry, write
-from tracekit._journal.intern import Interner
+from tracekit._journal.intern import Interner, Places
 from tracekit._journal.reader import Limits, Trace
 from tracekit.errors import TraceIntegrityError
 
@@ -33,7 +33,9 @@ class Log:
         return len(self.entries)
 
     def put(self, tree: Any, *, lists: bool = True) -> int:
-        self.entries.append(entry("llm.request", name="m", input=self.interner.intern(tree, lists=lists)))
+        places: Places | None = [] if lists else None
+        self.entries.append(entry("llm.request", name="m", input=self.interner.intern(tree, lists=lists, places=places)))
+        self.interner.remember(places or [], len(self.entries))
         return len(self.entries)
 
     def trace(self, path: Path, **limits: int) -> Trace:
@@ -68,7 +70,8 @@ def test_short_lists_stay_where_they_are(tmp_path: Path) -> None:
     long = {"messages": [{"role": "user", "content": _text(1, 300)}, {"role": "user", "content": _text(2, 300)}]}
     again = {"choices": [{"content": _text(1, 300)}]}
     seqs = [log.put(long), log.put(again)]
-    assert log.blobs == 1
+    assert log.blobs == 0
+    assert log.entries[-1]["input"] == {"choices": [{"content": {"$ref": 2, "at": ["input", "messages", 0, "content"]}}]}
     with log.trace(tmp_path) as trace:
         assert [_read(trace, seq) for seq in seqs] == [long, again]
 
@@ -83,6 +86,36 @@ def test_a_large_string_is_written_once(tmp_path: Path) -> None:
     with log.trace(tmp_path) as trace:
         assert _read(trace, first) == {"a": big, "b": {"$t": "bytes", "v": big}, "c": wide}
         assert _read(trace, second) == [wide, [big], "small"]
+
+
+def test_a_prompt_that_shares_nothing_costs_no_entry(tmp_path: Path) -> None:
+    """A prompt that comes once stands in its request; when it grows, its text is not written again."""
+    log, first = Log(), {"messages": [{"role": "user", "content": _text(1, 10_000)}]}
+    second = {"messages": [*first["messages"], {"role": "user", "content": "and now?"}]}
+    seqs = [log.put(first)]
+    assert log.blobs == 0 and log.entries[-1]["input"] == first
+    seqs += [log.put(second), log.put(first)]
+    with log.trace(tmp_path) as trace:
+        assert [_read(trace, seq) for seq in seqs] == [first, second, first]
+        assert trace.check().size < 10_000 + 3000
+
+
+def test_an_answer_that_is_sent_back_is_referred_to_where_it_came_in(tmp_path: Path) -> None:
+    """The text of an answer stands in its own entry; the request that sends it back refers to it there."""
+    log, answer = Log(), {"message": {"role": "assistant", "content": _text(1, 600)}}
+    places: Places = []
+    interned = log.interner.intern(answer, places=places, at="output")
+    assert interned is answer
+    log.entries.append(entry("llm.response", step=1, output=interned))
+    log.interner.remember(places, 2)
+    request = {"messages": [{"role": "user", "content": _text(2, 600)}, answer["message"]]}
+    seq = log.put(request)
+    assert log.entries[-1]["input"]["messages"][1]["content"] == {
+        "$ref": 2,
+        "at": ["output", "message", "content"],
+    }
+    with log.trace(tmp_path) as trace:
+        assert _read(trace, seq) == request
 
 
 def test_the_tree_is_never_changed() -> None:
@@ -150,13 +183,16 @@ def test_the_beginning_of_a_known_list_is_another_list(tmp_path: Path) -> None:
 
 
 def test_what_is_expanded_is_shared(tmp_path: Path) -> None:
-    """The same messages of later requests are the same objects: memory grows with the distinct content."""
+    """The same messages of later requests are the same objects: memory grows with the distinct content.
+
+    Only the first request, whose prompt may never come again, holds its own.
+    """
     log, messages, seqs = Log(), [], []
     for turn in range(20):
         messages.append({"role": "user", "content": _text(turn)})
         seqs.append(log.put({"messages": [*messages]}))
     with log.trace(tmp_path) as trace:
-        read = [_read(trace, seq)["messages"] for seq in seqs]
+        read = [_read(trace, seq)["messages"] for seq in seqs[1:]]
     assert all(earlier[i] is read[-1][i] for earlier in read for i in range(len(earlier)))
 
 
@@ -223,6 +259,11 @@ def _hostile(path: Path, blobs: list[Any], value: Any, **limits: int) -> Any:
         ([[{"a": [1]}]], {"$ref": 2, "at": [0, "a"]}, 3),
         (["a"], {"$ref": 2, "at": 0}, 3),
         ([{"type": "tool.call", "name": "t"}], {"$ref": 2}, 2),
+        ([{"type": "tool.call", "name": "t", "input": "a"}], {"$ref": 2, "at": ["output"]}, 3),
+        ([{"type": "tool.call", "name": "t", "input": ["a"]}], {"$ref": 2, "at": ["input"]}, 3),
+        ([{"type": "tool.call", "name": "t", "input": ["a"]}], {"$ref": 2, "at": 0}, 3),
+        ([{"type": "tool.call", "name": "t", "input": ["a"]}, {"$extend": 2, "v": []}], {"$ref": 3}, 3),
+        ([{"type": "tool.call", "name": "t", "input": {"$ref": 2, "at": ["input"]}}], {"$ref": 2, "at": ["input"]}, 2),
         ([{"type": "blob"}], {"$ref": 2}, 2),
     ],
 )

@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from .._canonical import dumps_in_order, exception_to_json, to_json
+from .._journal.intern import Places
 from .._journal.writer import Journal
 from ..errors import LogWriteError, ReplayError, RunEndedError
 from .gate import Call, Outcome, here
+from .arrivals import place
 from .lanes import Lane
 from .redaction import Redactor, StreamRedactor
 from .scope import Scope
@@ -69,13 +71,14 @@ class Recording:
         if self.ended:
             return self._late(scope, spec)
         lane = scope.lane
+        places: Places | None = [] if spec.lists else None
         data = None
         if info is None and key is None and scope.agent is None and not spec.lists:
             data = self._plain(input)
         if data is not None:
             tail = spec.prefix + data + (spec.suffix if spec.bare else self._signature(spec))
         else:
-            tail = self._intention(scope, spec, input, info, key)
+            tail = self._intention(scope, spec, input, info, key, places)
         try:
             if lane.id < 0:
                 self._enroll(lane)
@@ -84,11 +87,21 @@ class Recording:
             if spec.effect:
                 raise
             return self._unlogged(scope, spec)
+        if places:
+            self.encoder.remember(places, seq)
         self.steps += 1
         return RecordedStep(self, scope, spec, seq)
 
-    def _intention(self, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, key: object) -> bytes:
-        encoded = self.encoder.encode(input, lists=spec.lists)
+    def _intention(
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        info: Mapping[str, Any] | None,
+        key: object,
+        places: Places | None,
+    ) -> bytes:
+        encoded = self.encoder.encode(input, lists=spec.lists, places=places)
         tail = self._agent(scope) + spec.prefix + encoded.data
         if key is not None:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, self.encoder.encode(key)).encode()
@@ -106,20 +119,22 @@ class Recording:
 
     def outcome(
         self, step: RecordedStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
-    ) -> None:
+    ) -> int:
         tail = b',"step":%d%b' % (step.seq, fields)
         if meta:
             tail += self.meta(meta)
         scope = step.scope
         if scope.agent is not None:
             tail = self._agent(scope) + tail
-        self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
+        return self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
 
-    def value(self, key: bytes, value: object, meta: dict[str, Any], *, spec: Spec) -> bytes:
+    def value(
+        self, key: bytes, value: object, meta: dict[str, Any], *, spec: Spec, places: Places | None = None
+    ) -> bytes:
         """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
-        data = self.encoder.plain(value)
+        data = self.encoder.plain(value) if places is None else None
         if data is None:
-            encoded = self.encoder.encode(value)
+            encoded = self.encoder.encode(value, places=places, at="output")
             self._mark(meta, encoded)
             if encoded.redacted:
                 self.redacted_output(spec)
@@ -222,7 +237,7 @@ class Recording:
         return None
 
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
-        return RecordedTimer(self, scope, function, scope.lane.count("timer", scope.live))
+        return RecordedTimer(self, scope, function, scope.lane.count("<timer>", scope.live))
 
     # -- lanes and blobs -------------------------------------------------------------------------------------------------
 
@@ -377,8 +392,9 @@ class RecordedStep:
                         raise
                 return
         meta = dict(info) if info else {}
-        fields = session.value(b"output", output, meta, spec=spec)
-        self._finish(spec.types.outcome, fields, meta)
+        places: Places | None = [] if spec.lists else None
+        fields = session.value(b"output", output, meta, spec=spec, places=places)
+        self._finish(spec.types.outcome, fields, meta, places)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session
@@ -388,9 +404,16 @@ class RecordedStep:
         fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
         self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
 
-    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any]) -> None:
+    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
+        session = self.session
+        if "suspended" in meta:
+            burst = place()
+            if burst is not None:
+                meta["burst"] = burst
         try:
-            self.session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+            seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+            if places:
+                session.encoder.remember(places, seq)
         except LogWriteError:
             if self._unwritten():
                 raise
@@ -449,6 +472,9 @@ class RecordedTimer:
         if self._session.ended:
             return
         tail = b',"name":%b,"input":{"n":%d}' % (orjson.dumps(self._function), self._n)
+        burst = place() if self._function == "asyncio.timer" else None
+        if burst is not None:
+            tail += b',"meta":{"burst":%d}' % burst
         try:
             self._session.append(self._scope, "clock", tail)
         except LogWriteError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .._canonical import dumps_in_order, fingerprint, quick, snapshot, to_json
-from .._journal.intern import Interner
+from .._journal.intern import Interner, Places
 from .redaction import Redactor
 from .scope import current
 
@@ -14,23 +14,29 @@ __all__ = ["Encoded", "Encoder"]
 
 #: An encoding shorter than this holds nothing worth interning.
 _LARGE: Final = 1024
+#: The same for conversations and their answers.
+_SOME: Final = 64
 
 
 class Encoded:
     """One value as it goes into the log.
 
     ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
-    ``notes`` says what could not be encoded, ``redacted`` how many secrets were taken out.
+    ``notes`` says what could not be encoded, ``redacted`` how many secrets were taken out. ``places`` is for
+    :meth:`Encoder.remember`, once the entry is written.
     """
 
-    __slots__ = ("data", "notes", "redacted", "tree", "whole")
+    __slots__ = ("data", "notes", "places", "redacted", "tree", "whole")
 
-    def __init__(self, data: bytes, tree: Any, notes: list[str], redacted: int, whole: bool) -> None:
+    def __init__(
+        self, data: bytes, tree: Any, notes: list[str], redacted: int, whole: bool, places: Places | None = None
+    ) -> None:
         self.data: Final = data
         self.tree: Final = tree
         self.notes: Final = notes
         self.redacted: Final = redacted
         self.whole: Final = whole
+        self.places: Final = places
 
 
 class Encoder:
@@ -48,8 +54,8 @@ class Encoder:
             return None
         return data
 
-    def encode(self, value: Any, *, lists: bool = False) -> Encoded:
-        """The encoding of any value. Never raises for what the value is."""
+    def encode(self, value: Any, *, lists: bool = False, places: Places | None = None, at: str = "input") -> Encoded:
+        """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is."""
         notes: list[str] = []
         tree, data = self._encoded(value, notes)
         redacted = 0
@@ -57,11 +63,15 @@ class Encoder:
             tree, redacted = self.redactor.redact(tree)
             if redacted:
                 data = dumps_in_order(tree)
-        if lists or len(data) >= _LARGE:
-            interned = self._interner.intern(tree, lists=lists)
+        if len(data) >= _LARGE or (lists and len(data) >= _SOME):
+            interned = self._interner.intern(tree, lists=lists, places=places, at=at)
             if interned is not tree:
-                return Encoded(dumps_in_order(interned), tree, notes, redacted, whole=False)
-        return Encoded(data, tree, notes, redacted, whole=True)
+                return Encoded(dumps_in_order(interned), tree, notes, redacted, False, places)
+        return Encoded(data, tree, notes, redacted, True, places)
+
+    def remember(self, places: Places, seq: int) -> None:
+        """The entry ``seq`` is written: its strings can be referred to."""
+        self._interner.remember(places, seq)
 
     def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
         # A ``__repr__`` is the program's own code: what it does is no part of the run.

@@ -2,6 +2,7 @@
 
 A blob's ``output`` is a value, or ``{"$extend": seq, "n": …, "v": […]}``: the first ``n`` elements (all, if left out) of an earlier
 list and more. ``{"$ref": seq, "at": k}`` is element ``k`` of what the blob itself holds, ``"at": [k, key …]`` a string inside it.
+Of an entry that is no blob a string can be referred to: ``"at": ["output", key …]``, or ``["input", key …]``.
 References point backwards only, so there are no cycles. Nothing here recurses, and what is expanded is shared.
 """
 
@@ -34,7 +35,10 @@ class _Slot(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A blob as it was read: its own elements (or the value alone), and the list that it extends (0: none) up to ``cut``."""
+    """A blob as it was read: its own elements (or the value alone), and the list that it extends (0: none) up to ``cut``.
+
+    Of an entry that is no blob, ``type`` says what it is; it holds one value, the entry's input and output.
+    """
 
     held: list[Any]
     is_list: bool
@@ -43,16 +47,18 @@ class _Opened(NamedTuple):
     cost: int
     slots: list[_Slot]
     sizes: list[tuple[int, int]]
+    type: Any = "blob"
 
 
 class _Unit:
     """What one blob holds itself, resolved. ``size`` and ``depth`` include the lists that it extends."""
 
-    __slots__ = ("base", "cost", "cut", "depth", "depths", "is_list", "length", "seq", "size", "sizes", "value")
+    __slots__ = ("base", "cost", "cut", "depth", "depths", "is_list", "length", "seq", "size", "sizes", "type", "value")
 
     def __init__(self, seq: int, opened: _Opened, base: _Unit | None, cut: int) -> None:
         self.seq: Final = seq
         self.value: Any = opened.held
+        self.type: Final = opened.type
         self.is_list: Final = opened.is_list
         self.base: Final = base
         self.cut: Final = cut
@@ -130,6 +136,8 @@ class Blobs:
         """Put the value in the place of its reference; its size, and how deep that place now is."""
         unit = self._units[slot.seq]
         if slot.at is None:
+            if unit.type != "blob":
+                raise self._bad(slot.seq, f"is referred to as a blob and is a {_short(unit.type)}")
             value, size, depth = self._whole(slot.seq, unit), unit.size, unit.depth
         else:
             value, size, depth = self._part(unit, slot.at, line)
@@ -141,7 +149,7 @@ class Blobs:
         try:
             if type(at) is int and at >= 0 and unit.is_list:
                 return unit.value[at], unit.sizes[at], max(0, unit.depths[at] - 1)
-            value: Any = unit.value
+            value: Any = unit.value if unit.type == "blob" else unit.value[0]
             for key in at:
                 value = value[key]
             if isinstance(value, str):
@@ -206,8 +214,14 @@ class Blobs:
 
     def _open(self, seq: int) -> _Opened:
         entry = self._load(seq)
-        if entry.get("type") != "blob" or "output" not in entry:
-            raise self._bad(seq, f"is referred to as a blob and is a {_short(entry.get('type'))}")
+        if entry.get("type") != "blob":
+            held = [{key: entry[key] for key in ("input", "output") if key in entry}]
+            slots: list[_Slot] = []
+            sizes = [self._survey(held, 0, slots, seq)]
+            slots = [slot._replace(top=0) for slot in slots]
+            return _Opened(held, False, 0, -1, sizes[0][0] + _NODE, slots, sizes, entry.get("type"))
+        if "output" not in entry:
+            raise self._bad(seq, "is referred to as a blob and holds nothing")
         value, base, cut = entry["output"], 0, -1
         if isinstance(value, dict) and "$extend" in value:
             base, cut, value = value["$extend"], value.get("n", -1), value.get("v")
@@ -215,8 +229,7 @@ class Blobs:
                 raise self._bad(seq, "extends a list in a way that is none")
             if not 0 < base < seq:
                 raise self._bad(seq, f"extends entry {base}, which is no earlier one")
-        slots: list[_Slot] = []
-        sizes: list[tuple[int, int]] = []
+        slots, sizes = [], []
         is_list = isinstance(value, list)
         held = value if is_list else [value]
         for i in range(len(held)):

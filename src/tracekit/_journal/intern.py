@@ -1,9 +1,10 @@
 """Interning: what is large and comes again is written once, as a ``blob`` entry, and referred to from then on.
 
 Any string of 1 KiB or more is a blob of its own. Where ``lists`` is asked for (model calls, which send their history each
-time), a list is a blob that extends the longest beginning of it that was written before, and its new elements can be
-referred to one by one. So a conversation costs its messages once, however it is cut, edited or branched. The
-forms are described in ``blobs``, which reads them.
+time), a list that shares anything with an earlier one is a blob that extends the longest beginning of it that was written
+before, and its new elements can be referred to one by one. So a conversation costs its messages once, however it is cut,
+edited or branched; a prompt that shares nothing stays where it is. Where the caller remembers ``places``, so does any string:
+an answer is referred to where it came in, by the request that sends it back. The forms are described in ``blobs``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["Interner"]
+__all__ = ["Interner", "Places"]
 
 #: A string at least this long (bytes of UTF-8) is a blob of its own.
 _TEXT: Final = 1024
-#: In a new list element a string is left in place up to this length: an entry more would cost more than it saves, and
-#: it can be referred to where it is.
-_INLINE: Final = 8192
+#: A string that can be referred to where it is stays there up to this length: an entry more costs more than it saves.
+_INLINE: Final = 1 << 18
 #: A shorter string is not worth a reference, nor is an element whose encoding is shorter than ``_ELEMENT``.
 _SHORT: Final = 256
 _ELEMENT: Final = 64
@@ -30,6 +30,8 @@ _LIST: Final = 512
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
+#: Strings that stand in an entry, by digest: where in it.
+Places = list[tuple[bytes, Path]]
 
 
 class Interner:
@@ -44,11 +46,20 @@ class Interner:
         self._young: dict[bytes, Any] = {}
         self._old: dict[bytes, Any] = {}
 
-    def intern(self, tree: Any, *, lists: bool = False) -> Any:
-        """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is."""
+    def intern(self, tree: Any, *, lists: bool = False, places: Places | None = None, at: str = "input") -> Any:
+        """``tree`` with references in place of what is large; ``tree`` itself, never changed, where nothing is.
+
+        ``places`` is filled with the strings that can be referred to in the entry whose key ``at`` is going to hold the tree;
+        give them to :meth:`remember` when it is written.
+        """
         if lists and type(tree) is dict:
-            return self._dict({key: self._again(child) for key, child in tree.items()}, True, tree)
-        return self._node(tree, lists)
+            return self._dict({key: self._again(child) for key, child in tree.items()}, True, places, (at,), tree)
+        return self._node(tree, lists, places, (at,))
+
+    def remember(self, places: Places, seq: int) -> None:
+        """The entry ``seq`` is written, ``places`` in it."""
+        for key, path in places:
+            self._keep(key, (seq, list(path)))
 
     def _again(self, node: Any) -> Any:
         """Headers and the like, equal in every call: a blob when they come the second time, so what comes once costs nothing."""
@@ -66,50 +77,55 @@ class Interner:
             self._keep(key, found)
         return {"$ref": found} if found else node
 
-    def _node(self, node: Any, lists: bool) -> Any:
+    def _node(self, node: Any, lists: bool, places: Places | None, path: Path) -> Any:
         kind = type(node)
         if kind is str:
-            return self._text(node, lists) if len(node) >= _SHORT else node
+            return self._text(node, lists, places, path) if len(node) >= _SHORT else node
         if kind is dict:
-            return self._dict(node, lists)
+            return self._dict(node, lists, places, path)
         if kind is list:
-            return self._list(node) if lists and _worth(node) else self._elements(node, lists)
+            if lists and _worth(node):
+                return self._list(node, places, path)
+            return self._elements(node, lists, places, path)
         return node
 
-    def _dict(self, node: dict[str, Any], lists: bool, was: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _dict(
+        self, node: dict[str, Any], lists: bool, places: Places | None, path: Path, was: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         changed = None if was is None or all(node[key] is was[key] for key in was) else node
         for key, child in node.items():
             kind = type(child)
             if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, lists)
+                new = self._node(child, lists, places, (*path, key))
                 if new is not child:
                     changed = dict(node) if changed is None else changed
                     changed[key] = new
         return (was or node) if changed is None else changed
 
-    def _elements(self, node: list[Any], lists: bool) -> list[Any]:
+    def _elements(self, node: list[Any], lists: bool, places: Places | None, path: Path) -> list[Any]:
         changed = None
         for i, child in enumerate(node):
             kind = type(child)
             if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, lists)
+                new = self._node(child, lists, places, (*path, i))
                 if new is not child:
                     changed = list(node) if changed is None else changed
                     changed[i] = new
         return node if changed is None else changed
 
-    def _text(self, text: str, lists: bool) -> Any:
-        """A string of a value that is no list element: a reference if it is known or large enough for a blob."""
+    def _text(self, text: str, lists: bool, places: Places | None, path: Path) -> Any:
+        """A string: a reference if it is known, a blob if it is large and can't be referred to where it is."""
         data = text.encode()
-        if len(data) < _TEXT and not lists:
+        if len(data) < _TEXT and not lists and places is None:
             return text
         key = _digest(b"s", data)
         found = self._find(key)
         if found is not None:
             return _reference(found)
-        if len(data) < _TEXT:
+        if places is not None and len(data) < _INLINE:
+            places.append((key, path))
             return text
-        return self._blob(key, text)
+        return text if len(data) < _TEXT else self._blob(key, text)
 
     def _blob(self, key: bytes, text: str) -> dict[str, Any]:
         seq = self._write(orjson.dumps(text))
@@ -118,8 +134,11 @@ class Interner:
 
     # -- lists -----------------------------------------------------------------------------------------------------------
 
-    def _list(self, node: list[Any]) -> Any:
-        """A list of a model call: a reference to a blob that extends the longest beginning of it that is known."""
+    def _list(self, node: list[Any], places: Places | None, path: Path) -> Any:
+        """A list of a model call: a reference to a blob that extends the longest beginning of it that is known.
+
+        The list itself where no element of it was met before.
+        """
         keys, sizes = [], []
         for child in node:
             data = orjson.dumps(child)
@@ -129,21 +148,28 @@ class Interner:
         known, place = self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
-        if place is None and sum(sizes) < _LIST:
-            return self._elements(node, True)
+        if place is None and (sum(sizes) < _LIST or not self._met(keys, sizes)):
+            return self._elements(node, True, places, path)
         new: list[Any] = []
-        texts: list[tuple[bytes, Path]] = []
+        texts: Places = []
         held: list[tuple[bytes, int]] = []
         for i in range(known, len(node)):
             large = sizes[i] >= _ELEMENT
             found = self._find(keys[i]) if large else None
-            if found is not None:
+            if found:
                 new.append(_reference(found))
             else:
                 if large:
                     held.append((keys[i], len(new)))
                 new.append(self._inline(node[i], (len(new),), texts) if sizes[i] >= _SHORT else node[i])
         return {"$ref": self._write_list(place, known, new, beginnings, held, texts)}
+
+    def _met(self, keys: list[bytes], sizes: list[int]) -> bool:
+        """Whether an element of a list was met before; from now on they all were."""
+        new = [key for key, size in zip(keys, sizes, strict=True) if size >= _ELEMENT and self._find(key) is None]
+        for key in new:
+            self._keep(key, 0)
+        return len(new) < sum(size >= _ELEMENT for size in sizes)
 
     def _write_list(
         self,
@@ -152,14 +178,13 @@ class Interner:
         new: list[Any],
         beginnings: list[bytes],
         held: list[tuple[bytes, int]],
-        texts: list[tuple[bytes, Path]],
+        texts: Places,
     ) -> int:
         output: Any = new
         if place is not None:
             output = {"$extend": place[0], "v": new} if place[2] else {"$extend": place[0], "n": known, "v": new}
         seq = self._write(orjson.dumps(output))
-        for key, path in texts:
-            self._keep(key, (seq, list(path)))
+        self.remember(texts, seq)
         for key, at in held:
             self._keep(key, (seq, at))
         last = len(beginnings) - 1
@@ -175,7 +200,7 @@ class Interner:
                 return i, place
         return 0, None
 
-    def _inline(self, node: Any, path: Path, texts: list[tuple[bytes, Path]]) -> Any:
+    def _inline(self, node: Any, path: Path, texts: Places) -> Any:
         """A new list element, as it is written in the list's blob: known strings referred to, the others noted."""
         kind = type(node)
         if kind is str:
