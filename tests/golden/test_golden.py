@@ -20,6 +20,9 @@ from tracekit._journal.runs import Store
 from tracekit.harness import ReplayLLMClient, ReplayToolClient, ReplayTraceWriter, TraceIndex, load_trace
 from tracekit.testing import assert_replays
 
+#: They were recorded elsewhere: that the replay says so is right, and no news here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*in the recording and .* here:RuntimeWarning")
+
 FILES = sorted(programs.HERE.glob("v*/*.jsonl"))
 
 
