@@ -51,6 +51,8 @@ class Index:
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
         self.events: Final = array("I")
+        #: How each event came, parallel to ``events``; see ``Schedule``.
+        self.near: Final = bytearray()
         self.abandoned: Final[set[int]] = set()
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
@@ -101,8 +103,7 @@ class Index:
                 self.snapshots.setdefault(entry["name"], seq)
                 return OTHER
             self.timers[lane, entry["input"]["n"]] = seq
-            self.events.append(seq)
-            return EVENT
+            return self._event(seq, _near(entry.get("meta") or {}))
         return OTHER
 
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
@@ -126,7 +127,12 @@ class Index:
                 self.answer[seq] = step
                 return EVENT
         self.answer[seq] = step
+        meta = entry.get("meta")
+        return self._event(seq, _near(meta) if meta and "suspended" in meta else 0)
+
+    def _event(self, seq: int, near: int) -> int:
         self.events.append(seq)
+        self.near.append(near)
         return EVENT
 
     @staticmethod
@@ -149,3 +155,9 @@ class Index:
                     if self._first_child[child]:
                         stack.append(child)
                 child = self._next_sibling[child]
+
+
+def _near(meta: Mapping[str, Any]) -> int:
+    """How an event that a loop brought came: 1 by itself, else 2 and its place among those it came with."""
+    burst = meta.get("burst")
+    return 1 if burst is None else min(255, 2 + int(burst))

@@ -59,7 +59,9 @@ class Replay:
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id)
-        self.schedule: Final = Schedule(self.index.events, failure=self._again, stuck=self._stuck)
+        self.schedule: Final = Schedule(
+            self.index.events, failure=self._again, stuck=self._stuck, near=self.index.near
+        )
         #: The hooks tell it which threads take part.
         self.crew: Final = self.schedule.crew
         self.on_divergence: Final = on_divergence
@@ -400,7 +402,7 @@ class Replay:
         with self._lock:
             self._check()
             state = self._state(lane)
-            seq = self.index.timers.get((state.lane, lane.count("timer", scope.live)))
+            seq = self.index.timers.get((state.lane, lane.count("<timer>", scope.live)))
         return ReplayedTimer(self, seq)
 
     # -- outcomes --------------------------------------------------------------------------------------------------------

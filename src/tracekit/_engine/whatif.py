@@ -113,7 +113,7 @@ class WhatIf:
 class LiveStep:
     """A step that goes live in a replay; it is recorded in the new run and compared with the old one."""
 
-    __slots__ = ("copy", "recorded", "session")
+    __slots__ = ("_out", "copy", "recorded", "session")
 
     live: Final = True
 
@@ -121,22 +121,33 @@ class LiveStep:
         self.session: Final = session
         self.copy: Final = copy
         self.recorded: Final = recorded
+        self._out = False
 
     @property
     def seq(self) -> int:
         return self.copy.seq
 
     def body(self) -> Scope:
+        self._away(True)
         return self.copy.body()
+
+    def _away(self, away: bool) -> None:
+        """A live call takes its time: nothing counts as stuck meanwhile."""
+        if away is not self._out:
+            self._out = away
+            crew = self.session.replay.schedule.crew
+            (crew.away if away else crew.back)()
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.copy.chunk(output, info=info)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self._away(False)
         self.copy.done(output, info=info)
         self.session.compare(self, output)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._away(False)
         self.copy.failed(error, output=output, info=info)
         self.session.compare(self, {"error": str(error)})
 
