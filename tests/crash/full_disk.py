@@ -11,10 +11,11 @@ import os
 import resource
 import subprocess
 import sys
+import time
 import warnings
 from typing import Any
 
-from tracekit import Run, record, traced_tool
+from tracekit import Run, agent, decision, record, traced_tool
 from tracekit.errors import LogWriteError, TracekitError
 
 WHAT, STORE, LEDGER = sys.argv[1:4]
@@ -38,6 +39,11 @@ def book(number: int) -> str:
 @traced_tool(side_effect="read_only")
 def look(number: int) -> str:
     return f"{number}: " + "x" * 700
+
+
+@traced_tool(side_effect="read_only")
+def study(text: str) -> str:
+    return text + text  # both are blobs of their own
 
 
 def attempt(tool: Any, number: int) -> Any:
@@ -90,9 +96,14 @@ def program(told: dict[str, Any]) -> None:
         trouble = Trouble(run)
         told["before"] = [attempt(pay, 1), attempt(look, 1)[:3]]
         trouble.begin()
+        told["studies"] = sum(len(attempt(study, f"{number} " * 900)) > 1800 for number in range(20))
         told["looks"] = sum(len(attempt(look, number)) > 700 for number in range(200))
         told["pay"] = [attempt(pay, 2), attempt(pay, 3)]
         told["book"] = attempt(book, 2)
+        told["decided"] = [attempt(lambda number: decision("d", input="because " * 400, output=number), 5), time.time() > 0]
+        with agent("late", identity={"since": 1}):
+            told["decided"].append(attempt(look, 6)[:3])
+        told["studied"] = len(attempt(study, "yes " * 900))
         told["after"] = attempt(look, 3)[:3]
         trouble.mend()
         if WHAT == "limit-mended":

@@ -45,8 +45,9 @@ def test_no_effect_without_a_log(what: str, store: Path, tmp_path: Path) -> None
         assert path == str(store / "runs" / "full.jsonl")
         assert path in text
     assert effects == (["pay 1", "pay 4"] if what == "limit-mended" else ["pay 1"])
-    assert told["looks"] == 200
+    assert (told["looks"], told["studies"], told["studied"]) == (200, 20, 7200)
     assert told["after"] == "3: "
+    assert told["decided"] == [5, True, "6: "]
 
 
 @pytest.mark.parametrize("what", ["limit", "tmpfs", "eio", "no-sync"])

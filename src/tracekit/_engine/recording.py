@@ -75,11 +75,11 @@ class Recording:
         data = None
         if info is None and key is None and scope.agent is None and not spec.lists:
             data = self._plain(input)
-        if data is not None:
-            tail = spec.prefix + data + (spec.suffix if spec.bare else self._signature(spec))
-        else:
-            tail = self._intention(scope, spec, input, info, key, places)
         try:
+            if data is not None:
+                tail = spec.prefix + data + (spec.suffix if spec.bare else self._signature(spec))
+            else:  # what is large in it is written on the way
+                tail = self._intention(scope, spec, input, info, key, places)
             if lane.id < 0:
                 self._enroll(lane)
             seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
@@ -187,8 +187,22 @@ class Recording:
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> int:
-        meta: dict[str, Any] = dict(signature or {})
-        about = dict(info or {})
+        try:
+            return self._note(scope, type, name, input, output, dict(signature or {}), dict(info or {}))
+        except LogWriteError:
+            self._unnoted()
+            return 0
+
+    def _note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        input: object,
+        output: object,
+        meta: dict[str, Any],
+        about: dict[str, Any],
+    ) -> int:
         encoded = self.encoder.encode(input)
         answer = self.encoder.encode(output)
         self._mark(about, encoded)
@@ -227,7 +241,11 @@ class Recording:
             return
         lane = scope.lane
         if lane.id < 0:
-            self._enroll(lane)
+            try:
+                self._enroll(lane)
+            except LogWriteError:
+                self._unnoted()
+                return
         self.journal.read(kind, lane.id, scope.parent, function, value)
 
     def snapshot(self, name: str, state: Any) -> Any:
@@ -250,12 +268,12 @@ class Recording:
         with self.journal.held():
             if lane.id >= 0:
                 return
-            self._lanes.append(lane)
-            number = len(self._lanes)
+            number = len(self._lanes) + 1
             about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
             if lane.under:
                 about["under"] = lane.under
             self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+            self._lanes.append(lane)
             lane.id = number
 
     def _write_blob(self, data: bytes) -> int:
@@ -271,10 +289,14 @@ class Recording:
         """Say who ``agent`` is, once; entries refer to it by ``agent_id``."""
         if agent in self._identities:
             return
-        self._identities.add(agent)
-        encoded = self.encoder.encode(dict(identity or {}))
-        tail = b',"agent_id":%b,"name":%b,"input":%b' % (orjson.dumps(agent), orjson.dumps(agent), encoded.data)
-        self.journal.append("identity", 0, ROOT, tail)
+        try:
+            encoded = self.encoder.encode(dict(identity or {}))
+            tail = b',"agent_id":%b,"name":%b,"input":%b' % (orjson.dumps(agent), orjson.dumps(agent), encoded.data)
+            self.journal.append("identity", 0, ROOT, tail)
+        except LogWriteError:
+            self._unnoted()
+        else:
+            self._identities.add(agent)
 
     def result(self, value: object, meta: dict[str, Any]) -> bytes:
         encoded = self.encoder.encode(value)
@@ -301,9 +323,12 @@ class Recording:
         if sentence not in self.remarks and len(self.remarks) < 100:
             self.remarks.append(sentence)
 
-    def _unlogged(self, scope: Scope, spec: Spec) -> RecordedStep:
+    def _unnoted(self) -> None:
         self.journal.lost += 1
         self.warn("the log could not be written for a while: steps are missing from it")
+
+    def _unlogged(self, scope: Scope, spec: Spec) -> RecordedStep:
+        self._unnoted()
         return UnloggedStep(self, scope, spec, scope.parent)
 
     def _late(self, scope: Scope, spec: Spec) -> RecordedStep:
@@ -353,14 +378,14 @@ class RecordedStep:
             return
         meta = dict(info) if info else {}
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
-        fields = session.value(b"output", stored, meta, spec=spec)
-        if replaced:
-            meta["redacted"] = replaced
-            session.redacted_output(spec)
-        tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
         scope = here()
         lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
         try:
+            fields = session.value(b"output", stored, meta, spec=spec)
+            if replaced:
+                meta["redacted"] = replaced
+                session.redacted_output(spec)
+            tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
             if lane.id < 0:
                 session._enroll(lane)
             session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
@@ -393,16 +418,24 @@ class RecordedStep:
                 return
         meta = dict(info) if info else {}
         places: Places | None = [] if spec.lists else None
-        fields = session.value(b"output", output, meta, spec=spec, places=places)
-        self._finish(spec.types.outcome, fields, meta, places)
+        try:
+            fields = session.value(b"output", output, meta, spec=spec, places=places)
+            self._finish(spec.types.outcome, fields, meta, places)
+        except LogWriteError:
+            if self._unwritten():
+                raise
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session
         if session.ended:
             return
         meta = dict(info) if info else {}
-        fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
-        self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
+        try:
+            fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
+            self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
+        except LogWriteError:
+            if self._unwritten():
+                raise
 
     def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
         session = self.session
@@ -410,13 +443,9 @@ class RecordedStep:
             burst = place()
             if burst is not None:
                 meta["burst"] = burst
-        try:
-            seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
-            if places:
-                session.encoder.remember(places, seq)
-        except LogWriteError:
-            if self._unwritten():
-                raise
+        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+        if places:
+            session.encoder.remember(places, seq)
 
     def _unwritten(self) -> bool:
         """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
