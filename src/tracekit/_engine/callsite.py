@@ -34,10 +34,20 @@ def caller() -> str | None:
 
 
 def stop_in_caller() -> None:
-    """Open the debugger in the innermost frame of the user's code."""
-    import pdb  # noqa: T100 - this is the command that asks for it
+    """Open the debugger in the innermost frame of the user's code; stepping goes on from there."""
+    from bdb import BdbQuit
 
-    pdb.Pdb().set_trace(_frame())
+    from .debugger import Debugger
+
+    frame = _frame()
+    debugger = Debugger(skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"])
+    debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
+    sys.settrace(None)
+    debugger.interaction(frame, None)
+    if debugger.quitting:
+        raise BdbQuit
+    if frame is not None and frame.f_trace is not None:
+        sys.settrace(debugger.trace_dispatch)
 
 
 def _frame() -> FrameType | None:

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,6 +108,7 @@ def _record(program: Program, told: Mapping[str, Any]) -> int:
 
 
 def _replay(program: Program, told: Mapping[str, Any]) -> int:
+    warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
     isolated = _isolate(told["isolate"], told["options"]["allow_hosts"])
     credentials.supply()
     guard.warm()
@@ -147,13 +149,15 @@ def _conclude(
 ) -> int:
     failure = players.failure or (error if isinstance(error, TracekitError) else None)
     reports = []
-    for player in players.played:
+    for player in filter(lambda player: player.started, players.played):
         report = player.report
         report.isolation = isolated
         reports.append(report.as_dict())
     exact = all(report["exact"] for report in reports) if told["strict_exit"] else True
     if failure is not None:
         print(failure, file=sys.stderr)
+    elif type(error).__name__ == "BdbQuit":
+        print("tracekit: the replay was left in the debugger", file=sys.stderr)
     elif error is not None and not players.expected(error):
         import traceback
 

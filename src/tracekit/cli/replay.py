@@ -14,6 +14,7 @@ from .._journal.runs import Store
 from ..errors import RunStateError, TracekitError
 from .launching import launch
 from .output import emit, fail, message
+from .store import located
 
 __all__ = ["replay"]
 
@@ -51,14 +52,14 @@ __all__ = ["replay"]
     "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
 )
 def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool, **options: Any) -> None:
-    """Replay RUN (an id, a unique beginning of one, or a path): its program runs again, answered from the trace.
+    """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
 
     A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
     tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 everything matched, 1 a difference or damage, 2 wrong use.
     """
     try:
         where = Store(store)
-        path = str(where.find(run))
+        path = str(located(run, where))
         with Trace(path) as trace:
             where.check(trace)
             if dry_run:

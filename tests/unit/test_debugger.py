@@ -1,0 +1,80 @@
+"""``tracekit replay RUN --break STEP``: the debugger opens where the user's code makes the step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracekit._journal.reader import Trace
+from tracekit._journal.runs import Store
+
+PROGRAM = """\
+import time
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def send(to):
+    print("live")
+    return None
+
+where = "acme"
+def main():
+    started = time.time()
+    done = send(where)
+    print("after", done)
+
+main()
+"""
+
+
+def command(*arguments: str, stdin: str = "", cwd: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
+    return subprocess.run(line, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = command("run", "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with Trace(Store().list()[0].path) as trace:
+        return str(next(entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"))
+
+
+def test_it_stops_in_the_frame_that_makes_the_step(tmp_path: Path, recorded: str) -> None:
+    """The prompt stands at the user's line; what is typed there is no part of the run, and the replay goes on exactly."""
+    done = command(
+        "replay", "last", "--break", recorded, stdin="p where\np time.time() > 0\nn\np done\nc\n", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{os.sep}program.py(12)main()" in done.stdout
+    assert "-> done = send(where)" in done.stdout
+    assert "'acme'" in done.stdout
+    assert "True" in done.stdout
+    assert "program.py(13)main()" in done.stdout
+    assert "(Pdb) None" in done.stdout
+    assert "after None" in done.stdout
+    assert "live" not in done.stdout
+    assert "1 steps matched" in done.stderr
+
+
+def test_leaving_the_debugger_is_no_success(tmp_path: Path, recorded: str) -> None:
+    """``q`` ends the replay with exit code 1 and one sentence, without a traceback."""
+    done = command("replay", "last", "--break", recorded, stdin="q\n", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "left in the debugger" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_drift_is_told_once(tmp_path: Path, recorded: str) -> None:
+    """What the summary says is not said as a Python warning before."""
+    path = Store().list()[0].path
+    assert json.loads(Path(path).read_bytes().splitlines()[0])["meta"]["environment"]["hash_seed"] == 0
+    done = command("replay", path, "--", "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "RuntimeWarning" not in done.stderr
