@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, overload
 
@@ -108,9 +108,8 @@ def run_process(
     variables = None if env is None else dict(env)
     shown = None if variables is None else _redactor.redact_environment(variables.items())
     place = None if cwd is None else os.fspath(cwd)
-    run = _PROCESS[side_effect] if side_effect in _PROCESS else _process(side_effect)
-    result = run(_veil(words, _redactor.redact_argv(words)), place, _veil(variables, shown), input, timeout)
-    return result  # type: ignore[no-any-return]
+    run: Callable[..., ProcessResult] = _PROCESS.get(side_effect) or _process(side_effect)
+    return run(_veil(words, _redactor.redact_argv(words)), place, _veil(variables, shown), input, timeout)
 
 
 def _process(side_effect: SideEffect) -> Any:

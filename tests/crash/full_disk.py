@@ -100,7 +100,10 @@ def program(told: dict[str, Any]) -> None:
         told["looks"] = sum(len(attempt(look, number)) > 700 for number in range(200))
         told["pay"] = [attempt(pay, 2), attempt(pay, 3)]
         told["book"] = attempt(book, 2)
-        told["decided"] = [attempt(lambda number: decision("d", input="because " * 400, output=number), 5), time.time() > 0]
+        told["decided"] = [
+            attempt(lambda number: decision("d", input="because " * 400, output=number), 5),
+            time.time() > 0,
+        ]
         with agent("late", identity={"since": 1}):
             told["decided"].append(attempt(look, 6)[:3])
         told["studied"] = len(attempt(study, "yes " * 900))
