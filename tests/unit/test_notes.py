@@ -69,8 +69,7 @@ def test_another_value_in_a_replay_is_a_divergence(kind: str, call: Callable[[An
     assert failure.value.differences[0]["path"].startswith("output")
     assert (failure.value.differences[0]["recorded"], failure.value.differences[0]["actual"]) == (1, 2)
     with pytest.raises(TraceExhaustedError), replay(run):
-        call(1)
-        call(1)
+        assert [call(1), call(1)]
     with pytest.raises(UnconsumedStepsError), replay(run):
         pass
 

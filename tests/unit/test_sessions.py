@@ -33,9 +33,8 @@ calls: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_calls() -> Iterator[None]:
+def _no_calls() -> None:
     calls.clear()
-    yield
 
 
 @traced_tool(side_effect="read_only")
@@ -471,11 +470,15 @@ def test_an_effect_that_cant_be_logged_is_not_made(monkeypatch: pytest.MonkeyPat
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(writer, "_fdatasync", failing)
-    with pytest.raises(LogWriteError), record("disk") as run:
+
+    def program() -> None:
         for _ in range(2):
             with pytest.raises(LogWriteError, match="Input/output error"):
                 pay()
         assert look(2) == 20
+
+    with pytest.raises(LogWriteError), record("disk") as run:
+        program()
     assert calls == [2]
     assert any("could not be written" in warning for warning in run.warnings)
 

@@ -156,8 +156,6 @@ class Replaying(Block["Replaying"]):
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
         session.report.warnings += found
-        for sentence in found:
-            warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
         if found and "environment" in options["strict"]:
             raise DivergenceError(
                 "the environment is not that of the recording: " + "; ".join(found),
@@ -165,6 +163,8 @@ class Replaying(Block["Replaying"]):
                 next_action='replay where it was recorded, or leave "environment" out of strict',
                 differences=found,
             )
+        for sentence in found:
+            warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
 
     def compare_result(self, value: Any) -> None:
         """The program's result against the recorded one; a difference is a failure of the replay."""
