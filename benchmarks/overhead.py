@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -284,19 +285,23 @@ class Bench:
     # -- size ------------------------------------------------------------------------------------------------------------
 
     def size(self) -> Iterator[Figure]:
-        """A conversation of 200 turns sends its history 200 times; each message is to be on the disk once."""
+        """A conversation of 200 turns sends its history 200 times; each message is to be on the disk once.
+
+        Questions of some 700 bytes, answers of 1 KB, none twice; the answer goes back as it came.
+        """
         chance = random.Random(4)
+        words = TEXT.split()
+        questions = [
+            " ".join(f"{chance.choice(words)}{chance.randrange(10**6)}" for _ in range(60)) for _ in range(200)
+        ]
         tracekit.instrument()
         messages: list[dict[str, str]] = []
-        model = Model()
+        model = Model(distinct=True)
         with record("conversation") as run:
-            for _ in range(200):
-                words = " ".join(chance.choice(TEXT.split()) + str(chance.randrange(10**6)) for _ in range(60))
-                messages.append({"role": "user", "content": words})
+            for question in questions:
+                messages.append({"role": "user", "content": question})
                 answer = model.client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
-                messages.append(
-                    {"role": "assistant", "content": (answer.choices[0].message.content or "") + words[::-1]}
-                )
+                messages.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
         model.client.close()
         content, trace = len(orjson.dumps(messages)), os.path.getsize(trace_of(run.id))
         detail = f"{trace:,} bytes for {content:,}"
@@ -312,9 +317,12 @@ class Bench:
 
 
 class Model:
-    """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB or 200 chunks."""
+    """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB or 200 chunks.
 
-    def __init__(self) -> None:
+    ``distinct`` makes each answer another one, of the same length.
+    """
+
+    def __init__(self, *, distinct: bool = False) -> None:
         import httpx2
         from openai import OpenAI
 
@@ -323,13 +331,17 @@ class Model:
         usage = {"prompt_tokens": 2500, "completion_tokens": 250, "total_tokens": 2750}
         base: dict[str, Any] = {"id": "c", "created": 1, "model": "m"}
         whole = orjson.dumps({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+        numbers = itertools.count()
         chunks = [self._chunk(base, number) for number in range(200)] + [b"data: [DONE]\n\n"]
 
         def answer(request: Any) -> Any:
             if b'"stream":true' in request.content.replace(b" ", b""):
                 headers = {"content-type": "text/event-stream"}
                 return httpx2.Response(200, headers=headers, stream=Chunks(chunks))
-            return httpx2.Response(200, headers={"content-type": "application/json"}, content=whole)
+            content = whole
+            if distinct:
+                content = whole.replace(b"An answer. " * 93, (b"%d. Another answer. " % next(numbers) * 60)[:1023])
+            return httpx2.Response(200, headers={"content-type": "application/json"}, content=content)
 
         class Chunks(httpx2.SyncByteStream):
             def __init__(self, pieces: list[bytes]) -> None:

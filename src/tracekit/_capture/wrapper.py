@@ -100,9 +100,12 @@ def _shape(function: Any) -> str:
 def _function_wrapper(captured: Captured) -> Any:
     """The shell of plain functions, with everything that does not change between calls in its closure."""
     spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
-    enter, leave = current.set, current.reset
+    get, enter, leave = current.get, current.set, current.reset
+    free = not (captured.require_run and spec.effect)
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if free and get() is None and gate.outside is None:  # no run is active: out of the way, at once
+            return function(*args, **kwargs)
         scope = here()
         if scope is None:
             captured.outside()
