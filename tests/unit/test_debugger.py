@@ -1,4 +1,4 @@
-"""``tracekit replay RUN --break STEP``: the debugger opens where the user's code makes the step."""
+"""``tracekit replay``: the debugger, programs that are elsewhere, single functions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,36 @@ def main():
 main()
 """
 
+ENTRY = """\
+import asyncio, inspect
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(number):
+    return number * 2
+
+@record("handle")
+KEYWORD def handle(number):
+    return look(number)
+
+def main():
+    made = handle(4)
+    if inspect.iscoroutine(made):
+        asyncio.run(made)
+"""
+
 
 def command(*arguments: str, stdin: str = "", cwd: Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
-    return subprocess.run(line, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        line, cwd=cwd, env=_environment(), input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Where modules are found does not depend on the working directory."""
+    places = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, places))}
 
 
 @pytest.fixture
@@ -78,3 +104,25 @@ def test_drift_is_told_once(tmp_path: Path, recorded: str) -> None:
     done = command("replay", path, "--", "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "RuntimeWarning" not in done.stderr
+
+
+def test_a_program_that_is_not_here_is_named(tmp_path: Path, recorded: str) -> None:
+    """A trace that comes from another machine: the replay says which path is missing, and how to name the program."""
+    (tmp_path / "program.py").rename(tmp_path / "moved.py")
+    done = command("replay", "last", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "program.py, which is not here" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert command("replay", "last", "--", "moved.py", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("keyword", ["", "async "])
+def test_one_function_is_replayed_with_its_input(tmp_path: Path, keyword: str) -> None:
+    """``--entry`` calls a recorded function, coroutine or not, with the arguments that it had."""
+    (tmp_path / "service.py").write_text(ENTRY.replace("KEYWORD ", keyword))
+    call = "import service; service.main()"
+    recorded = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, env=_environment(), check=True, timeout=60)
+    assert recorded.returncode == 0
+    done = command("replay", "last", "--entry", "service:handle", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 steps matched" in done.stderr

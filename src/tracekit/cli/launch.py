@@ -60,8 +60,8 @@ def _run(program: Program) -> int:
     return 0
 
 
-def _call(entry: str, given: Any) -> Any:
-    """Call ``module:function`` with the recorded input of the run; returns what it returns."""
+def _call(player: Replaying, entry: str, in_task: bool) -> None:
+    """Replay ``module:function``, called with the recorded input of the run; ``in_task``: a coroutine function had the run in its task."""
     import asyncio
     import importlib
     import inspect
@@ -72,11 +72,20 @@ def _call(entry: str, given: Any) -> Any:
     for part in name.split("."):
         function = getattr(function, part)
     function = inspect.unwrap(function)
-    arguments = given if isinstance(given, Mapping) else {}
-    value = function(**arguments)
-    if inspect.iscoroutine(value):
-        value = asyncio.run(value)
-    return value
+
+    def arguments() -> Mapping[str, Any]:
+        return player.input if isinstance(player.input, Mapping) else {}
+
+    async def in_its_task() -> None:
+        async with player:
+            player.compare_result(await function(**arguments()))
+
+    if in_task and inspect.iscoroutinefunction(function):
+        asyncio.run(in_its_task())
+        return
+    with player:
+        value = function(**arguments())
+        player.compare_result(asyncio.run(value) if inspect.iscoroutine(value) else value)
 
 
 def _status(end: SystemExit) -> int:
@@ -129,12 +138,12 @@ def _replay(program: Program, told: Mapping[str, Any]) -> int:
     try:
         if whole:
             player = players.of(path)
-            with player:
-                if told.get("entry") is None:
+            if told.get("entry") is not None:
+                _call(player, told["entry"], in_task=not _ran_under_run(path))
+            else:
+                with player:
                     status = _run(program)
                     player.compare_result({"status": status})
-                else:
-                    player.compare_result(_call(told["entry"], player.input))
         else:
             status = _run(program)
     except BaseException as failure:

@@ -102,6 +102,12 @@ def _program(trace: Trace, store: Store, path: str, command: tuple[str, ...], en
             f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
             next_action="name it: tracekit replay RUN -- SCRIPT [ARGS…], or --entry module:function",
         )
+    missing = next((name for name in (program.cwd, program.script) if name and not os.path.exists(name)), None)
+    if missing is not None:
+        raise RunStateError(
+            f"the run was recorded at {missing}, which is not here",
+            next_action="name the program: tracekit replay RUN -- SCRIPT [ARGS…], or --entry module:function",
+        )
     return program, program.cwd
 
 
