@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import orjson
+
 from .._canonical import dumps_in_order, fingerprint, quick, snapshot, to_json
 from .._journal.intern import Interner, Places
 from .redaction import Redactor
@@ -58,12 +60,16 @@ class Encoder:
         """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is."""
         notes: list[str] = []
         tree, data = self._encoded(value, notes)
-        redacted = 0
-        if self.redactor.suspicious(data):
+        redacted, suspicious = 0, self.redactor.suspicious(data)
+        large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
+        if suspicious or large:
+            # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
+            tree = orjson.loads(data)
+        if suspicious:
             tree, redacted = self.redactor.redact(tree)
             if redacted:
                 data = dumps_in_order(tree)
-        if len(data) >= _LARGE or (lists and len(data) >= _SOME):
+        if large:
             interned = self._interner.intern(tree, lists=lists, places=places, at=at)
             if interned is not tree:
                 return Encoded(dumps_in_order(interned), tree, notes, redacted, False, places)

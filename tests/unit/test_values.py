@@ -1,0 +1,101 @@
+"""From values to the bytes in the log: the short way says the same as the long one, and nothing that a value does reaches the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit._canonical import dumps_in_order, from_json, quick, to_json
+from tracekit._engine import values
+from tracekit._engine.redaction import Redactor
+from tracekit._engine.scope import current
+from tracekit._engine.values import Encoder
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=6)
+_keys = st.text(st.sampled_from("ab$tvü"), max_size=3) | st.integers(0, 3)
+_values = st.recursive(
+    _scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(_keys, inner, max_size=4)
+        | st.sets(st.integers(0, 9), max_size=3)
+    ),
+    max_leaves=20,
+)
+
+
+def _encoder() -> Encoder:
+    return Encoder(Redactor(), lambda data: pytest.fail("nothing here is large"))
+
+
+@given(_values)
+def test_the_short_way_says_the_same(value: Any) -> None:
+    """Where the short way takes a value at all, its bytes are those of the long one."""
+    data = quick(value)
+    assert data is None or data == dumps_in_order(to_json(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": (1, 2, ("x",)), "b": [1.5, {"c": (None, True)}]}, (1, 2), {"n": float("inf")}, {"price": "$12"}, "text", []],
+)
+def test_everyday_values_take_the_short_way(value: Any) -> None:
+    """Tuples, odd floats and a dollar in a text need no walk, and come back as they were."""
+    data = quick(value)
+    assert data is not None
+    assert from_json(orjson.loads(data)) == value
+
+
+@pytest.mark.parametrize("value", [{"$t": "tuple", "v": []}, {1: 2}, {"a": {1}}, {"a": b"x"}, {"a": "\ud800"}, 2**70])
+def test_what_needs_a_tag_of_another_kind_takes_the_long_way(value: Any) -> None:
+    """A key that might be taken for a tag, other key types, sets, bytes, lone surrogates, large integers: no short way."""
+    assert quick(value) is None
+
+
+def test_cycles_and_bombs_end() -> None:
+    """A value that contains itself, or shares its parts over and over, is given up early."""
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    bomb: Any = [{}]
+    for _ in range(40):
+        bomb = [bomb] * 10
+    assert quick(cycle) is None
+    assert quick(bomb) is None
+
+
+def test_a_value_that_changes_between_the_look_and_the_encoding_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread puts in what JSON has no word for, just after the look at it: it is recorded, nothing is raised."""
+    value: dict[str, Any] = {"a": "x" * 10}
+    monkeypatch.setattr(values, "to_json", lambda it, notes: (it.update(b={1, 2}), it)[1])
+    encoded = _encoder().encode(value)
+    assert from_json(orjson.loads(encoded.data)) == {"a": "x" * 10, "b": {1, 2}}
+
+
+class _Odd:
+    def __repr__(self) -> str:
+        return f"in {current.get()}"
+
+
+def test_a_repr_is_no_part_of_the_run() -> None:
+    """What can't be encoded is described by the program's own ``__repr__``: whatever that calls is not recorded."""
+    token = current.set("a scope")  # type: ignore[arg-type]
+    try:
+        encoded = _encoder().encode({"a": _Odd()})
+        assert current.get() == "a scope"  # type: ignore[comparison-overlap]
+    finally:
+        current.reset(token)
+    assert b"in None" in encoded.data
+    assert len(encoded.notes) == 1
+
+
+def test_large_values_are_copied_before_they_are_taken_apart() -> None:
+    """The tree of a large value, which is redacted, interned and fingerprinted, is none of the program's own objects."""
+    value = {"messages": [{"role": "user", "content": "x" * 2000}]}
+    encoded = Encoder(Redactor(), lambda data: 7).encode(value, lists=True)
+    value["messages"].clear()
+    assert encoded.tree == {"messages": [{"role": "user", "content": "x" * 2000}]}
