@@ -88,7 +88,9 @@ def _enter_at_run(thread: Any, scope: Scope) -> None:
 
 def _is_worker(thread: Any) -> bool:
     target = getattr(thread, "_target", None)
-    names = ((getattr(what, "__module__", None), getattr(what, "__qualname__", None)) for what in (target, type(thread)))
+    names = (
+        (getattr(what, "__module__", None), getattr(what, "__qualname__", None)) for what in (target, type(thread))
+    )
     return any(name in _WORKERS for name in names)
 
 
@@ -123,7 +125,7 @@ def _submit(original: Any) -> Any:
         fn, args, kwargs = enclose(scope, fn, args, kwargs, crew)
         if crew is None:
             return original(self, fn, *args, **kwargs)
-        crew.queued()
+        crew.queued(_has_a_worker_free(self))
         try:
             future = original(self, fn, *args, **kwargs)
         except BaseException:
@@ -134,6 +136,13 @@ def _submit(original: Any) -> Any:
 
     submit.__qualname__ = "ThreadPoolExecutor.submit"
     return submit
+
+
+def _has_a_worker_free(executor: Any) -> bool:
+    try:
+        return executor._idle_semaphore._value > 0 or len(executor._threads) < executor._max_workers
+    except AttributeError:  # another implementation
+        return False
 
 
 def _submit_elsewhere(original: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from .._engine.gate import here
 from .._engine.scope import Scope, current
+from .._reality import repoint
 from .blocking import patches as blocking
 from .exchange import FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch, when_imported
@@ -189,6 +190,7 @@ def _sleep_patch() -> Patch:
         bare = time.sleep  # noqa: TID251
         try:
             real = genuine(bare)
+            repoint("sleep", real)
             _made[key] = FunctionExchange(bare, lambda _proxy, seconds: _sleep(real, seconds))
         except (Unsupported, AttributeError):
             _made[key] = AttributePatch(time, "sleep", lambda seconds: _sleep(bare, seconds))

@@ -21,8 +21,9 @@ _PRECISE: Final = os.path.exists("/proc/self/task") and os.path.exists(f"/proc/s
 #: For how long all must have been still before the next recorded event is handed out, and before a later one is (ns).
 QUICK: Final = 150_000 if _PRECISE else 3_000_000
 PATIENCE: Final = 20_000_000 if _PRECISE else 100_000_000
-#: For how long a submitted call that no worker has taken up yet counts as about to run (ns).
+#: For how long a submitted call that no worker has taken up yet counts as about to run (ns), and one with a free worker.
 _UPTAKE: Final = 2_000_000
+_PROMPT: Final = 1_000_000_000
 _ASLEEP: Final = b"S"
 
 
@@ -82,13 +83,14 @@ class Crew:
     ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for.
     """
 
-    __slots__ = ("_launching", "_members", "_queued", "_queued_at", "lock", "solo")
+    __slots__ = ("_launching", "_members", "_prompt", "_queued", "_queued_at", "lock", "solo")
 
     def __init__(self) -> None:
         self.lock: Final = RLock()
         self._members: dict[int, Member] = {}
         self._launching = 0
         self._queued = 0
+        self._prompt = 0
         self._queued_at = 0
         self.solo = 0
 
@@ -122,11 +124,12 @@ class Crew:
                 self.add(native, ident)
             self._count()
 
-    def queued(self) -> None:
-        """The calling thread submits a call to a pool."""
+    def queued(self, prompt: bool = False) -> None:
+        """The calling thread submits a call to a pool; ``prompt``: one that has a worker free for it."""
         with self.lock:
             self.join()
             self._queued += 1
+            self._prompt += prompt
             self._queued_at = monotonic_ns()
             self._count()
 
@@ -134,6 +137,7 @@ class Crew:
         """A submitted call is begun by the calling thread."""
         with self.lock:
             self._queued -= 1
+            self._prompt = max(0, self._prompt - 1)
             self.join()
             self._count()
 
@@ -141,6 +145,7 @@ class Crew:
         """A submitted call was cancelled before it began."""
         with self.lock:
             self._queued -= 1
+            self._prompt = min(self._prompt, self._queued)
             self._count()
 
     def away(self) -> None:
@@ -192,7 +197,9 @@ class Crew:
         return still
 
     def _about_to_run(self) -> bool:
-        return self._queued > 0 and monotonic_ns() - self._queued_at < _UPTAKE
+        if not self._queued:
+            return False
+        return monotonic_ns() - self._queued_at < (_PROMPT if self._prompt else _UPTAKE)
 
     def woken(self, ident: int) -> None:
         """The thread of a loop has been given something to do."""

@@ -45,7 +45,8 @@ class Index:
         self.next_chunk: Final = array("I", [0])
         self.intentions: Final[dict[tuple[int, str], array[int]]] = {}
         self.items: Final[dict[int, array[int]]] = {}
-        self.timers: Final[dict[tuple[int, int], int]] = {}
+        #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
+        self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
@@ -102,7 +103,8 @@ class Index:
             if "output" in entry:
                 self.snapshots.setdefault(entry["name"], seq)
                 return OTHER
-            self.timers[lane, entry["input"]["n"]] = seq
+            about = entry["input"]
+            self.timers[lane, entry["name"], about.get("after", 0), about["n"]] = seq
             return self._event(seq, _near(entry.get("meta") or {}))
         return OTHER
 

@@ -29,7 +29,21 @@ class Lane:
     ``under`` is the ``seq`` of the live step inside which it was started, or 0.
     """
 
-    __slots__ = ("_counts", "callbacks", "id", "n", "name", "owner", "parent", "root", "state", "under")
+    __slots__ = (
+        "_armed",
+        "_counts",
+        "_since",
+        "callbacks",
+        "id",
+        "last",
+        "n",
+        "name",
+        "owner",
+        "parent",
+        "root",
+        "state",
+        "under",
+    )
 
     def __init__(self, name: str, n: int, parent: Lane | None, under: int = 0, *, id: int = -1, owner: int = 0) -> None:
         self.name: Final = name
@@ -44,7 +58,12 @@ class Lane:
         self.owner = owner
         #: The session's own record of this lane (a replay keeps its cursors here).
         self.state: object = None
+        #: The ``seq`` of its last step so far, 0 before the first.
+        self.last = 0
         self._counts: dict[tuple[int, str], int] = {}
+        #: How many timers of each function it has armed since step ``_since``.
+        self._armed: dict[str, int] = {}
+        self._since = 0
 
     def count(self, name: str, under: int) -> int:
         """The number of the child that is being started now, from 1."""
@@ -52,6 +71,17 @@ class Lane:
             n = self._counts.get((under, name), 0) + 1
             self._counts[under, name] = n
         return n
+
+    def armed(self, function: str) -> tuple[int, int]:
+        """A timer's identity: the lane's last step, and the number of the timer among those of ``function`` since.
+
+        Not counted through: a wait with a time limit arms no timer where what it waits for is there already, and that may
+        be otherwise in a replay.
+        """
+        if self._since != self.last:
+            self._since, self._armed = self.last, {}
+        n = self._armed[function] = self._armed.get(function, 0) + 1
+        return self.last, n
 
     @property
     def path(self) -> str:

@@ -82,7 +82,7 @@ class Recording:
                 tail = self._intention(scope, spec, input, info, key, places)
             if lane.id < 0:
                 self._enroll(lane)
-            seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+            seq = lane.last = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError:
             if spec.effect:
                 raise
@@ -255,7 +255,7 @@ class Recording:
         return None
 
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
-        return RecordedTimer(self, scope, function, scope.lane.count("<timer>", scope.live))
+        return RecordedTimer(self, scope, function, *scope.lane.armed(function))
 
     # -- lanes and blobs -------------------------------------------------------------------------------------------------
 
@@ -487,20 +487,22 @@ class UnloggedStep(RecordedStep):
 class RecordedTimer:
     """A sleep or deadline that is armed; see ``gate.Timer``."""
 
-    __slots__ = ("_function", "_n", "_scope", "_session")
+    __slots__ = ("_after", "_function", "_n", "_scope", "_session")
 
     live: Final = True
 
-    def __init__(self, session: Recording, scope: Scope, function: str, n: int) -> None:
+    def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
         self._session = session
         self._scope = scope
         self._function = function
+        self._after = after
         self._n = n
 
     def fired(self) -> None:
         if self._session.ended:
             return
-        tail = b',"name":%b,"input":{"n":%d}' % (orjson.dumps(self._function), self._n)
+        after = b',"after":%d' % self._after if self._after else b""
+        tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
         burst = place() if self._function == "asyncio.timer" else None
         if burst is not None:
             tail += b',"meta":{"burst":%d}' % burst

@@ -101,6 +101,7 @@ class Replay:
             self._consume(state, spec.family, seq)
             if not spec.structural:
                 self._skip_inside(seq)
+            scope.lane.last = seq
         if seq == self.break_at:
             stop_in_caller()
         return ReplayedStep(self, scope, spec, seq)
@@ -115,6 +116,7 @@ class Replay:
                 return None
             self._consume(state, spec.family, seq)
             self._skip_inside(seq)
+            scope.lane.last = seq
             answer = self.index.answer[seq]
             chunk = self.index.next_chunk[seq]
             while chunk:
@@ -402,7 +404,7 @@ class Replay:
         with self._lock:
             self._check()
             state = self._state(lane)
-            seq = self.index.timers.get((state.lane, lane.count("<timer>", scope.live)))
+            seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
         return ReplayedTimer(self, seq)
 
     # -- outcomes --------------------------------------------------------------------------------------------------------
