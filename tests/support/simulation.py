@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import selectors
 import threading
 from collections import defaultdict
@@ -212,7 +211,7 @@ class Shuffled(asyncio.SelectorEventLoop):
 
     def __init__(self, seed: int) -> None:
         super().__init__(_Skipping(self))
-        self._random = random.Random(seed)
+        self._seed = seed  # no generator: in a recorded run its draws would be the program's
         self._count = 0
         self.now = 1000.0
 
@@ -223,11 +222,15 @@ class Shuffled(asyncio.SelectorEventLoop):
         self._count += 1
         return super().call_at(when + self._count * 1e-7, callback, *args, context=context)
 
+    def _draw(self, _: object) -> int:
+        self._seed = (self._seed * 6364136223846793005 + 1442695040888963407) % 2**64
+        return self._seed >> 33
+
     def _run_once(self) -> None:
         ready = list(self._ready)  # type: ignore[attr-defined]
         own = [handle for handle in ready if _ours(handle)]
         others = [handle for handle in ready if handle not in own]
-        self._random.shuffle(others)
+        others.sort(key=self._draw)
         self._ready.clear()  # type: ignore[attr-defined]
         self._ready.extend(own + others)  # type: ignore[attr-defined]
         super()._run_once()  # type: ignore[misc]
