@@ -13,8 +13,8 @@ from .._canonical import dumps_in_order, exception_to_json, to_json
 from .._journal.intern import Places
 from .._journal.writer import Journal
 from ..errors import LogWriteError, ReplayError, RunEndedError
-from .gate import Call, Outcome, here
 from .arrivals import place
+from .gate import Call, Outcome, here
 from .lanes import Lane
 from .redaction import Redactor, StreamRedactor
 from .scope import Scope
@@ -155,7 +155,10 @@ class Recording:
 
     def meta(self, meta: Mapping[str, Any]) -> bytes:
         """``,"meta":{…}``, redacted, or nothing."""
-        return self._tree(to_json(dict(meta))) if meta else b""
+        if not meta:
+            return b""
+        data = self._plain(meta)
+        return self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
 
     def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)

@@ -29,6 +29,10 @@ GENESIS: Final = b"0" * 64
 
 #: How long a read of clock or dice, or an entry that asked for no sync, waits for the background at most, in seconds.
 _PAUSE: Final = 0.005
+#: A slow device is asked less often: the background waits so many times as long as its last round took, but not longer than
+#: this many seconds.
+_REST: Final = 9
+_LONGEST: Final = 0.05
 #: How many pauses without work until the background thread goes back to sleep.
 _IDLE: Final = 20
 
@@ -36,6 +40,7 @@ _IDLE: Final = 20
 _os_write: Final = os.write
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
+_monotonic: Final = _reality.monotonic
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
@@ -318,10 +323,12 @@ class _Background:
         while not self._stop:
             self._event.wait()
             self._event.clear()
-            idle = 0
+            idle, pause = 0, _PAUSE
             while idle < _IDLE and not self._stop:
-                self._quit.acquire(timeout=_PAUSE)
+                self._quit.acquire(timeout=pause)
+                begun = _monotonic()
                 idle = 0 if self._journal._tick() else idle + 1
+                pause = min(max(_PAUSE, _REST * (_monotonic() - begun)), _LONGEST)
             self._journal._asleep = True
             # Whatever came between the last round and this line has seen us awake and not woken us.
             if self._journal._tick():
