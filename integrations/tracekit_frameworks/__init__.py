@@ -22,7 +22,7 @@ integration = Integration(
         "langgraph",
         "agents",
         "pydantic_ai",
-        "pydantic_graph",
+        # Not pydantic_graph: all that it draws is names of nodes in a graph that is built once a process.
         "instructor",
         "litellm",
         "crewai",
