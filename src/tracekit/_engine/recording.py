@@ -25,6 +25,8 @@ __all__ = ["Recording"]
 
 T = TypeVar("T")
 
+#: A piece of a stream shorter than this needs no interning, however it is encoded.
+_PIECE: Final = 256
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
 #: Pieces of one stream are one text, in which a secret may be split.
@@ -384,11 +386,15 @@ class RecordedStep:
         scope = here()
         lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
         try:
-            fields = session.value(b"output", stored, meta, spec=spec)
-            if replaced:
-                meta["redacted"] = replaced
-                session.redacted_output(spec)
-            tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
+            if type(stored) is str and not replaced and not meta and len(stored) < _PIECE:
+                # The everyday piece: looked through for secrets already, as part of its stream.
+                tail = b',"step":%d,"output":%b' % (self.seq, dumps_in_order(to_json(stored)))
+            else:
+                fields = session.value(b"output", stored, meta, spec=spec)
+                if replaced:
+                    meta["redacted"] = replaced
+                    session.redacted_output(spec)
+                tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
             if lane.id < 0:
                 session._enroll(lane)
             session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
