@@ -80,7 +80,7 @@ def perform(step: Step) -> Any:
         try:
             broken(value)
         except LookupError as error:
-            return type(error), error.args
+            return type(error).__name__, error.args
     if step.kind == "decision":
         return decision("d", input=value, output=value)
     if step.kind == "phase":

@@ -9,7 +9,7 @@ from typing import Any
 from tracekit._capture import clock, randomness
 from tracekit._engine.gate import owner
 from tracekit._engine.lanes import Lane
-from tracekit._engine.scope import Scope, current
+from tracekit._engine.scope import Scope, current, enter
 
 
 class Reads:
@@ -63,7 +63,7 @@ def reading(served: list[tuple[str, Any]] | None = None, *, live: int = 0) -> It
     session = Reads(served)
     clock.activate()
     randomness.activate()
-    token = current.set(scope_of(session, live=live))
+    token = enter(scope_of(session, live=live))
     try:
         yield session
     finally:

@@ -643,13 +643,14 @@ def test_another_environment_is_warned_of_or_refused(monkeypatch: pytest.MonkeyP
 
     run, _ = recorded(lambda: look(1))
     real = module.environment
-    monkeypatch.setattr(module, "environment", lambda packages: {**real(packages), "python": "3.99.1"})
-    with pytest.warns(RuntimeWarning, match=r"3\.99"):
-        report, _ = replayed(run, lambda: look(1))
-    assert any("3.99" in warning for warning in report.warnings)
-    with pytest.raises(DivergenceError, match=r"3\.99"), replay(run, strict={"environment"}):
-        look(1)
-    assert replayed(run, lambda: look(1))[0].consumed == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "environment", lambda packages: {**real(packages), "python": "3.99.1"})
+        with pytest.warns(RuntimeWarning, match=r"3\.99"):
+            report, _ = replayed(run, lambda: look(1))
+        assert any("3.99" in warning for warning in report.warnings)
+        with pytest.raises(DivergenceError, match=r"3\.99"), replay(run, strict={"environment"}):
+            look(1)
+    assert replayed(run, lambda: look(1))[0].consumed == 1  # the refusal left nothing behind
 
 
 def test_a_replay_inside_a_run_is_refused() -> None:

@@ -630,3 +630,26 @@ def test_effects_may_require_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with record("inside"):
         strict()
     assert calls == ["paid"]
+
+
+def test_a_clock_read_in_a_garbage_collection_does_no_harm() -> None:
+    """A collection's callback that reads a clock (Hypothesis has one) may come at any allocation, that of leaving a run too."""
+    import gc
+    import time
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(lambda phase, info: time.perf_counter())
+    try:
+        for n in range(200):
+            gc.set_threshold(threshold[0])
+            with record("collected", durability="none"):
+                look(n)
+                gc.set_threshold(1)
+            assert current_run() is None
+            keep = [object() for _ in range(50)]
+            with pytest.raises(RunNotFoundError), replay("nothing-here"):
+                pass
+            del keep
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*threshold)

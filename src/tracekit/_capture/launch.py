@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .._engine.gate import owned, owner
 from .._engine.lanes import NOBODY, Lane, started
-from .._engine.scope import Scope, current
+from .._engine.scope import Scope, current, enter
 
 __all__ = ["Entered", "enclose", "name_of", "parent_lane"]
 
@@ -60,7 +60,7 @@ class Entered:
         # Known by its owner too: the callable may itself run the program's code in yet another copied context.
         owned[me] = lane
         lane.owner = me
-        token = current.set(self._scope)
+        token = enter(self._scope)
         try:
             return self._call(*args, **kwargs)
         finally:

@@ -6,14 +6,14 @@ threads get theirs from the hooks in ``_capture.concurrency``.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .gate import Session
     from .lanes import Lane
 
-__all__ = ["Scope", "current"]
+__all__ = ["Scope", "current", "enter"]
 
 
 class Scope:
@@ -46,3 +46,17 @@ class Scope:
 
 #: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.
 current: Final[ContextVar[Scope | None]] = ContextVar("tracekit.scope", default=None)
+
+
+def enter(scope: Scope) -> Token[Scope | None]:
+    """Set ``scope`` where there may be none yet; ``current.reset`` takes it back.
+
+    Resetting to "no value" deletes the entry, and Python 3.11 may collect garbage in the middle of that: a collection's
+    callback or finalizer that reads the variable just then (any read of a clock does) leaves a dangling pointer in its
+    cache. So there is always a value to go back to.
+    """
+    token = current.set(scope)
+    if token.old_value is Token.MISSING:
+        current.set(None)
+        token = current.set(scope)
+    return token

@@ -14,7 +14,7 @@ from .._capture.binding import binder, loose, tells
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
 from .._engine.recording import ROOT
-from .._engine.scope import Scope, current
+from .._engine.scope import Scope, current, enter
 from ..errors import RunStateError
 
 __all__ = ["Block", "called_from"]
@@ -78,7 +78,7 @@ class Block(Generic[E]):
 
     def _scope_in(self, session: Session, agent: str | None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())
-        self._token = current.set(Scope(session, lane, ROOT, agent))
+        self._token = enter(Scope(session, lane, ROOT, agent))
         return lane
 
     def _scope_out(self) -> None:

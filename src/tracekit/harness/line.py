@@ -9,7 +9,7 @@ from typing import Any, Final
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane, started
 from .._engine.recording import ROOT, Recording
-from .._engine.scope import Scope, current
+from .._engine.scope import Scope, current, enter
 from .._engine.step import Spec
 from .._journal.entry import SINGLES
 from ..errors import RunStateError
@@ -74,7 +74,7 @@ class Line:
         scope = self.scope()
         self._open += 1
         self._who = scope.lane.owner = me
-        token = current.set(scope)
+        token = enter(scope)
         try:
             yield
         finally:
