@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tracekit._capture import isolation
 from tracekit._journal.reader import Trace
 from tracekit._journal.runs import Store
+from tracekit.cli import launch
+from tracekit.errors import RunStateError
 
 PROGRAM = """\
 import time
@@ -126,3 +129,12 @@ def test_one_function_is_replayed_with_its_input(tmp_path: Path, keyword: str) -
     done = command("replay", "last", "--entry", "service:handle", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 steps matched" in done.stderr
+
+
+def test_isolation_that_was_asked_for_is_had_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--isolate=on`` does not go on without a network namespace; ``auto`` does, and says so."""
+    monkeypatch.setattr(isolation, "enter", lambda: "not isolated: not allowed")
+    monkeypatch.setattr(isolation, "available", lambda: True)
+    with pytest.raises(RunStateError, match="not allowed"):
+        launch._isolate("on", [])
+    assert launch._isolate("auto", []) == "not isolated: not allowed"

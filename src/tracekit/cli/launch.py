@@ -205,7 +205,13 @@ def _isolate(mode: str, allowed: list[str]) -> str:
     # In a network namespace of its own the program reaches no host at all, the allowed ones included.
     if mode == "off" or (mode == "auto" and (allowed or not isolation.available())):
         return "guarded in Python"
-    return isolation.enter()
+    in_force = isolation.enter()
+    if mode == "on" and in_force.startswith("not isolated"):
+        raise RunStateError(
+            f"--isolate=on can't be had here: {in_force}",
+            next_action="replay with --isolate=auto, behind the guard in Python alone",
+        )
+    return in_force
 
 
 def _ran_under_run(path: str) -> bool:
