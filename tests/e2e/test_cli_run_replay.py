@@ -1,0 +1,303 @@
+"""``tracekit run`` and ``tracekit replay``: a program as it is, recorded and run again, with its status, input and hash seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tracekit
+
+PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[2] / "integrations")]
+
+
+class Place:
+    """A directory with a program, and the command line in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / ".tracekit"
+
+    def program(self, text: str, name: str = "agent.py") -> str:
+        (self.directory / name).write_text(textwrap.dedent(text))
+        return name
+
+    def cli(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+        environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
+        return subprocess.run(
+            [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments],
+            input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=60,
+        )  # fmt: skip
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.store / "runs").glob("*.jsonl"))
+
+    @property
+    def run(self) -> str:
+        (path,) = self.runs
+        return path.stem
+
+    def effects(self) -> int:
+        """How often the program's tool really ran."""
+        path = self.directory / "effects"
+        return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    return Place(directory)
+
+
+TOOL = """
+import os, random, sys, time
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="irreversible")
+def charge(cents):
+    with open("effects", "a") as file:
+        file.write("x")
+    return f"receipt {random.SystemRandom().random()}"
+"""
+
+
+def exactly(place: Place, recorded: subprocess.CompletedProcess[str], *more: str) -> subprocess.CompletedProcess[str]:
+    """The replay of the only run: the same on stdout, exit code 0, no effect."""
+    before = place.effects()
+    replayed = place.cli("replay", place.run, *more)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert place.effects() == before
+    return replayed
+
+
+def test_a_program_as_it_is(place: Place) -> None:
+    """Output, arguments, dice, clock and set order of an unchanged program are the same in its replay; its tool does not run."""
+    script = place.program(
+        TOOL + "print(sys.argv[1:], charge(5), random.random(), time.time(), {'a', 'b', 'c', 'd', 'e'})\n"
+    )
+    recorded = place.cli("run", script, "--flag", "two words")
+    assert recorded.returncode == 0, recorded.stderr
+    assert "['--flag', 'two words'] receipt" in recorded.stdout
+    exactly(place, recorded)
+    assert place.effects() == 1
+
+
+def test_the_hash_seed_is_that_of_the_recording(place: Place) -> None:
+    """The order of a set of strings is reproduced whatever seed the process that replays was given."""
+    script = place.program(TOOL + "charge(1); print(list({str(i) for i in range(50)}))\n")
+    recorded = place.cli("run", script, PYTHONHASHSEED="1234")
+    replayed = place.cli("replay", place.run, PYTHONHASHSEED="7")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
+def test_modules(place: Place) -> None:
+    """``-m`` runs a module of a package, and its replay does as well."""
+    (place.directory / "pack").mkdir()
+    place.program("", "pack/__init__.py")
+    place.program(TOOL + "print(__name__, __package__, sys.argv[1:], charge(5))\n", "pack/work.py")
+    recorded = place.cli("run", "-m", "pack.work", "x")
+    assert recorded.stdout.startswith("__main__ pack ['x'] receipt"), recorded.stderr
+    exactly(place, recorded)
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('no good')", 1, "no good"),
+        ("raise SystemExit", 0, ""),
+        ("raise ValueError('boom')", 1, "ValueError: boom"),
+        ("os.kill(os.getpid(), 9)", 128 + 9, ""),
+    ],
+)
+def test_the_status_is_the_programs_own(place: Place, ending: str, status: int, said: str) -> None:
+    """``run`` passes the program's status through; ``replay`` is 0 where the program ended as it did, whatever that was."""
+    script = place.program(TOOL + f"print(charge(5), flush=True)\n{ending}\n")
+    recorded = place.cli("run", script)
+    assert recorded.returncode == status
+    assert said in recorded.stderr
+    if status < 128:
+        exactly(place, recorded)
+    assert place.cli("verify", place.run).returncode == (3 if status > 128 else 0)
+
+
+def test_another_status_is_a_difference(place: Place) -> None:
+    """Every step matched, and the program ended otherwise: exit code 1."""
+    script = place.program(TOOL + "charge(5)\nsys.exit(4 if os.path.exists('now') else 0)\n")
+    assert place.cli("run", script).returncode == 0
+    place.program("", "now")
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "another result" in replayed.stderr
+
+
+def test_standard_input(place: Place) -> None:
+    """What the program read is in the trace: its replay needs no input."""
+    script = place.program(
+        TOOL + "name = input('who? ')\nrest = [line.strip() for line in sys.stdin]\nprint(name, rest, charge(5))\n"
+    )
+    recorded = place.cli("run", script, input="Ada\none\ntwo\n")
+    assert "Ada ['one', 'two'] receipt" in recorded.stdout, recorded.stderr
+    replayed = place.cli("replay", place.run, input="somebody else\n")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "Ada ['one', 'two'] receipt" in replayed.stdout
+
+
+def test_a_program_with_runs_of_its_own(place: Place) -> None:
+    """Its own ``record()`` blocks win: each is a run, and each replays by itself, the others answered from their own files."""
+    script = place.program(
+        TOOL
+        + """
+for customer in ("acme", "bolt", "cog"):
+    with record(customer) as run:
+        run.set_result(charge(len(customer)))
+        print(customer, run.result)
+"""
+    )
+    recorded = place.cli("run", script)
+    assert recorded.returncode == 0, recorded.stderr
+    assert len(place.runs) == 3
+    assert place.effects() == 3
+    for path in place.runs:
+        replayed = place.cli("replay", path.stem)
+        assert replayed.returncode == 0, replayed.stderr
+        assert replayed.stdout == recorded.stdout
+    assert place.effects() == 3
+
+
+def test_dry_run_executes_nothing(place: Place) -> None:
+    """``--dry-run`` prints the recorded result and does not even import the program; no file of the store changes."""
+    script = place.program(TOOL + "with record('bill') as run:\n    run.set_result({'paid': charge(5)})\n")
+    assert place.cli("run", script).returncode == 0
+    place.program("raise AssertionError('imported')\n")
+    before = [path.read_bytes() for path in place.runs]
+    dry = place.cli("replay", place.run, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    told = json.loads(dry.stdout)
+    assert told["from_replay"] is True
+    assert told["result"]["paid"].startswith("receipt")
+    assert [path.read_bytes() for path in place.runs] == before
+
+
+def test_a_changed_program_is_a_divergence(place: Place) -> None:
+    """Exit code 1 and the difference by field; no effect, nothing written."""
+    script = place.program(TOOL + "print(charge(5))\n")
+    place.cli("run", script)
+    place.program(TOOL + "print(charge(6))\n")
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "divergence" in replayed.stderr
+    assert "recorded  5" in replayed.stderr
+    assert "now       6" in replayed.stderr
+    assert place.effects() == 1
+    assert len(place.runs) == 1
+
+
+def test_an_agent_that_catches_everything(place: Place) -> None:
+    """``except Exception`` around each call, and an exit status of 0, make no success of a divergence."""
+    text = (
+        TOOL
+        + "for i in range(3):\n    try:\n        print(charge({}))\n    except Exception as error:\n        print('went on', error)\nsys.exit(0)\n"
+    )
+    script = place.program(text.replace("{}", "i"))
+    assert place.cli("run", script).returncode == 0
+    place.program(text.replace("{}", "i + (i == 1)"))
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "went on" not in replayed.stdout
+    assert place.effects() == 3
+
+
+def test_a_program_that_hangs_after_a_divergence(place: Place) -> None:
+    """It is ended after the grace, its stacks on stderr, exit code 1."""
+    text = (
+        TOOL
+        + """
+import threading
+def work():
+    charge({})
+worker = threading.Thread(target=work)
+worker.start()
+worker.join()
+if {} == 2:
+    threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()
+"""
+    )
+    script = place.program(text.replace("{}", "1"))
+    assert place.cli("run", script).returncode == 0
+    place.program(text.replace("{}", "2"))
+    replayed = place.cli("replay", place.run, "--grace", "0.5")
+    assert replayed.returncode == 1
+    assert "divergence" in replayed.stderr
+    assert "it is ended" in replayed.stderr
+    assert "agent.py" in replayed.stderr
+
+
+def test_a_trace_from_elsewhere_runs_nothing(place: Place) -> None:
+    """The program that a file names is run for runs of the own store only; for any other, the user names it."""
+    script = place.program(TOOL + "print(charge(5))\n")
+    recorded = place.cli("run", script)
+    elsewhere = place.directory / "mail" / "attachment.jsonl"
+    elsewhere.parent.mkdir()
+    shutil.move(place.runs[0], elsewhere)
+    refused = place.cli("replay", str(elsewhere))
+    assert refused.returncode in (2, 4)
+    assert "not a run of your own store" in refused.stderr
+    assert refused.stdout == ""
+    named = place.cli("replay", str(elsewhere), "--", script)
+    assert named.returncode == 0, named.stderr
+    assert named.stdout == recorded.stdout
+    assert place.effects() == 1
+
+
+@pytest.mark.parametrize("command", [["python", "agent.py"], ["agent.py"], ["-m", "agent"]])
+def test_the_command_may_be_named(place: Place, command: list[str]) -> None:
+    """``-- COMMAND`` runs that program instead of the recorded one."""
+    script = place.program(TOOL + "print(charge(5))\n")
+    recorded = place.cli("run", script)
+    replayed = place.cli("replay", place.run, "--", *command)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", "no-such-run"],
+        ["replay", "no/such/file.jsonl"],
+        ["run"],
+        ["run", "nothing.py"],
+        ["replay"],
+        ["frobnicate"],
+    ],
+)
+def test_wrong_use(place: Place, arguments: list[str]) -> None:
+    """Exit code 2, a message on stderr, nothing on stdout, no run in its place."""
+    done = place.cli(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr
+    assert place.runs == []
+
+
+def test_damage_is_told_before_anything_runs(place: Place) -> None:
+    """One changed byte in the trace: exit code 1, the line is named, the program does not start."""
+    script = place.program(TOOL + "print('started', charge(5))\n")
+    place.cli("run", script)
+    (path,) = place.runs
+    path.write_bytes(path.read_bytes().replace(b'"receipt ', b'"Receipt ', 1))
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "line" in replayed.stderr
+    assert "started" not in replayed.stdout
