@@ -208,7 +208,14 @@ def test_an_agent_that_catches_everything(place: Place) -> None:
     """``except Exception`` around each call, and an exit status of 0, make no success of a divergence."""
     text = (
         TOOL
-        + "for i in range(3):\n    try:\n        print(charge({}))\n    except Exception as error:\n        print('went on', error)\nsys.exit(0)\n"
+        + """
+for i in range(3):
+    try:
+        print(charge({}))
+    except Exception as error:
+        print('went on', error)
+sys.exit(0)
+"""
     )
     script = place.program(text.replace("{}", "i"))
     assert place.cli("run", script).returncode == 0
