@@ -234,8 +234,8 @@ def _original(
 
 def _says_its_args(cls: type) -> bool:
     """Whether the text is nothing but the arguments: that of a set may come in another order."""
-    said: Any = cls.__str__
-    return said in (BaseException.__str__, KeyError.__str__) and cls.__repr__ is BaseException.__repr__
+    told: Any = cls
+    return told.__str__ in (BaseException.__str__, KeyError.__str__) and told.__repr__ is BaseException.__repr__
 
 
 def _may_be_made(cls: type) -> bool:
