@@ -12,6 +12,9 @@ from tracekit._engine.lanes import Lane
 from tracekit._engine.scope import Scope, current, enter
 
 
+NUMPY = randomness.NUMPY
+
+
 class Reads:
     """Records what is read as ``(function, value)``; with ``served``, answers from there and calls the real one for dice."""
 
@@ -19,7 +22,8 @@ class Reads:
 
     def __init__(self, served: list[tuple[str, Any]] | None = None) -> None:
         self.log: list[tuple[str, Any]] = []
-        self.left = None if served is None else list(served)
+        self.left = None if served is None else [read for read in served if read[0] != NUMPY]
+        self.kept = dict(served or ())
 
     @property
     def recording(self) -> bool:
@@ -35,7 +39,7 @@ class Reads:
         if self.left is None:
             self.log.append((name, state))
             return None
-        return dict(self.left).get(name)
+        return self.kept.get(name)
 
     def _answer(self, function: str, real: Callable[[], Any], *, dice: bool) -> Any:
         if self.left is None:

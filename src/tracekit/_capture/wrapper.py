@@ -45,7 +45,7 @@ class Captured:
         if gate.outside is not None:
             gate.outside(self.spec.family, self.spec.name)
         if gate.strayed is not None:
-            gate.strayed.add(self.spec.name)
+            gate.strayed[self.spec.name] = gate.strayed.get(self.spec.name, 0) + 1
         if self.require_run and self.spec.effect:
             raise ContractViolationError(
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
@@ -104,7 +104,7 @@ def _function_wrapper(captured: Captured) -> Any:
     free = not (captured.require_run and spec.effect)
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if free and get() is None and gate.outside is None:  # no run is active: out of the way, at once
+        if free and get() is None and gate.outside is None and gate.strayed is None:  # out of the way, at once
             return function(*args, **kwargs)
         scope = here()
         if scope is None:

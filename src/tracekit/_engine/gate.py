@@ -201,8 +201,8 @@ class Session(Protocol):
         ...
 
 
-#: Names of what was called outside every run while some run is being recorded (a thread or a callback that lost it).
-strayed: set[str] | None = None
+#: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
+strayed: dict[str, int] | None = None
 
 #: Called with family and name for a step outside every run, where the whole process is under replay; ``None`` otherwise.
 outside: Callable[[str, str], None] | None = None

@@ -16,15 +16,16 @@ from .._engine.recording import Recording
 __all__ = ["begin", "end"]
 
 _lock: Final = threading.Lock()
-_open: Final[set[Recording]] = set()
+#: The runs being recorded, with what had strayed when each began.
+_open: Final[dict[Recording, dict[str, int]]] = {}
 
 
 def begin(session: Recording) -> None:
     """From now on see what passes ``session`` by."""
     with _lock:
         if not _open:
-            gate.strayed = set()
-        _open.add(session)
+            gate.strayed = {}
+        _open[session] = dict(gate.strayed or ())
     instrumentation.run_started(session)
 
 
@@ -32,11 +33,10 @@ def end(session: Recording) -> None:
     """Let ``session`` say what passed it by."""
     instrumentation.run_ended(session)
     with _lock:
-        strayed = sorted(gate.strayed or ())
-        _open.discard(session)
+        before, after = _open.pop(session, {}), dict(gate.strayed or ())
         if not _open:
             gate.strayed = None
-    for name in strayed[:10]:
+    for name in [name for name in after if after[name] != before.get(name, 0)][:10]:
         session.remark(
             f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it"
         )
