@@ -11,7 +11,6 @@ from tracekit._engine.gate import owner
 from tracekit._engine.lanes import Lane
 from tracekit._engine.scope import Scope, current, enter
 
-
 NUMPY = randomness.NUMPY
 
 

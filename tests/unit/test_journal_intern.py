@@ -34,7 +34,9 @@ class Log:
 
     def put(self, tree: Any, *, lists: bool = True) -> int:
         places: Places | None = [] if lists else None
-        self.entries.append(entry("llm.request", name="m", input=self.interner.intern(tree, lists=lists, places=places)))
+        self.entries.append(
+            entry("llm.request", name="m", input=self.interner.intern(tree, lists=lists, places=places))
+        )
         self.interner.remember(places or [], len(self.entries))
         return len(self.entries)
 
@@ -71,7 +73,9 @@ def test_short_lists_stay_where_they_are(tmp_path: Path) -> None:
     again = {"choices": [{"content": _text(1, 300)}]}
     seqs = [log.put(long), log.put(again)]
     assert log.blobs == 0
-    assert log.entries[-1]["input"] == {"choices": [{"content": {"$ref": 2, "at": ["input", "messages", 0, "content"]}}]}
+    assert log.entries[-1]["input"] == {
+        "choices": [{"content": {"$ref": 2, "at": ["input", "messages", 0, "content"]}}]
+    }
     with log.trace(tmp_path) as trace:
         assert [_read(trace, seq) for seq in seqs] == [long, again]
 
@@ -93,7 +97,8 @@ def test_a_prompt_that_shares_nothing_costs_no_entry(tmp_path: Path) -> None:
     log, first = Log(), {"messages": [{"role": "user", "content": _text(1, 10_000)}]}
     second = {"messages": [*first["messages"], {"role": "user", "content": "and now?"}]}
     seqs = [log.put(first)]
-    assert log.blobs == 0 and log.entries[-1]["input"] == first
+    assert log.blobs == 0
+    assert log.entries[-1]["input"] == first
     seqs += [log.put(second), log.put(first)]
     with log.trace(tmp_path) as trace:
         assert [_read(trace, seq) for seq in seqs] == [first, second, first]

@@ -56,9 +56,13 @@ def test_nothing_strays_into_the_live_world_in_a_replay() -> None:
         charge("seen")
     done.clear()
     refused: list[BaseException] = []
-    with pytest.raises(tracekit.LiveCallBlockedError, match="charge"), replay(run):
+
+    def program() -> None:
         charge("seen")
         stray(refused)
+
+    with pytest.raises(tracekit.LiveCallBlockedError, match="charge"), replay(run):
+        program()
     assert done == []
     assert [type(error) for error in refused] == [tracekit.LiveCallBlockedError]
 

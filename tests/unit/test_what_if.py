@@ -103,9 +103,13 @@ def test_the_guard_stands_outside_what_goes_live() -> None:
             ask()
         with replay(run, live={"tool"}):
             assert ask() == 1
-        with pytest.raises(tracekit.LiveCallBlockedError), replay(run, live={"tool"}):
+
+        def beside() -> None:
             ask()
             socket.create_connection(("127.0.0.1", port))
+
+        with pytest.raises(tracekit.LiveCallBlockedError), replay(run, live={"tool"}):
+            beside()
 
 
 def test_a_kind_that_is_none_is_refused() -> None:

@@ -12,7 +12,18 @@ from sys import _getframe
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-__all__ = ["PASS", "by_user", "caller", "exclude", "exclude_package", "forget", "include", "include_package", "is_background", "pass_through"]
+__all__ = [
+    "PASS",
+    "by_user",
+    "caller",
+    "exclude",
+    "exclude_package",
+    "forget",
+    "include",
+    "include_package",
+    "is_background",
+    "pass_through",
+]
 
 #: Seen through: the caller of this file is the one who counts.
 PASS: Final = object()

@@ -131,7 +131,9 @@ def run_ended(session: Any) -> None:
         if loaded:
             # One that was imported for this run is almost surely used in it; of another nothing is known.
             say = session.remark if all(name in before for name in loaded) else session.warn
-            say(f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run")
+            say(
+                f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run"
+            )
 
 
 def _installed() -> Iterable[Integration]:

@@ -140,7 +140,7 @@ def _submit(original: Any) -> Any:
 
 def _has_a_worker_free(executor: Any) -> bool:
     try:
-        return executor._idle_semaphore._value > 0 or len(executor._threads) < executor._max_workers
+        return bool(executor._idle_semaphore._value > 0 or len(executor._threads) < executor._max_workers)
     except AttributeError:  # another implementation
         return False
 

@@ -59,9 +59,7 @@ class Replay:
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id)
-        self.schedule: Final = Schedule(
-            self.index.events, failure=self._again, stuck=self._stuck, near=self.index.near
-        )
+        self.schedule: Final = Schedule(self.index.events, failure=self._again, stuck=self._stuck, near=self.index.near)
         #: The hooks tell it which threads take part.
         self.crew: Final = self.schedule.crew
         self.on_divergence: Final = on_divergence

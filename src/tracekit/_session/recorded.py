@@ -164,6 +164,8 @@ class Record(Block[Run]):
             cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
             tail = b',"cause":%b' % canonical(cause) + tail
         given = None if self._input is UNSET else self._input
+        if self._program is not None:  # its input is its command line, which may hold secrets by their option alone
+            given = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
         encoded = session.encoder.encode_whole(given)
         tail += b',"input":%b' % encoded.data
         session.journal.append("run.started", 0, 0, tail + session.meta(about))
