@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from tracekit.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-_BLOCK = re.compile(r"(<!-- help: (?P<command>[a-z ]*?) ?-->\n\n```text\n)(?P<text>.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- help: (?P<command>[a-z ]*?) ?-->\n\n```text\n)(?P<text>.*?)(?=^```$)", re.MULTILINE | re.DOTALL
+)
 
 
 def text_of(command: str) -> str:

@@ -10,7 +10,8 @@ A fenced block is told what to do by a comment right before it:
 - ``<!-- raises: NAME -->``: Python that ends in this exception
 - ``<!-- not run: REASON -->``
 
-``<!-- page: agent -->`` anywhere gives the page a function ``agent(task)`` that answers without a model.
+``<!-- page: agent -->`` anywhere gives the page a function ``agent(task)`` that answers without a model, ``<!-- page: keys -->``
+keys that are good for nothing, without which SDKs refuse to make a client.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 
 HOME = "/home/me/shop"
 _FENCE = re.compile(
-    r"(?:<!-- (?P<mark>[a-z ]+)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
+    r"(?:<!-- (?P<mark>file|run|background|raises|not run)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -109,6 +110,8 @@ class Page:
         self.directory = directory
         self.names: dict[str, Any] = {"__name__": "page"}
         self.environment = dict(os.environ)
+        if "<!-- page: keys -->" in self.text:
+            os.environ.update(OPENAI_API_KEY="none", ANTHROPIC_API_KEY="none")
         self.background: list[subprocess.Popen[str]] = []
         if "<!-- page: agent -->" in self.text:
             self.names["agent"] = lambda task: f"done: {task}"
@@ -222,7 +225,7 @@ def commands_on_path(directory: Path) -> str:
     directory.mkdir()
     for name, code in (
         ("python", '"$@"'),
-        ("tracekit", "-c 'from tracekit.cli import main; main(prog_name=\"tracekit\")' \"$@\""),
+        ("tracekit", '-c \'from tracekit.cli import main; main(prog_name="tracekit")\' "$@"'),
         ("pytest", '-m pytest -p no:cacheprovider "$@"'),
     ):
         script = directory / name
