@@ -1,0 +1,53 @@
+"""The wheel of this checkout, and environments with nothing but it and what they ask for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+__all__ = ["ROOT", "Installed", "build", "installed"]
+
+ROOT = Path(__file__).parents[2]
+
+
+class Installed:
+    """An environment of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.python = str(home / "bin" / "python")
+
+    def pip(self, *arguments: str) -> None:
+        command = [self.python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def run(
+        self, *arguments: str, input: str = "", env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter in the repository, which has the tests, and not the sources, on its path."""
+        plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHASHSEED")}
+        variables = {**{name: value for name, value in plain.items() if not name.endswith("_API_KEY")}, **(env or {})}
+        command = [self.python, *arguments]
+        return subprocess.run(
+            command, input=input, capture_output=True, text=True, cwd=ROOT, env=variables, check=False, timeout=300
+        )
+
+
+def build(into: Path) -> Path:
+    """Build the wheel with the backend that is installed here, as ``pip`` would."""
+    code = f"import os, sys; from hatchling.build import build_wheel; sys.stdout.write(build_wheel({str(into)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return into / done.stdout.split()[-1]
+
+
+def installed(home: Path, wheel: Path, *requirements: str) -> Installed:
+    """A fresh environment with the wheel and ``requirements``."""
+    venv.create(home, with_pip=True, symlinks=True)
+    environment = Installed(home)
+    environment.pip("install", str(wheel), *requirements)
+    return environment
