@@ -385,7 +385,7 @@ def test_warnings_are_told_at_the_end_of_the_run() -> None:
     assert len(told) == 1
     assert run.id in told[0]
     assert entries(run)[-1]["meta"]["warnings"] == run.warnings
-    assert len(run.warnings) == 1
+    assert sum("can't be recorded" in sentence for sentence in run.warnings) == 1
 
 
 # -- durability ---------------------------------------------------------------------------------------------------------------

@@ -223,7 +223,8 @@ def test_the_nth_passing_is_meant(crashing: Callable[..., subprocess.CompletedPr
 
 def test_a_crash_block_leaves_no_trace_of_itself() -> None:
     """After the block the methods are the ones that were there; an unknown point is refused."""
-    from tracekit._engine.recording import RecordedStep, Recording
+    from tracekit._engine.recorded import RecordedStep
+    from tracekit._engine.recording import Recording
     from tracekit._journal.runs import Store
     from tracekit._journal.writer import Journal
 

@@ -13,10 +13,10 @@ from .._canonical import dumps_in_order, exception_to_json, to_json
 from .._journal.intern import Places
 from .._journal.writer import Journal
 from ..errors import LogWriteError, ReplayError, RunEndedError
-from .arrivals import place
-from .gate import Call, Outcome, here
+from .gate import Call
 from .lanes import Lane
-from .redaction import Redactor, StreamRedactor
+from .recorded import RecordedStep, RecordedTimer, UnloggedStep
+from .redaction import Redactor
 from .scope import Scope
 from .step import Spec
 from .values import Encoded, Encoder
@@ -25,12 +25,8 @@ __all__ = ["Recording"]
 
 T = TypeVar("T")
 
-#: A piece of a stream shorter than this needs no interning, however it is encoded.
-_PIECE: Final = 256
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
-#: Pieces of one stream are one text, in which a secret may be split.
-_STREAMED: Final = frozenset((str, bytes))
 
 
 class Recording:
@@ -356,181 +352,6 @@ class Recording:
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-class RecordedStep:
-    """A step that is being recorded; see ``gate.Step``."""
-
-    __slots__ = ("_stream", "scope", "seq", "session", "spec")
-
-    live: Final = True
-
-    def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int) -> None:
-        self.session: Final = session
-        self.scope: Final = scope
-        self.spec: Final = spec
-        self.seq: Final = seq
-        self._stream: StreamRedactor | None = None
-
-    def body(self) -> Scope:
-        scope = self.scope
-        seq = self.seq
-        return Scope(scope.session, scope.lane, seq, scope.agent, scope.live if self.spec.structural else seq)
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        session, spec = self.session, self.spec
-        if session.ended:
-            return
-        meta = dict(info) if info else {}
-        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
-        scope = here()
-        lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
-        try:
-            if type(stored) is str and not replaced and not meta and len(stored) < _PIECE:
-                # The everyday piece: looked through for secrets already, as part of its stream.
-                tail = b',"step":%d,"output":%b' % (self.seq, dumps_in_order(to_json(stored)))
-            else:
-                fields = session.value(b"output", stored, meta, spec=spec)
-                if replaced:
-                    meta["redacted"] = replaced
-                    session.redacted_output(spec)
-                tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
-            if lane.id < 0:
-                session._enroll(lane)
-            session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
-        except LogWriteError:
-            if self._unwritten():
-                raise
-
-    def _without_secrets(self, output: Any) -> tuple[Any, int]:
-        """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
-        if self._stream is None:
-            self._stream = self.session.redactor.stream()
-        return self._stream.feed(output)
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        session, spec = self.session, self.spec
-        if session.ended:
-            if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
-                session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
-            return
-        if info is None and self.scope.agent is None:
-            data = session._plain(output)
-            if data is not None:
-                seq = self.seq
-                tail = b',"step":%d,"output":%b' % (seq, data)
-                try:
-                    session.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
-                except LogWriteError:
-                    if self._unwritten():
-                        raise
-                return
-        meta = dict(info) if info else {}
-        places: Places | None = [] if spec.lists else None
-        try:
-            fields = session.value(b"output", output, meta, spec=spec, places=places)
-            self._finish(spec.types.outcome, fields, meta, places)
-        except LogWriteError:
-            if self._unwritten():
-                raise
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        session = self.session
-        if session.ended:
-            return
-        meta = dict(info) if info else {}
-        try:
-            fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
-            self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
-        except LogWriteError:
-            if self._unwritten():
-                raise
-
-    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
-        session = self.session
-        if "suspended" in meta:
-            burst = place()
-            if burst is not None:
-                meta["burst"] = burst
-        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
-        if places:
-            session.encoder.remember(places, seq)
-
-    def _unwritten(self) -> bool:
-        """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
-        self.session.journal.lost += 1
-        self.session.warn("the log could not be written for a while: outcomes are missing from it")
-        return self.spec.effect
-
-    def answer(self) -> Outcome:
-        raise AssertionError("a live step is not answered from the log")
-
-    async def answer_async(self) -> Outcome:
-        raise AssertionError("a live step is not answered from the log")
-
-    def next_chunk(self) -> Outcome | None:
-        raise AssertionError("a live step is not answered from the log")
-
-    async def next_chunk_async(self) -> Outcome | None:
-        raise AssertionError("a live step is not answered from the log")
-
-    def lazy(self) -> str | None:
-        raise AssertionError("a live step is not answered from the log")
-
-
-class UnloggedStep(RecordedStep):
-    """A read-only step that could not be logged, or came after the end: it is made, and nothing is written."""
-
-    __slots__ = ()
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        pass
-
-
-class RecordedTimer:
-    """A sleep or deadline that is armed; see ``gate.Timer``."""
-
-    __slots__ = ("_after", "_function", "_n", "_scope", "_session")
-
-    live: Final = True
-
-    def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
-        self._session = session
-        self._scope = scope
-        self._function = function
-        self._after = after
-        self._n = n
-
-    def fired(self) -> None:
-        if self._session.ended:
-            return
-        after = b',"after":%d' % self._after if self._after else b""
-        tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
-        burst = place() if self._function == "asyncio.timer" else None
-        if burst is not None:
-            tail += b',"meta":{"burst":%d}' % burst
-        try:
-            self._session.append(self._scope, "clock", tail)
-        except LogWriteError:
-            self._session.warn("the log could not be written for a while: timers are missing from it")
-
-    def wait(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    async def wait_async(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def cancel(self) -> None:
-        pass
 
 
 def encode_reads(values: list[Any]) -> bytes:

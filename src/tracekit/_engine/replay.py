@@ -10,21 +10,17 @@ from orjson import loads
 
 from .._canonical import dumps, exception_from_json, fingerprint, from_json, to_json
 from .._journal.reader import Trace
-from ..errors import (
-    DivergenceError,
-    NotReplayableError,
-    ReplayError,
-    TraceExhaustedError,
-    UnconsumedStepsError,
-)
+from ..errors import NotReplayableError, ReplayError
+from . import failures
 from .callsite import caller, stop_in_caller
-from .divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
+from .divergence import OPAQUE, differences, nearest, steady
 from .gate import Call, Outcome, here
 from .index import EVENT, INTENTION, READ, SINGLE, Index, LaneKey
 from .lanes import Lane
 from .redaction import Redactor
+from .replayed import ReplayedStep, ReplayedTimer
 from .report import Report
-from .schedule import Schedule, Ticket
+from .schedule import Schedule
 from .scope import Scope
 from .step import Spec
 from .windows import LaneState
@@ -234,42 +230,18 @@ class Replay:
         if left <= 0:
             return
         if entry["type"] == "random":
-            self._fail(
-                DivergenceError(
-                    f"the recording draws {entry['name']} {left} more time(s) here than the program does now",
-                    run_id=self.run_id,
-                    step=seq,
-                    location=caller(),
-                    next_action="look at what changed in the code between the two steps",
-                    recorded=entry,
-                    actual=None,
-                    differences=[],
-                )
-            )
+            self._fail(failures.draws_left(entry, left))
         self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
         self.report.clock_drift.append({"kind": kind, "function": function, "count": count, "where": where})
         if "clock" in self.strict:
-            self._fail(
-                DivergenceError(
-                    f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'} (strict clock)",
-                    run_id=self.run_id,
-                    location=where,
-                )
-            )
+            self._fail(failures.clock_drift(self.run_id, kind, function, count, where))
 
     def _out_of_order(self, seq: int) -> None:
         self.report.reordered.append(seq)
         if "order" in self.strict:
-            self._fail(
-                DivergenceError(
-                    f"step {seq} has not come yet when a later step of its lane was asked for (strict order)",
-                    run_id=self.run_id,
-                    step=seq,
-                    location=caller(),
-                )
-            )
+            self._fail(failures.out_of_order(self.run_id, seq))
 
     # -- reads -----------------------------------------------------------------------------------------------------------
 
@@ -293,17 +265,7 @@ class Replay:
             state = self._state(scope.lane)
             found, value = state.take(function, self._window)
             if not found:
-                raise self.fail(
-                    DivergenceError(
-                        f"the program draws {function} here, and the recording has no such draw left before the next step",
-                        run_id=self.run_id,
-                        location=caller(),
-                        next_action="look at what changed in the code since the step before",
-                        recorded=None,
-                        actual=function,
-                        differences=[],
-                    )
-                )
+                self._fail(failures.draw_too_many(self.run_id, function))
         return from_json(value)  # type: ignore[no-any-return]
 
     def _window(self, state: LaneState) -> list[tuple[int, str, list[Any]]]:
@@ -322,15 +284,9 @@ class Replay:
     def _instant(self, function: str) -> Any:
         """Where a clock was never read in the recording: its reading when the run started."""
         clocks = self.trace.entry(1).get("meta", {}).get("clocks", {})
-        if function in clocks:
-            return clocks[function]
-        raise self.fail(
-            DivergenceError(
-                f"the program reads {function} here, and the recording has no read of it at all",
-                run_id=self.run_id,
-                location=caller(),
-            )
-        )
+        if function not in clocks:
+            self._fail(failures.clock_never_read(self.run_id, function))
+        return clocks[function]
 
     # -- one-entry steps and timers --------------------------------------------------------------------------------------
 
@@ -377,18 +333,7 @@ class Replay:
         actual = self.redactor.redact(to_json(dict(identity or {})))[0]
         found = differences(recorded, actual)
         if found:
-            self._fail(
-                DivergenceError(
-                    f"the agent {agent!r} is not who it was in the recording\n" + describe(found),
-                    run_id=self.run_id,
-                    step=seq,
-                    location=caller(),
-                    next_action="replay as the agent that was recorded; record again if the change is meant",
-                    recorded=recorded,
-                    actual=actual,
-                    differences=found,
-                )
-            )
+            self._fail(failures.another_identity(self.run_id, seq, agent, recorded, actual, found))
 
     def snapshot(self, name: str, state: Any) -> Any:
         at_start = self.trace.entry(1).get("meta", {}).get("snapshots", {})
@@ -458,29 +403,14 @@ class Replay:
             raise self._again()
 
     def _stuck(self) -> ReplayError:
-        return self.fail(
-            TraceExhaustedError(
-                "everything in the program waits, and the recording has nothing more to deliver to it",
-                run_id=self.run_id,
-                next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for",
-            )
-        )
+        return self.fail(failures.everything_waits(self.run_id))
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
         near = self._nearest(kind, data, None)
         steps = self.index.intentions.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
-        return self.fail(
-            TraceExhaustedError(
-                f"the program asks for {kind} {name!r}, and the recording has no more: {count} in lane {lane}, all used{near}",
-                run_id=self.run_id,
-                location=caller(),
-                kind=kind,
-                name=name,
-                next_action="look at what changed in the code before this call; record again if the change is meant",
-            )
-        )
+        return self.fail(failures.no_more(self.run_id, kind, name, f"{count} in lane {lane}, all used{near}"))
 
     def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {
@@ -500,31 +430,12 @@ class Replay:
         self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], near: str, *, harmless: bool
     ) -> None:
         """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
-        where, name = caller(), actual["name"]
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
         if self.on_divergence == "warn" and harmless:
-            self.report.differences.append({"step": seq, "where": where, "differences": found})
+            self.report.differences.append({"step": seq, "where": caller(), "differences": found})
             return
-        type = self.trace.entry(seq)["type"]
-        text = f"the program's {kind} {name!r} is not the recorded step {seq} ({type} {recorded['name']!r})"
-        text += "\n" + describe(found) + near
-        if looks_like_a_read(found):
-            text += (
-                "\n  the difference looks like an instant, an id or a draw: if a package made it, "
-                "name it in instrument(user_modules=[…]) and record again"
-            )
-        self._fail(
-            DivergenceError(
-                text,
-                run_id=self.run_id,
-                step=seq,
-                location=where,
-                next_action=f"`tracekit show {self.run_id}` shows the recorded steps; record again if the change is meant",
-                recorded={"type": type, **recorded},
-                actual={"kind": kind, **actual},
-                differences=found,
-            )
-        )
+        recorded = {"type": self.trace.entry(seq)["type"], **recorded}
+        self._fail(failures.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
 
     def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
         candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
@@ -587,26 +498,9 @@ class Replay:
 
     def _leftovers(self) -> None:
         if not any(self.index.role):
-            self._fail(
-                NotReplayableError(
-                    "the recording holds no step and no read: a replay of it shows nothing",
-                    run_id=self.run_id,
-                    reason="nothing was captured",
-                    next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",
-                )
-            )
+            self._fail(failures.nothing_recorded(self.run_id))
         if self.report.unconsumed:
-            first = self.report.unconsumed[0]
-            self._fail(
-                UnconsumedStepsError(
-                    f"{len(self.report.unconsumed)} recorded step(s) were never asked for, the first: "
-                    f"{first['type']} {first['name']!r}",
-                    run_id=self.run_id,
-                    step=first["seq"],
-                    steps=self.report.unconsumed,
-                    next_action="the program now ends earlier or takes another way; record again if the change is meant",
-                )
-            )
+            self._fail(failures.never_asked_for(self.run_id, self.report.unconsumed))
         entered = {state.lane for state in self._states}
         unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
         for state in [*self._states, *unopened]:
@@ -627,130 +521,3 @@ def _signature(entry: Mapping[str, Any]) -> dict[str, Any]:
     meta = dict(entry.get("meta") or {})
     meta.pop("info", None)
     return meta
-
-
-class ReplayedStep:
-    """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
-
-    __slots__ = ("_chunk", "live", "scope", "seq", "session", "spec")
-
-    def __init__(self, session: Replay, scope: Scope, spec: Spec, seq: int) -> None:
-        self.session: Final = session
-        self.scope: Final = scope
-        self.spec: Final = spec
-        self.seq: Final = seq
-        self.live: Final = spec.structural
-        self._chunk = session.index.next_chunk[seq]
-
-    def body(self) -> Scope:
-        return self.scope.inside(self.seq, live=not self.spec.structural)
-
-    def answer(self) -> Outcome:
-        seq = self._outcome()
-        self.session.schedule.wait(seq)
-        return self.session.outcome(self, seq)
-
-    async def answer_async(self) -> Outcome:
-        seq = self._outcome()
-        await self.session.schedule.wait_async(seq, self._suspended(seq))
-        return self.session.outcome(self, seq)
-
-    def next_chunk(self) -> Outcome | None:
-        seq = self._chunk
-        if not seq:
-            return None
-        self._chunk = self.session.index.next_chunk[seq]
-        self.session.schedule.wait(seq)
-        return self.session.outcome(self, seq)
-
-    async def next_chunk_async(self) -> Outcome | None:
-        seq = self._chunk
-        if not seq:
-            return None
-        self._chunk = self.session.index.next_chunk[seq]
-        await self.session.schedule.wait_async(seq, self._suspended(seq))
-        return self.session.outcome(self, seq)
-
-    def lazy(self) -> str | None:
-        session = self.session
-        seq = self._chunk or session.index.answer[self.seq]
-        found = (session.trace.entry(seq).get("meta") or {}).get("lazy") if seq else None
-        return found if isinstance(found, str) else None
-
-    def _outcome(self) -> int:
-        session = self.session
-        seq = session.index.answer[self.seq]
-        if seq == 0:
-            raise session.fail(
-                TraceExhaustedError(
-                    f"the recording ends inside this step: {self.spec.family} {self.spec.name!r} has no outcome in the log",
-                    run_id=session.run_id,
-                    step=self.seq,
-                    location=caller(),
-                    next_action="this is where the recorded process died; nothing is known of what came after",
-                )
-            )
-        return seq
-
-    def _suspended(self, seq: int) -> bool:
-        return bool((self.session.trace.entry(seq).get("meta") or {}).get("suspended"))
-
-    # -- structural steps ------------------------------------------------------------------------------------------------
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        self._end()
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        session = self.session
-        seq = session.index.answer[self.seq]
-        if seq and session.failure is None:
-            session.schedule.skip(seq)
-            session.passed(self.scope, seq)
-
-
-class ReplayedTimer:
-    """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
-
-    __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
-
-    live: Final = False
-
-    def __init__(self, session: Replay, seq: int | None) -> None:
-        self._session = session
-        self._seq = seq
-        self._ticket: Ticket | None = None
-        #: Told that it fires, before whoever waits for it goes on.
-        self.on_delivery: Callable[[], object] | None = None
-
-    def fired(self) -> None:
-        raise AssertionError("a replayed timer fires at its recorded place")
-
-    def wait(self) -> None:
-        self._session.schedule.wait(self._seq)
-        self._delivered()
-
-    async def wait_async(self) -> None:
-        await self._session.schedule.wait_async(self._seq, True)
-        self._delivered()
-
-    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        def fire() -> None:
-            self._delivered()
-            callback()
-
-        act = callback if self.on_delivery is None else fire
-        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere)
-
-    def _delivered(self) -> None:
-        if self.on_delivery is not None:
-            self.on_delivery()
-
-    def cancel(self) -> None:
-        if self._ticket is not None:
-            self._session.schedule.cancel(self._ticket)

@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 from .._canonical import to_json
 from .gate import Call, Outcome
 from .lanes import Lane
-from .recording import ROOT, RecordedStep, Recording
-from .replay import Replay, ReplayedStep, ReplayedTimer
+from .recorded import RecordedStep
+from .recording import ROOT, Recording
+from .replay import Replay
+from .replayed import ReplayedStep, ReplayedTimer
 from .scope import Scope
 from .step import Spec
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._engine.recording import RecordedStep, Recording
+from .._engine.recorded import RecordedStep
+from .._engine.recording import Recording
 from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS
 from .._journal.runs import Store

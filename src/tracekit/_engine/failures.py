@@ -1,0 +1,186 @@
+"""The failures of a replay, each in words that say what, where and what next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, UnconsumedStepsError
+from .callsite import caller
+from .divergence import describe, looks_like_a_read
+
+__all__ = [
+    "another_identity",
+    "another_step",
+    "clock_drift",
+    "clock_never_read",
+    "draw_too_many",
+    "draws_left",
+    "ends_inside",
+    "everything_waits",
+    "never_asked_for",
+    "no_more",
+    "nothing_recorded",
+    "out_of_order",
+]
+
+_CHANGED = "look at what changed in the code since the step before; record again if the change is meant"
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------------
+
+
+def another_step(
+    run_id: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], found: list[dict[str, Any]], near: str
+) -> DivergenceError:
+    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it."""
+    text = (
+        f"the program's {actual['kind']} {actual['name']!r} is not the recorded step {seq} "
+        f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}"
+    )
+    if looks_like_a_read(found):
+        text += (
+            "\n  the difference looks like an instant, an id or a draw: if a package made it, "
+            "name it in instrument(user_modules=[…]) and record again"
+        )
+    return DivergenceError(
+        text,
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action=f"`tracekit show {run_id}` shows the recorded steps; record again if the change is meant",
+        recorded=recorded,
+        actual=actual,
+        differences=found,
+    )
+
+
+def no_more(run_id: str, kind: str, name: str, used: str) -> TraceExhaustedError:
+    """The program asks for a step beyond the last recorded one of its kind and lane."""
+    return TraceExhaustedError(
+        f"the program asks for {kind} {name!r}, and the recording has no more: {used}",
+        run_id=run_id,
+        location=caller(),
+        kind=kind,
+        name=name,
+        next_action="look at what changed in the code before this call; record again if the change is meant",
+    )
+
+
+def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
+    """The recorded process died between this step's intention and its outcome."""
+    return TraceExhaustedError(
+        f"the recording ends inside this step: {kind} {name!r} has no outcome in the log",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action="this is where the recorded process died; nothing is known of what came after",
+    )
+
+
+def everything_waits(run_id: str) -> TraceExhaustedError:
+    """Every lane of the program waits for something that was never recorded."""
+    return TraceExhaustedError(
+        "everything in the program waits, and the recording has nothing more to deliver to it",
+        run_id=run_id,
+        next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for",
+    )
+
+
+def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
+    """The program has ended, and recorded steps are left."""
+    first = steps[0]
+    return UnconsumedStepsError(
+        f"{len(steps)} recorded step(s) were never asked for, the first: {first['type']} {first['name']!r}",
+        run_id=run_id,
+        step=first["seq"],
+        steps=steps,
+        next_action="the program now ends earlier or takes another way; record again if the change is meant",
+    )
+
+
+def nothing_recorded(run_id: str) -> NotReplayableError:
+    """A recording without a step and without a read."""
+    return NotReplayableError(
+        "the recording holds no step and no read: a replay of it shows nothing",
+        run_id=run_id,
+        reason="nothing was captured",
+        next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",
+    )
+
+
+def out_of_order(run_id: str, seq: int) -> DivergenceError:
+    """A later step of the lane came first, under ``strict={"order"}``."""
+    return DivergenceError(
+        f"step {seq} has not come yet when a later step of its lane was asked for (strict order)",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action='leave "order" out of strict, if the order of kinds does not matter here',
+    )
+
+
+# -- clock, dice, identity ---------------------------------------------------------------------------------------------------
+
+
+def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
+    """A step comes before the program has made all draws that were made before it then."""
+    return DivergenceError(
+        f"the recording draws {entry['name']} {left} more time(s) here than the program does now",
+        run_id=entry["run_id"],
+        step=entry["seq"],
+        location=caller(),
+        next_action="look at what changed in the code between the two steps",
+        recorded=entry,
+        actual=None,
+        differences=[],
+    )
+
+
+def draw_too_many(run_id: str, function: str) -> DivergenceError:
+    """The program makes a draw that was not made at this place."""
+    return DivergenceError(
+        f"the program draws {function} here, and the recording has no such draw left before the next step",
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+        recorded=None,
+        actual=function,
+        differences=[],
+    )
+
+
+def clock_never_read(run_id: str, function: str) -> DivergenceError:
+    """A clock for which the recording has no instant at all."""
+    return DivergenceError(
+        f"the program reads {function} here, and the recording has no read of it at all",
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+    )
+
+
+def clock_drift(run_id: str, kind: str, function: str, count: int, where: str | None) -> DivergenceError:
+    """Reads of a clock too many (``surplus``) or too few (``missing``), under ``strict={"clock"}``."""
+    return DivergenceError(
+        f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'} (strict clock)",
+        run_id=run_id,
+        location=where,
+        next_action='leave "clock" out of strict, if the program may read the clock as often as it likes',
+    )
+
+
+def another_identity(
+    run_id: str, seq: int | None, agent: str, recorded: Any, actual: Any, found: list[dict[str, Any]]
+) -> DivergenceError:
+    """An agent acts under another identity than the recorded one."""
+    return DivergenceError(
+        f"the agent {agent!r} is not who it was in the recording\n" + describe(found),
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action="replay as the agent that was recorded; record again if the change is meant",
+        recorded=recorded,
+        actual=actual,
+        differences=found,
+    )

@@ -1,0 +1,136 @@
+"""Steps and timers that the log answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from . import failures
+from .gate import Outcome
+from .scope import Scope
+from .step import Spec
+
+if TYPE_CHECKING:
+    from .replay import Replay
+    from .schedule import Ticket
+
+__all__ = ["ReplayedStep", "ReplayedTimer"]
+
+
+class ReplayedStep:
+    """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
+
+    __slots__ = ("_chunk", "live", "scope", "seq", "session", "spec")
+
+    def __init__(self, session: Replay, scope: Scope, spec: Spec, seq: int) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.spec: Final = spec
+        self.seq: Final = seq
+        self.live: Final = spec.structural
+        self._chunk = session.index.next_chunk[seq]
+
+    def body(self) -> Scope:
+        return self.scope.inside(self.seq, live=not self.spec.structural)
+
+    def answer(self) -> Outcome:
+        seq = self._outcome()
+        self.session.schedule.wait(seq)
+        return self.session.outcome(self, seq)
+
+    async def answer_async(self) -> Outcome:
+        seq = self._outcome()
+        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        return self.session.outcome(self, seq)
+
+    def next_chunk(self) -> Outcome | None:
+        seq = self._chunk
+        if not seq:
+            return None
+        self._chunk = self.session.index.next_chunk[seq]
+        self.session.schedule.wait(seq)
+        return self.session.outcome(self, seq)
+
+    async def next_chunk_async(self) -> Outcome | None:
+        seq = self._chunk
+        if not seq:
+            return None
+        self._chunk = self.session.index.next_chunk[seq]
+        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        return self.session.outcome(self, seq)
+
+    def lazy(self) -> str | None:
+        session = self.session
+        seq = self._chunk or session.index.answer[self.seq]
+        found = (session.trace.entry(seq).get("meta") or {}).get("lazy") if seq else None
+        return found if isinstance(found, str) else None
+
+    def _outcome(self) -> int:
+        session = self.session
+        seq = session.index.answer[self.seq]
+        if seq == 0:
+            raise session.fail(failures.ends_inside(session.run_id, self.seq, self.spec.family, self.spec.name))
+        return seq
+
+    def _suspended(self, seq: int) -> bool:
+        return bool((self.session.trace.entry(seq).get("meta") or {}).get("suspended"))
+
+    # -- structural steps ------------------------------------------------------------------------------------------------
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        pass
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self._end()
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        session = self.session
+        seq = session.index.answer[self.seq]
+        if seq and session.failure is None:
+            session.schedule.skip(seq)
+            session.passed(self.scope, seq)
+
+
+class ReplayedTimer:
+    """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
+
+    __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
+
+    live: Final = False
+
+    def __init__(self, session: Replay, seq: int | None) -> None:
+        self._session = session
+        self._seq = seq
+        self._ticket: Ticket | None = None
+        #: Told that it fires, before whoever waits for it goes on.
+        self.on_delivery: Callable[[], object] | None = None
+
+    def fired(self) -> None:
+        raise AssertionError("a replayed timer fires at its recorded place")
+
+    def wait(self) -> None:
+        self._session.schedule.wait(self._seq)
+        self._delivered()
+
+    async def wait_async(self) -> None:
+        await self._session.schedule.wait_async(self._seq, True)
+        self._delivered()
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        def fire() -> None:
+            self._delivered()
+            callback()
+
+        act = callback if self.on_delivery is None else fire
+        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere)
+
+    def _delivered(self) -> None:
+        if self.on_delivery is not None:
+            self.on_delivery()
+
+    def cancel(self) -> None:
+        if self._ticket is not None:
+            self._session.schedule.cancel(self._ticket)
