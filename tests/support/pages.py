@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HOME = "/home/me/shop"
+HOME = "/srv/shop"
 _FENCE = re.compile(
     r"(?:<!-- (?P<mark>file|run|background|raises|not run)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$",
