@@ -100,6 +100,15 @@ def test_leaving_the_debugger_is_no_success(tmp_path: Path, recorded: str) -> No
     assert "Traceback" not in done.stderr
 
 
+def test_a_stop_that_would_never_come_is_refused(tmp_path: Path, recorded: str) -> None:
+    """An entry at which no step begins is named as what it is."""
+    outcome = str(int(recorded) + 1)
+    done = command("replay", "last", "--break", outcome, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"entry {outcome} is a tool.return, which belongs to step {recorded}" in done.stderr
+    assert "is not there" in command("replay", "last", "--break", "999", cwd=tmp_path).stderr
+
+
 def test_drift_is_told_once(tmp_path: Path, recorded: str) -> None:
     """What the summary says is not said as a Python warning before."""
     path = Store().list()[0].path

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .._engine.program import Program
+from .._journal.entry import FAMILIES
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import RunStateError, TracekitError
@@ -64,6 +65,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             where.check(trace)
             if dry_run:
                 return _dry(trace)
+            _check_break(trace, options["break_at"])
             program, cwd = _program(trace, where, path, command, options["entry"])
             environment = trace.entry(1).get("meta", {}).get("environment", {})
     except TracekitError as error:
@@ -81,6 +83,20 @@ def _dry(trace: Trace) -> None:
     emit({"run_id": last["run_id"], "from_replay": True, "error": error, "end": last["type"]})
     message("tracekit: the recorded run came to no result")
     sys.exit(0 if error else 3)
+
+
+def _check_break(trace: Trace, step: int | None) -> None:
+    """A stop that never comes would pass for a run that never got there."""
+    if step is None:
+        return
+    entry = trace.entry(step) if 1 <= step <= len(trace) else {}
+    if entry.get("type") not in {family.intention for family in FAMILIES.values()}:
+        what = f"is a {entry['type']}" if entry else "is not there"
+        whose = f", which belongs to step {entry['step']}" if "step" in entry else ""
+        raise RunStateError(
+            f"--break {step}: no step begins there; entry {step} {what}{whose}",
+            next_action="`tracekit show RUN` shows the number of each step",
+        )
 
 
 def _program(trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None) -> tuple[Program, str]:
