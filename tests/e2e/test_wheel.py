@@ -1,0 +1,93 @@
+"""The wheel, installed where nothing of the checkout is in reach."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.wheel import build
+
+PROGRAM = """
+import json, os, random, sys, tracekit
+from importlib.metadata import entry_points, version
+
+@tracekit.traced_tool(side_effect="irreversible")
+def charge(cents: int) -> str:
+    return f"receipt {random.SystemRandom().random()}"
+
+with tracekit.record("wheel") as run:
+    first = [charge(5), random.random()]
+with tracekit.replay(run.id) as session:
+    second = [charge(5), random.random()]
+print(json.dumps({
+    "same": first == second,
+    "exact": session.report.exact,
+    "from": os.path.dirname(tracekit.__file__),
+    "version": [tracekit.__version__, version("tracekit-replay")],
+    "integrations": sorted(entry.load().name for entry in entry_points(group="tracekit.integrations")),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is in the wheel, in a directory of its own; what it depends on is that of this interpreter."""
+    wheel = build(tmp_path_factory.mktemp("wheel"))
+    site = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def run(site: Path, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "HOME": str(place)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_wheel_works(site: Path, tmp_path: Path) -> None:
+    """It records and replays, knows its version, and its integrations are found and load."""
+    done = run(site, tmp_path, "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["from"] == str(site / "tracekit")
+    assert told["same"] is True
+    assert told["exact"] is True
+    assert len(set(told["version"])) == 1
+    assert {"openai", "anthropic", "httpx"} <= set(told["integrations"])
+
+
+def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
+    """Its entry point starts; each command answers ``--help``; what it needs as files (schema, corpus) is in it."""
+    entry = (next(site.glob("*.dist-info")) / "entry_points.txt").read_text()
+    assert "tracekit = tracekit.cli:main" in entry
+    start = "import sys; sys.argv[0] = 'tracekit'; from tracekit.cli import main; main()"
+    schema = run(site, tmp_path, "-c", start, "schema")
+    assert json.loads(schema.stdout)["$schema"].startswith("https://json-schema.org"), schema.stderr
+    help = run(site, tmp_path, "-c", start, "--help")
+    for command in ("run", "replay", "list", "show", "verify", "schema", "demo"):
+        assert command in help.stdout
+        assert run(site, tmp_path, "-c", start, command, "--help").returncode == 0
+    assert (site / "tracekit" / "py.typed").exists()
+    assert (site / "tracekit" / "cli" / "demo" / "corpus.txt").exists()
+
+
+def test_nothing_else_is_in_the_wheel(site: Path) -> None:
+    """Packages of the project, and no tests, tools or caches."""
+    files = [Path(line.split(",")[0]) for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines()]
+    packages = {file.parts[0] for file in files if not file.parts[0].endswith(".dist-info")}
+    assert packages == {"tracekit", *(name for name in packages if name.startswith("tracekit_"))}
+    assert {file.suffix for file in files if file.parts[0] in packages} <= {".py", ".typed", ".json", ".txt", ".md"}
+    assert not [file for file in files if any(part.startswith(".") or part == "__pycache__" for part in file.parts)]
