@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support import watch
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +18,18 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.endswith("_API_KEY") or (name.startswith("TRACEKIT_") and name != "TRACEKIT_DIR"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No trace that any test wrote holds a secret of its environment, and each satisfies the schema."""
+    before = os.environ.get(watch.NAME)
+    os.environ[watch.NAME] = watch.CANARY
+    yield
+    if before is None:
+        del os.environ[watch.NAME]
+    else:
+        os.environ[watch.NAME] = before
+    base = tmp_path_factory.getbasetemp()
+    assert watch.leaks(base) == []
+    assert watch.misfits(base) == []
