@@ -117,51 +117,69 @@ def _t_clock(world: Any, a: int, b: int) -> Any:
     return [time.perf_counter(), random.random(), world.tools.compute(0)]
 
 
-def _race(a: int, b: int) -> tuple[int, float]:
-    """How long an answer takes (ms), and how long it is waited for (s): one of them is far the longer.
+class _Held:
+    """An answer that comes only when the program has gone on without it."""
+
+    def __init__(self) -> None:
+        self.passed = threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    def answer(self) -> int:
+        self.passed.wait(10)
+        return _unique()
+
+
+def _race(a: int, b: int) -> tuple[_Held, Callable[[], int], float]:
+    """An answer, and how long it is waited for (s): either too short, for sure, or long enough.
 
     Who comes first is an event of the run; what a thread does after its answer, in the same microseconds, is none. And each
     ends with a step: two waits with none between them are told apart by their number alone, and one that has nothing to wait
     for does not count.
     """
-    return (20, 0.002) if a > 2 else (0, 2.0 + b)
+    held = _Held()
+    return (held, held.answer, 0.002) if a > 2 else (held, lambda: compute(0), 5.0 + b)
 
 
 def _t_event(world: Any, a: int, b: int) -> Any:
     """An event with a time limit against an answer."""
-    ms, patience = _race(a, b)
+    held, call, patience = _race(a, b)
     event, answers = threading.Event(), []
 
     def work() -> None:
-        answers.append(world.tools.compute(ms))
+        answers.append(call())
         event.set()
 
     thread = threading.Thread(target=work)
     thread.start()
     seen = event.wait(patience)
+    held.passed.set()
     thread.join()
-    return [seen, answers, world.tools.compute(0)]
+    return [seen, answers, compute(0)]
 
 
 def _t_handover(world: Any, a: int, b: int) -> Any:
     """A queue with a time limit against an answer."""
-    ms, patience = _race(a, b)
+    held, call, patience = _race(a, b)
     items: queue.Queue[Any] = queue.Queue()
-    thread = threading.Thread(target=lambda: items.put(world.tools.compute(ms)))
+    thread = threading.Thread(target=lambda: items.put(call()))
     thread.start()
     try:
         seen = items.get(timeout=patience)
     except queue.Empty:
         seen = "late"
+    held.passed.set()
     thread.join()
-    return [seen, world.tools.compute(0)]
+    return [seen, compute(0)]
 
 
 def _t_first(world: Any, a: int, b: int) -> Any:
+    held = _Held()
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(world.tools.compute, ms) for ms in ((0, 20) if a > 2 else (20, 0))]
+        calls = [lambda: compute(0), held.answer]
+        futures = [pool.submit(call) for call in (calls if a > 2 else reversed(calls))]
         done, _ = wait(futures, return_when=FIRST_COMPLETED)
         first = [future in done for future in futures]
+        held.passed.set()
     return [first, *(future.result() for future in futures)]
 
 
