@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.endswith("_API_KEY") or (name.startswith("TRACEKIT_") and name != "TRACEKIT_DIR"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open() -> Iterator[None]:
+    """A test that leaves a run open leaves its hooks to all that come after it: it is the one that fails."""
+    yield
+    world = sys.modules.get("tracekit._capture.world")
+    assert world is None or world._runs == 0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -222,8 +222,10 @@ class Record(Block[Run]):
             self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
         finally:
             session.ended = True
-            journal.close()
-            world.leave()
+            try:
+                journal.close()
+            finally:  # a disk that is gone says so here again
+                world.leave()
         for sentence in session.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
 
