@@ -18,6 +18,7 @@ __all__ = [
     "draws_left",
     "ends_inside",
     "everything_waits",
+    "handed_out_of_order",
     "never_asked_for",
     "no_more",
     "nothing_recorded",
@@ -109,14 +110,28 @@ def nothing_recorded(run_id: str) -> NotReplayableError:
     )
 
 
-def out_of_order(run_id: str, seq: int) -> DivergenceError:
-    """A later step of the lane came first, under ``strict={"order"}``."""
+def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
+    """A step comes that was recorded after another one of its line of execution, which has not come yet."""
     return DivergenceError(
-        f"step {seq} has not come yet when a later step of its lane was asked for (strict order)",
-        run_id=run_id,
-        step=seq,
+        f"the program comes to a later step, and {entry['type']} {entry.get('name')!r} (step {entry['seq']}) "
+        "was recorded before it",
+        run_id=entry["run_id"],
+        step=entry["seq"],
         location=caller(),
-        next_action='leave "order" out of strict, if the order of kinds does not matter here',
+        next_action="look at what changed the order of the two; record again if the change is meant",
+        recorded=entry,
+        actual=None,
+        differences=[],
+    )
+
+
+def handed_out_of_order(run_id: str, seqs: list[int]) -> DivergenceError:
+    """Outcomes could not be handed out in their recorded order, under ``strict={"order"}``."""
+    return DivergenceError(
+        f"{len(seqs)} outcome(s) came in another order than recorded, the first: {seqs[0]} (strict order)",
+        run_id=run_id,
+        step=seqs[0],
+        next_action='leave "order" out of strict, if what the program did all the same is enough',
     )
 
 

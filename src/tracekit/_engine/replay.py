@@ -240,8 +240,8 @@ class Replay:
 
     def _out_of_order(self, seq: int) -> None:
         self.report.reordered.append(seq)
-        if "order" in self.strict:
-            self._fail(failures.out_of_order(self.run_id, seq))
+        if self.on_divergence != "warn":
+            self._fail(failures.out_of_order(self.trace.entry(seq)))
 
     # -- reads -----------------------------------------------------------------------------------------------------------
 
@@ -499,6 +499,8 @@ class Replay:
     def _leftovers(self) -> None:
         if not any(self.index.role):
             self._fail(failures.nothing_recorded(self.run_id))
+        if "order" in self.strict and self.report.reordered:
+            self._fail(failures.handed_out_of_order(self.run_id, self.report.reordered))
         if self.report.unconsumed:
             self._fail(failures.never_asked_for(self.run_id, self.report.unconsumed))
         entered = {state.lane for state in self._states}
