@@ -223,3 +223,29 @@ def test_opaque_values_are_compared_without_their_identity() -> None:
     plain = {"repr": "0x7f12ab34cd", "n": ["140331871127440"]}
     assert steady(plain) == plain
     assert OPAQUE in dumps(to_json(open))
+
+
+def test_a_hint_at_clock_and_dice_only_where_it_fits() -> None:
+    """Ids, instants and draws inside texts are told from words; numbers of everyday size are not suspected."""
+    from tracekit._engine.divergence import looks_like_a_read
+
+    def differs(recorded: object, actual: object) -> bool:
+        return looks_like_a_read([{"path": "x", "recorded": recorded, "actual": actual}])
+
+    first, second = "9f0c2a4e-7d0b-4a52-9c6e-1f2e3d4c5b6a", "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed"
+    assert differs(f"ticket {first}, please", f"ticket {second}, please")
+    assert differs("at 2026-11-21 10:31:02 it rained", "at 2026-11-22 09:00:11 it rained")
+    assert differs(1795302360.2, 1795302361.9)
+    assert not differs(
+        "be kind - to all - of them - and brief - please", "never be kind - to all - of them - and brief - please"
+    )
+    assert not differs(3, 4)
+
+
+def test_a_short_text_of_several_lines_is_shown_as_a_diff() -> None:
+    """A prompt of three lines is read line by line, not as two escaped strings."""
+    from tracekit._engine.divergence import describe, differences
+
+    shown = describe(differences("one\ntwo\nthree", "one\n2\nthree"))
+    assert "-two" in shown
+    assert "+2" in shown

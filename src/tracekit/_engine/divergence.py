@@ -63,7 +63,7 @@ def describe(found: list[dict[str, Any]]) -> str:
     for one in found[:_FIELDS]:
         recorded, actual = one.get("recorded", _MISSING), one.get("actual", _MISSING)
         lines.append(f"  {one['path'] or 'value'}:")
-        if isinstance(recorded, str) and isinstance(actual, str) and max(len(recorded), len(actual)) > 60:
+        if isinstance(recorded, str) and isinstance(actual, str) and _is_long(recorded, actual):
             lines += _text_diff(recorded, actual)
         else:
             lines.append(f"    recorded  {_short(recorded)}")
@@ -71,6 +71,10 @@ def describe(found: list[dict[str, Any]]) -> str:
     if len(found) > _FIELDS:
         lines.append(f"  … and {len(found) - _FIELDS} more fields")
     return "\n".join(lines)
+
+
+def _is_long(recorded: str, actual: str) -> bool:
+    return max(len(recorded), len(actual)) > 60 or "\n" in recorded or "\n" in actual
 
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
@@ -143,15 +147,32 @@ def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], by
 
 def looks_like_a_read(found: list[dict[str, Any]]) -> bool:
     """Whether a difference looks like an instant, an id or a draw that was not captured."""
-    return any(_volatile(one.get("recorded")) and _volatile(one.get("actual")) for one in found)
+    return any(_volatile(one.get("recorded"), one.get("actual")) for one in found)
 
 
-def _volatile(value: Any) -> bool:
+#: Words that a clock, a generator of ids or of random numbers makes.
+_MADE: Final = re.compile(
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"  # a UUID
+    r"|[0-9a-f]{24,64}"  # hex of urandom
+    r"|\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d(\.\d+)?)?|\d{4}-\d\d-\d\d[T ]\S+"  # dates and times
+    r"|\d{10,19}(\.\d+)?|0\.\d{9,}"  # seconds to nanoseconds since the epoch, a random float
+)
+
+
+def _volatile(recorded: Any, actual: Any) -> bool:
+    if isinstance(recorded, str) and isinstance(actual, str):
+        one, other = set(recorded.split()), set(actual.split())
+        return _made(one - other) and _made(other - one)
+    return _is_made(recorded) and _is_made(actual)
+
+
+def _made(words: set[str]) -> bool:
+    return any(_MADE.fullmatch(word.strip(".,;:!?()[]{}<>\"'")) for word in words)
+
+
+def _is_made(value: Any) -> bool:
     if isinstance(value, float):
         return True
     if isinstance(value, int) and not isinstance(value, bool):
         return value > 1_000_000_000
-    if isinstance(value, str):
-        digits = sum(c.isdigit() for c in value)
-        return (len(value) >= 32 and value.count("-") >= 4) or ("T" in value and digits >= 12)
     return isinstance(value, dict) and value.get("$t") in ("datetime", "uuid", "date")
