@@ -260,13 +260,16 @@ def _flat(value: Any) -> Any:
 
 def restore_numpy_state(tree: dict[str, Any] | None) -> None:
     """Set ``np.random``'s global generator to a state that :func:`numpy_state` gave; one of another kind is left alone."""
+    # Not ``numpy.random``: while that module is being imported it is no attribute of its package yet, and a package that
+    # loads it when it is asked for would begin again.
     numpy: Any = sys.modules.get("numpy")
-    if tree is None or numpy is None:
+    module: Any = sys.modules.get("numpy.random")
+    if tree is None or numpy is None or not hasattr(module, "set_state"):
         return
-    if numpy.random.get_state(legacy=False)["bit_generator"] != tree["bit_generator"]:
+    if module.get_state(legacy=False)["bit_generator"] != tree["bit_generator"]:
         return
     inner = {key: _unflat(numpy, value) for key, value in tree["state"].items()}
-    numpy.random.set_state({**tree, "state": inner, "gauss": float.fromhex(tree["gauss"])})
+    module.set_state({**tree, "state": inner, "gauss": float.fromhex(tree["gauss"])})
 
 
 def _unflat(numpy: Any, value: dict[str, str]) -> Any:

@@ -1,0 +1,80 @@
+"""Programs in a process of their own, recorded by one and replayed by another: both print the same, in the library and by the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tracekit
+
+PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[2] / "integrations")]
+CLI = "from tracekit.cli import main; main()"
+#: The same program with blocks of its own; ``sys.argv[1]`` says which.
+LIBRARY = """
+import sys
+def program():
+    import runpy
+    runpy.run_path("agent.py", run_name="agent")
+{imports}
+import tracekit
+if sys.argv[1] == "record":
+    with tracekit.record("fresh", run_id="fresh", user_modules=["agent"]):
+        program()
+else:
+    with tracekit.replay("fresh"):
+        program()
+"""
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    environment |= {"TRACEKIT_DIR": str(directory / ".tracekit"), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True, text=True, cwd=directory, env=environment, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def by_command(directory: Path, program: str) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+    """The program under ``tracekit run``, and the replay of what that recorded."""
+    (directory / "agent.py").write_text(textwrap.dedent(program))
+    first = run(directory, "-c", CLI, "run", "agent.py")
+    (trace,) = (directory / ".tracekit" / "runs").glob("*.jsonl")
+    return first, run(directory, "-c", CLI, "replay", str(trace))
+
+
+NUMPY = """
+import numpy as np
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def weigh(x):
+    return x
+
+weigh(1)
+print(np.random.rand(2), np.random.default_rng(3).random(), np.random.RandomState().rand())
+np.random.seed(7)
+print(np.random.rand())
+"""
+
+
+def test_numpy_that_loads_its_dice_when_they_are_asked_for(tmp_path: Path) -> None:
+    """``import numpy`` alone is enough: ``np.random`` gives the recorded numbers when it is loaded in the middle of a run."""
+    first, second = by_command(tmp_path, NUMPY)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert first.stdout == second.stdout
+
+
+@pytest.mark.parametrize("imports", ["import numpy", "import numpy.random", ""])
+def test_the_same_in_the_library(tmp_path: Path, imports: str) -> None:
+    """So it is with blocks of the program's own, whatever of NumPy was loaded before them."""
+    (tmp_path / "agent.py").write_text(NUMPY)
+    (tmp_path / "main.py").write_text(LIBRARY.format(imports=imports))
+    first, second = run(tmp_path, "main.py", "record"), run(tmp_path, "main.py", "replay")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert first.stdout == second.stdout
