@@ -40,7 +40,9 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def by_command(directory: Path, program: str) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+def by_command(
+    directory: Path, program: str
+) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
     """The program under ``tracekit run``, and the replay of what that recorded."""
     (directory / "agent.py").write_text(textwrap.dedent(program))
     first = run(directory, "-c", CLI, "run", "agent.py")
@@ -76,5 +78,51 @@ def test_the_same_in_the_library(tmp_path: Path, imports: str) -> None:
     (tmp_path / "agent.py").write_text(NUMPY)
     (tmp_path / "main.py").write_text(LIBRARY.format(imports=imports))
     first, second = run(tmp_path, "main.py", "record"), run(tmp_path, "main.py", "replay")
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert first.stdout == second.stdout
+
+
+FACTORIES = """
+import dataclasses, datetime, functools, time, uuid
+import attrs, msgspec, pydantic
+from tracekit import traced_tool
+
+class Event(pydantic.BaseModel):
+    at: datetime.datetime = pydantic.Field(default_factory=datetime.datetime.now)
+    clock: float = pydantic.Field(default_factory=time.time)
+    id: uuid.UUID = pydantic.Field(default_factory=uuid.uuid4)
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    at: datetime.datetime = dataclasses.field(default_factory=datetime.datetime.now)
+
+@dataclasses.dataclass
+class Plain:
+    at: float = dataclasses.field(default_factory=time.time)
+
+@attrs.define
+class Defined:
+    at: float = attrs.field(factory=time.time)
+    id: uuid.UUID = attrs.field(factory=uuid.uuid4)
+
+class Packed(msgspec.Struct):
+    at: float = msgspec.field(default_factory=time.time)
+
+class Cached:
+    at = functools.cached_property(lambda self: time.time())
+
+@traced_tool(side_effect="read_only")
+def store(value):
+    return value
+
+store(str(Event()))
+print(Event(), Event.model_validate({}), Checked(), Plain(), Defined(), Packed(), Cached().at)
+print(msgspec.json.decode(b"{}", type=Packed), time.time())
+"""
+
+
+def test_default_factories_read_the_recorded_clock(tmp_path: Path) -> None:
+    """``default_factory=datetime.now`` of a pydantic, attrs, msgspec or standard class gives what the recording gave."""
+    first, second = by_command(tmp_path, FACTORIES)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout

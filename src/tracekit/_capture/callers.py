@@ -32,7 +32,12 @@ _STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
 _HELPERS: Final = frozenset(
-    os.path.join(_STDLIB, name) for name in ("random.py", "uuid.py", "secrets.py", "datetime.py", "_pydatetime.py")
+    os.path.join(_STDLIB, f"{name}.py")
+    for name in ("random", "uuid", "secrets", "datetime", "_pydatetime", "dataclasses", "functools")
+)
+#: Installed packages that read no clock of their own: a ``default_factory=datetime.now`` belongs to who makes the instance.
+_CLASS_MAKERS: Final = frozenset(
+    ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
 )
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -117,6 +122,8 @@ def _classify(file: str) -> Any:
         return False
     if _under(path, _included) or _arrived(path):
         return True
+    if os.path.basename(_package_of(path)) in _CLASS_MAKERS and _packaged(path):
+        return PASS
     return not (_under(path, {_STDLIB}) or _packaged(path))
 
 
