@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["decode", "encode", "multipart", "parsed"]
+from .._canonical import to_json
+
+__all__ = ["NOT_JSON", "decode", "encode", "is_plain", "multipart", "parsed"]
 
 #: What ``parsed`` returns for a body that is not JSON; ``None`` is a JSON value.
 NOT_JSON: Final = object()
@@ -46,6 +48,21 @@ def parsed(content: bytes) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return NOT_JSON
+
+
+#: A body longer than this, or with more containers, is looked at value by value.
+_EASY: Final = 1 << 20
+_CONTAINERS: Final = 150
+
+
+def is_plain(content: bytes, value: Any) -> bool:
+    """Whether ``content``, written by orjson from ``value``, is also how the log writes that value.
+
+    It is where no key can be taken for a tag (a key with a dollar) and nothing is nested too deep.
+    """
+    if 36 not in content and len(content) < _EASY and content.count(b"{") + content.count(b"[") < _CONTAINERS:
+        return True
+    return to_json(value) is value
 
 
 def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str]:

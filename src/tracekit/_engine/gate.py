@@ -100,8 +100,11 @@ class Step(Protocol):
         """One piece of a stream; it is on the log when this returns, before the caller gets it."""
         ...
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …)."""
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …).
+
+        ``data`` is the JSON of ``output``, as in :meth:`Session.begin`.
+        """
         ...
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
@@ -137,7 +140,7 @@ class Timer(Protocol):
 
     @property
     def live(self) -> bool: ...
-    def fired(self) -> None: ...
+    def fired(self, about: Mapping[str, Any] | None = None) -> None: ...
     def wait(self) -> None: ...
     async def wait_async(self) -> None: ...
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None: ...
@@ -157,9 +160,19 @@ class Session(Protocol):
         ...
 
     def begin(
-        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        *,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
     ) -> Step:
-        """The same with what does not change from call to call worked out before."""
+        """The same with what does not change from call to call worked out before.
+
+        ``data`` is the JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then.
+        """
         ...
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:

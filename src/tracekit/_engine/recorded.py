@@ -25,6 +25,8 @@ __all__ = ["RecordedStep", "RecordedTimer", "UnloggedStep"]
 _STREAMED: Final = frozenset((str, bytes))
 #: A piece of a stream shorter than this needs no interning, however it is encoded.
 _PIECE: Final = 256
+#: What a loop brings: several may come before the program goes on.
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 
 
 class RecordedStep:
@@ -59,7 +61,7 @@ class RecordedStep:
                 # The everyday piece: looked through for secrets already, as part of its stream.
                 tail = b',"step":%d,"output":%b' % (self.seq, dumps_in_order(to_json(stored)))
             else:
-                fields = session.value(b"output", stored, meta, spec=spec)
+                fields = session.value(stored, meta, spec=spec)
                 if replaced:
                     meta["redacted"] = replaced
                     session.redacted_output(spec)
@@ -77,17 +79,17 @@ class RecordedStep:
             self._stream = self.session.redactor.stream()
         return self._stream.feed(output)
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec
         if session.ended:
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
         if info is None and self.scope.agent is None:
-            data = session._plain(output)
-            if data is not None:
+            plain = session._plain(output)
+            if plain is not None:
                 seq = self.seq
-                tail = b',"step":%d,"output":%b' % (seq, data)
+                tail = b',"step":%d,"output":%b' % (seq, plain)
                 try:
                     session.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
                 except LogWriteError:
@@ -97,7 +99,7 @@ class RecordedStep:
         meta = dict(info) if info else {}
         places: Places | None = [] if spec.lists else None
         try:
-            fields = session.value(b"output", output, meta, spec=spec, places=places)
+            fields = session.value(output, meta, spec=spec, places=places, data=data)
             self._finish(spec.types.outcome, fields, meta, places)
         except LogWriteError:
             if self._unwritten():
@@ -109,7 +111,7 @@ class RecordedStep:
             return
         meta = dict(info) if info else {}
         try:
-            fields = b"" if output is None else session.value(b"output", output, meta, spec=self.spec)
+            fields = b"" if output is None else session.value(output, meta, spec=self.spec)
             self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
         except LogWriteError:
             if self._unwritten():
@@ -155,7 +157,7 @@ class UnloggedStep(RecordedStep):
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         pass
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         pass
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
@@ -176,12 +178,14 @@ class RecordedTimer:
         self._after = after
         self._n = n
 
-    def fired(self) -> None:
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
         if self._session.ended:
             return
         after = b',"after":%d' % self._after if self._after else b""
+        if about:
+            after += b"," + orjson.dumps(about)[1:-1]
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
-        burst = place() if self._function == "asyncio.timer" else None
+        burst = place() if self._function in IN_LOOP else None
         if burst is not None:
             tail += b',"meta":{"burst":%d}' % burst
         try:

@@ -18,7 +18,7 @@ from .lanes import Lane
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
 from .redaction import Redactor
 from .scope import Scope
-from .step import Spec
+from .step import Circumstances, Spec
 from .values import Encoded, Encoder
 
 __all__ = ["Recording"]
@@ -36,6 +36,8 @@ class Recording:
     """
 
     recording: Final = True
+    #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
+    ordered: Final = True
 
     def __init__(self, journal: Journal, redactor: Redactor) -> None:
         self.journal = journal
@@ -63,21 +65,30 @@ class Recording:
         return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
 
     def begin(
-        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        *,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
     ) -> RecordedStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         if self.ended:
             return self._late(scope, spec)
         lane = scope.lane
-        places: Places | None = [] if spec.lists else None
-        data = None
-        if info is None and key is None and scope.agent is None and not spec.lists:
-            data = self._plain(input)
+        places: Places | None = None
+        plain = None
+        if spec.lists:
+            places = []
+        elif info is None and key is None and scope.agent is None:
+            plain = self._plain(input)
         try:
-            if data is not None:
-                tail = spec.prefix + data + (spec.suffix if spec.bare else self._signature(spec))
+            if plain is not None:
+                tail = spec.prefix + plain + (spec.suffix if spec.bare else self._signature(spec))
             else:  # what is large in it is written on the way
-                tail = self._intention(scope, spec, input, info, key, places)
+                tail = self._intention(scope, spec, input, info, key, places, data)
             if lane.id < 0:
                 self._enroll(lane)
             seq = lane.last = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
@@ -98,18 +109,28 @@ class Recording:
         info: Mapping[str, Any] | None,
         key: object,
         places: Places | None,
+        data: bytes | None,
     ) -> bytes:
-        encoded = self.encoder.encode(input, lists=spec.lists, places=places)
+        encoded = self.encoder.encode(input, lists=spec.lists, places=places, data=data)
         tail = self._agent(scope) + spec.prefix + encoded.data
         if key is not None:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, self.encoder.encode(key)).encode()
         elif not encoded.whole:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, encoded).encode()
+        if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
+            return tail + (info.suffix or self._circumstances(spec, info))
         about = dict(info or {})
         self._mark(about, encoded)
         if not about:
             return tail + (spec.suffix if spec.bare else self._signature(spec))
         return tail + self._tree({**spec.meta, "info": to_json(about)})
+
+    def _circumstances(self, spec: Spec, info: Circumstances) -> bytes:
+        """``,"meta":{…}``, remembered where it is the same in every run."""
+        suffix = self._tree({**spec.meta, "info": to_json(dict(info))})
+        if not self.redactor.has_user_patterns:
+            info.suffix = suffix
+        return suffix
 
     def _signature(self, spec: Spec) -> bytes:
         """``,"meta":{…}`` of a step whose signature holds values of the program's own."""
@@ -127,17 +148,25 @@ class Recording:
         return self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
 
     def value(
-        self, key: bytes, value: object, meta: dict[str, Any], *, spec: Spec, places: Places | None = None
+        self,
+        value: object,
+        meta: dict[str, Any],
+        *,
+        spec: Spec,
+        places: Places | None = None,
+        data: bytes | None = None,
     ) -> bytes:
         """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
-        data = self.encoder.plain(value) if places is None else None
-        if data is None:
-            encoded = self.encoder.encode(value, places=places, at="output")
+        if places is None and data is None:
+            data = self.encoder.plain(value)
+            if data is not None:
+                return b',"output":%b' % data
+        encoded = self.encoder.encode(value, places=places, at="output", data=data)
+        if encoded.notes or encoded.redacted:
             self._mark(meta, encoded)
             if encoded.redacted:
                 self.redacted_output(spec)
-            data = encoded.data
-        return b',"%b":%b' % (key, data)
+        return b',"output":%b' % encoded.data
 
     def redacted_output(self, spec: Spec) -> None:
         self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")

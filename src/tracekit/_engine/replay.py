@@ -56,6 +56,8 @@ class Replay:
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id)
         self.schedule: Final = Schedule(self.index.events, failure=self._again, stuck=self._stuck, near=self.index.near)
+        #: Whether the trace says in which order threads handed things to one another.
+        self.ordered: Final = bool(trace.entry(1).get("meta", {}).get("ordered"))
         #: The hooks tell it which threads take part.
         self.crew: Final = self.schedule.crew
         self.on_divergence: Final = on_divergence
@@ -79,10 +81,17 @@ class Replay:
         return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
 
     def begin(
-        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        *,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
     ) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
-        tree, data = self._encode(input)
+        tree, data = self._encode(input, owned=data is not None)
         with self._lock:
             self._check()
             state = self._state(scope.lane)
@@ -131,8 +140,8 @@ class Replay:
             place = {"step": seq, "family": spec.family, "name": spec.name}
             self.report.differences.append({**place, "differences": found})
 
-    def _encode(self, value: object) -> tuple[Any, bytes]:
-        tree = to_json(value)
+    def _encode(self, value: object, *, owned: bool = False) -> tuple[Any, bytes]:
+        tree = value if owned else to_json(value)
         data = dumps(tree)
         if self.redactor.suspicious(data):
             tree, redacted = self.redactor.redact(tree)

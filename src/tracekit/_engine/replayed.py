@@ -80,7 +80,7 @@ class ReplayedStep:
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         pass
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         self._end()
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
@@ -108,7 +108,17 @@ class ReplayedTimer:
         #: Told that it fires, before whoever waits for it goes on.
         self.on_delivery: Callable[[], object] | None = None
 
-    def fired(self) -> None:
+    @property
+    def comes(self) -> bool:
+        """Whether it fired in the recording."""
+        return self._seq is not None
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What was recorded beside it."""
+        return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]  # type: ignore[no-any-return]
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
 
     def wait(self) -> None:

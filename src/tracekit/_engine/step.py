@@ -11,7 +11,20 @@ from .._canonical import dumps_in_order, to_json
 from .._journal.entry import FAMILIES, EntryFamily
 from .gate import Call, Family
 
-__all__ = ["Spec"]
+__all__ = ["Circumstances", "Spec"]
+
+
+class Circumstances(dict[str, Any]):
+    """The ``info`` of a step, where it is the same at many calls of one spec. Not to be changed.
+
+    ``suffix`` is ``meta`` as the log has it, once it has been worked out.
+    """
+
+    __slots__ = ("suffix",)
+
+    def __init__(self, info: Mapping[str, Any]) -> None:
+        super().__init__(info)
+        self.suffix: bytes | None = None
 
 
 class Spec:

@@ -56,13 +56,27 @@ class Encoder:
             return None
         return data
 
-    def encode(self, value: Any, *, lists: bool = False, places: Places | None = None, at: str = "input") -> Encoded:
-        """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is."""
+    def encode(
+        self,
+        value: Any,
+        *,
+        lists: bool = False,
+        places: Places | None = None,
+        at: str = "input",
+        data: bytes | None = None,
+    ) -> Encoded:
+        """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
+
+        ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand.
+        """
         notes: list[str] = []
-        tree, data = self._encoded(value, notes)
+        ours = data is not None
+        tree = value
+        if data is None:
+            tree, data = self._encoded(value, notes)
         redacted, suspicious = 0, self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
-        if suspicious or large:
+        if not ours and (suspicious or large):
             # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
             tree = orjson.loads(data)
         if suspicious:

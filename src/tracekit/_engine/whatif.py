@@ -51,14 +51,21 @@ class WhatIf:
         return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
 
     def begin(
-        self, scope: Scope, spec: Spec, input: object, *, info: Mapping[str, Any] | None = None, key: object = None
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        *,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
     ) -> Any:
         mirrored = self._mirrored(scope)
         if goes_live(spec, self.live):
             seq = self.replay.pass_over(scope, spec)
-            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key), seq)
-        step = self.replay.begin(scope, spec, input, info=info, key=key)
-        copy = self.new.begin(mirrored, spec, input, info=info, key=key)
+            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key, data=data), seq)
+        step = self.replay.begin(scope, spec, input, info=info, key=key, data=data)
+        copy = self.new.begin(mirrored, spec, input, info=info, key=key, data=data)
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
@@ -143,9 +150,9 @@ class LiveStep:
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.copy.chunk(output, info=info)
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         self._away(False)
-        self.copy.done(output, info=info)
+        self.copy.done(output, info=info, data=data)
         self.session.compare(self, output)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
@@ -200,9 +207,9 @@ class CopiedStep:
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.copy.chunk(output, info=info)
 
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         self.step.done(output, info=info)
-        self.copy.done(output, info=info)
+        self.copy.done(output, info=info, data=data)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         self.step.failed(error, output=output, info=info)
