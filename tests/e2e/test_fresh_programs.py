@@ -1,4 +1,4 @@
-"""Programs in a process of their own, recorded by one and replayed by another: both print the same, in the library and by the command line."""
+"""Programs in processes of their own, recorded and replayed: both print the same, in the library and by the command line."""
 
 from __future__ import annotations
 

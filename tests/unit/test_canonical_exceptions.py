@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import io
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.error import HTTPError, URLError
 
+import jsonschema
 import orjson
+import pydantic
 import pytest
+from pydantic_core import PydanticCustomError
 
-from tracekit._canonical import dumps, exception_from_json, exception_to_json, from_json, to_json
+from tracekit._canonical import dumps, exception_from_json, exception_to_json, from_json, shortfalls, to_json
 from tracekit.errors import NotReplayableError, RecordedError
 
 
@@ -41,6 +48,17 @@ class Disk(OSError):
         super().__init__(28, "disk full", path)
 
 
+class Abort(BaseException):
+    """Of the program's own, and not for ``except Exception``."""
+
+
+def _local() -> BaseException:
+    class Local(Exception):
+        pass
+
+    return Local("where")
+
+
 def _back(exc: BaseException) -> Any:
     notes: list[str] = []
     return exception_from_json(orjson.loads(dumps(exception_to_json(exc, notes))))
@@ -66,6 +84,8 @@ def _group() -> BaseException:
             Disk("/x"),
             asyncio.CancelledError("c"),
             KeyboardInterrupt(),
+            SystemExit(3),
+            Abort("own"),
             ImportError("m", name="n"),
         ),
         *(
@@ -106,14 +126,7 @@ def test_no_init_runs() -> None:
         Custom.__init__ = original  # type: ignore[method-assign]
 
 
-def _local() -> BaseException:
-    class Local(Exception):
-        pass
-
-    return Local("where")
-
-
-@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit("g"), _local(), Forgetful(object()), Silent()], ids=repr)
+@pytest.mark.parametrize("exc", [GeneratorExit("g"), Forgetful(object()), Silent()], ids=repr)
 def test_others_are_recorded_errors(exc: BaseException) -> None:
     """What can't be made again faithfully is a ``RecordedError`` with the same text that names the type."""
     recorded = exception_to_json(exc)
@@ -222,8 +235,121 @@ def test_malformed_trees(tree: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["os:system", "subprocess:Popen", "builtins:SystemExit", "builtins:int", "nowhere:X", "builtins:BaseException"],
+    [
+        "os:system",
+        "subprocess:Popen",
+        "builtins:GeneratorExit",
+        "builtins:int",
+        "nowhere:X",
+        "builtins:BaseException",
+        "tracekit.errors:DivergenceError",
+    ],
 )
 def test_only_exceptions_are_made(name: str) -> None:
     """A trace can't name what is no ordinary exception."""
     assert type(exception_from_json({"type": name, "text": "x", "args": ["x"]})) is RecordedError
+
+
+class Order(pydantic.BaseModel):
+    city: str
+    days: Annotated[int, pydantic.Field(gt=0)]
+
+    @pydantic.field_validator("city")
+    @classmethod
+    def known(cls, city: str) -> str:
+        if city == "Atlantis":
+            raise ValueError("not on the map")
+        if city == "Avalon":
+            raise PydanticCustomError("myth", "{city} is a {kind}", {"city": city, "kind": "myth"})
+        return city
+
+
+def _wrong(*sources: Any) -> pydantic.ValidationError:
+    try:
+        Order.model_validate_json(sources[0]) if type(sources[0]) is str else Order.model_validate(sources[0])
+    except pydantic.ValidationError as error:
+        return error
+    raise AssertionError("valid")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"city": 3},
+        '{"city": [], "days": 0}',
+        "[1",
+        {"city": "Atlantis", "days": 1},
+        {"city": "Avalon", "days": "x"},
+        "3",
+        3,
+    ],
+    ids=repr,
+)
+def test_pydantics_validation_errors(source: Any) -> None:
+    """What a tool's validation said is said again: by the same class, with the same text and the same list of errors."""
+    error = _wrong(source)
+    back = _back(error)
+    assert type(back) is pydantic.ValidationError
+    assert str(back) == str(error)
+    assert repr(back.errors()) == repr(error.errors())
+
+
+def test_a_validation_error_about_what_cant_be_recorded() -> None:
+    """It is a ``RecordedError`` with its text, and that is said."""
+    error = _wrong({"city": object(), "days": 1})
+    tree = exception_to_json(error)
+    back = exception_from_json(tree)
+    assert (type(back), str(back)) == (RecordedError, str(error))
+    (said,) = shortfalls(tree, back)
+    assert "pydantic_core._pydantic_core:ValidationError, which comes back as RecordedError" in said
+
+
+def test_urllibs_errors() -> None:
+    """An ``HTTPError`` has its code, headers and what could be read of its body; a ``URLError`` its reason."""
+    headers = HTTPMessage()
+    headers["Retry-After"], headers["Set-Cookie"] = "3", "session=secret"
+    back = _back(HTTPError("http://x/y", 429, "slow down", headers, io.BytesIO(b"later")))
+    assert (type(back), back.code, back.reason, back.url, str(back)) == (
+        HTTPError, 429, "slow down", "http://x/y", "HTTP Error 429: slow down",
+    )  # fmt: skip
+    assert (back.headers.items(), back.read()) == ([("Retry-After", "3")], b"later")
+    assert str(_back(HTTPError("http://x", 404, "nf", None, None))) == "HTTP Error 404: nf"  # type: ignore[arg-type]
+    back = _back(URLError(ConnectionRefusedError(111, "refused")))
+    assert (type(back), type(back.reason), back.reason.errno) == (URLError, ConnectionRefusedError, 111)
+
+
+def test_a_body_that_was_left_unread_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Reading it in a replay says that it is not in the trace."""
+    (tmp_path / "body").write_bytes(b"much")
+    with open(tmp_path / "body", "rb") as file:
+        error = HTTPError("http://x", 500, "no", None, file)  # type: ignore[arg-type]
+        back = _back(error)
+        assert error.read() == b"much"
+    with pytest.raises(NotReplayableError, match="not in the trace"):
+        back.read()
+
+
+def test_jsonschemas_errors() -> None:
+    """With the path, the instance and the validator that they name."""
+    validator = jsonschema.Draft202012Validator({"properties": {"a": {"type": "integer"}}})
+    (error,) = validator.iter_errors({"a": "x"})
+    for each in (error, jsonschema.ValidationError("bad", path=["a", 0])):
+        back = _back(each)
+        assert type(back) is jsonschema.ValidationError
+        assert (str(back), list(back.path), back.validator) == (str(each), list(each.path), each.validator)
+
+
+def test_a_local_class_is_the_one_that_the_program_can_name_now() -> None:
+    """A class that its function makes at each call is found by name; the last one made is taken."""
+    first, second = _local(), _local()
+    assert type(_back(first)) is type(_back(second)) is type(second)
+    assert type(first) is not type(second)
+
+
+def test_what_does_not_come_back_is_said() -> None:
+    """Attributes that are not in the trace are named, in a group's members too."""
+    error = ExceptionGroup("many", [ValueError(1), Custom(5, detail="d")])
+    tree = exception_to_json(error)
+    (said,) = shortfalls(tree, exception_from_json(tree))
+    assert said.endswith("Custom, whose attributes are not in the trace: client")
+    assert shortfalls(exception_to_json(ValueError(1)), ValueError(1)) == []

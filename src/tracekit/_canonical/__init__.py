@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .decode import contains_opaque, from_json
 from .encode import canonical, dumps, dumps_in_order, fingerprint, fingerprint_encoded, quick, snapshot, to_json
-from .exceptions import exception_from_json, exception_to_json
+from .exceptions import exception_from_json, exception_to_json, shortfalls
 from .registry import register
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "from_json",
     "quick",
     "register",
+    "shortfalls",
     "snapshot",
     "to_json",
 ]

@@ -1,4 +1,7 @@
-"""Exceptions as trees, and back: type, ``args``, text, attributes, traceback, cause, notes, members of a group."""
+"""Exceptions as trees, and back: type, ``args``, text, attributes, traceback, cause, notes, members of a group.
+
+What is more than that is in ``recipes.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
-from ..errors import NotReplayableError, RecordedError
+from ..errors import NotReplayableError, RecordedError, TracekitError
 from .decode import Decoder
 from .encode import MAX_ITEMS, TooLarge, Tree, Walk, to_json
+from .recipes import RECIPES
 from .registry import is_heap, loaded_class, name_of, set_state, state_of
 
-__all__ = ["exception_from_json", "exception_to_json"]
+__all__ = ["exception_from_json", "exception_to_json", "shortfalls"]
 
 #: How far causes, contexts and groups are followed.
 MAX_CHAIN: Final = 16
@@ -25,7 +29,8 @@ _SKIPPED: Final = {"obj", "__notes__", "__traceback__", "args", "with_traceback"
 
 def exception_to_json(exc: BaseException, notes: list[str] | None = None) -> dict[str, Tree]:
     """The tree of an exception: ``type``, ``text``, ``args``, and where there are any ``attrs``, ``traceback`` (``file``, ``line``,
-    ``function``, ``code``), ``notes``, ``cause``, ``context``, ``suppress``, ``members``. Never raises."""
+    ``function``, ``code``), ``notes``, ``cause``, ``context``, ``suppress``, ``members``; ``made_of`` of a class that has a recipe,
+    and ``lost``, the names of attributes that can't be recorded. Never raises."""
     walk = Walk(notes)
     try:
         walk.above.add(id(exc))
@@ -40,10 +45,12 @@ def describe(walk: Walk, exc: BaseException, depth: int, chain: int = 0) -> dict
     tree: dict[str, Tree] = {"type": name_of(type(exc)), "text": to_json(_text(exc))}
     members = exc.exceptions if isinstance(exc, BaseExceptionGroup) else None
     tree["args"] = _args(walk, exc, depth) if members is None else [walk.value(exc.message, depth + 2)]  # type: ignore[attr-defined]
-    attrs = {name: item for name, item in _attributes(exc) if _recordable(item)}
-    kept = {name: encoded for name, item in attrs.items() if (encoded := _whole(walk, item, depth + 2)) is not _NOT}
-    if kept:
-        tree["attrs"] = kept
+    recipe = RECIPES.get(tree["type"])
+    made_of = _NOT if recipe is None else _ingredients(walk, recipe, exc, depth + 1)
+    if made_of is not _NOT:
+        tree["made_of"] = made_of
+    else:
+        _state(walk, exc, depth, tree)
     frames = _frames(exc)
     if frames:
         tree["traceback"] = frames
@@ -54,6 +61,29 @@ def describe(walk: Walk, exc: BaseException, depth: int, chain: int = 0) -> dict
     if members is not None:
         tree["members"] = [_linked(walk, member, depth + 2, chain + 1) for member in members[:MAX_MEMBERS]]
     return tree
+
+
+def _state(walk: Walk, exc: BaseException, depth: int, tree: dict[str, Tree]) -> None:
+    """``attrs``, and ``lost`` for those that are more than a note to itself."""
+    kept: dict[str, Tree] = {}
+    lost: list[str] = []
+    for name, item in _attributes(exc):
+        encoded = _whole(walk, item, depth + 2)
+        if encoded is not _NOT:
+            kept[name] = encoded
+        elif not isinstance(item, type):
+            lost.append(name)
+    if kept:
+        tree["attrs"] = kept
+    if lost:
+        tree["lost"] = lost
+
+
+def _ingredients(walk: Walk, recipe: Any, exc: BaseException, depth: int) -> Tree:
+    try:
+        return _whole(walk, recipe.keep(exc), depth)
+    except Exception:  # another release of the library: it is told as far as any exception is
+        return _NOT
 
 
 def _chain(walk: Walk, exc: BaseException, depth: int, chain: int, tree: dict[str, Tree]) -> None:
@@ -116,10 +146,6 @@ def _whole(walk: Walk, item: object, depth: int) -> Tree:
     return _NOT if notes else tree
 
 
-def _recordable(item: object) -> bool:
-    return not isinstance(item, (BaseException, type))
-
-
 def _native(cls: type) -> Iterator[tuple[str, Any]]:
     """The C-level attributes of built-in exceptions (``errno``, ``filename``, ``reason`` …)."""
     for base in cls.__mro__:
@@ -176,13 +202,27 @@ def _frame(code: Any, line: int | None, names: dict[str, Any]) -> dict[str, Tree
 def exception_from_json(tree: dict[str, Tree]) -> BaseException:
     """The exception that ``tree`` stands for, to be raised.
 
-    Of its own type where that is loaded already and is an ``Exception``, ``CancelledError`` or ``KeyboardInterrupt``: made without its
-    ``__init__``, with the recorded arguments and attributes, and only if its text is then the recorded one. Else a
-    :class:`RecordedError` with that text. ``NotReplayableError`` where the tree is malformed.
+    Of its own type where that is loaded already and is an ``Exception``, ``CancelledError``, ``KeyboardInterrupt``, ``SystemExit`` or
+    a class of the program's own: made without its ``__init__``, with the recorded arguments and attributes, and only if its text
+    is then the recorded one. Else a :class:`RecordedError` with that text. ``NotReplayableError`` where the tree is malformed.
     """
     built = Decoder().whole({"$t": "exception", "v": tree})
     assert isinstance(built, BaseException)
     return built
+
+
+def shortfalls(tree: Tree, exc: BaseException) -> list[str]:
+    """Sentences about what of a recorded exception did not come back; empty where all of it did."""
+    if type(exc) is RecordedError and exc.type_name == tree.get("type"):
+        return [f"raised {exc.type_name}, which comes back as RecordedError: no `except` for its own type catches it"]
+    said: list[str] = []
+    if tree.get("lost"):
+        names = ", ".join(str(name) for name in tree["lost"])
+        said.append(f"raised {tree['type']}, whose attributes are not in the trace: {names}")
+    if isinstance(exc, BaseExceptionGroup):
+        for member, inner in zip(tree.get("members", ()), exc.exceptions, strict=False):
+            said += shortfalls(member, inner)
+    return said
 
 
 def rebuilt(decoder: Decoder, tree: Any, depth: int) -> BaseException:
@@ -214,9 +254,11 @@ def _original(
     decoder: Decoder, tree: dict[str, Tree], text: str, members: list[BaseException], depth: int
 ) -> BaseException | None:
     """The exception as one of its own type, or ``None`` where that can't be had faithfully."""
-    cls = loaded_class(tree["type"])
+    cls = loaded_class(tree["type"]) or _local_class(tree["type"])
     if cls is None or not _may_be_made(cls) or tree.get("cut"):
         return None
+    if "made_of" in tree:
+        return _by_recipe(decoder, cls, tree, text, depth)
     try:
         args = tuple(decoder.items(tree.get("args", []), depth + 1))
         exc = _made(cls, args, members)
@@ -232,6 +274,33 @@ def _original(
         return None
 
 
+def _by_recipe(decoder: Decoder, cls: type, tree: dict[str, Tree], text: str, depth: int) -> BaseException | None:
+    recipe = RECIPES.get(tree["type"])
+    try:
+        exc = recipe and recipe.make(cls, decoder.value(tree["made_of"], depth + 1), text)
+        return exc if exc is not None and _text(exc) == text else None
+    except (NotReplayableError, Exception):  # what a library says to values of its own kind is nobody's failure
+        return None
+
+
+def _local_class(name: str) -> type | None:
+    """The exception class of a name that no module has: made inside a function, and so found among the classes there are.
+
+    The function may have made it again at each of its calls: the last one is the one that the program can name now.
+    """
+    if "<locals>" not in name:
+        return None
+    found: list[type] = []
+    seen: set[type] = set()
+    level: list[type] = [BaseException]
+    while level:
+        below = [cls for base in level for cls in type.__subclasses__(base) if cls not in seen]
+        seen.update(below)
+        found += [cls for cls in below if is_heap(cls) and name_of(cls) == name]
+        level = below
+    return found[-1] if found else None
+
+
 def _says_its_args(cls: type) -> bool:
     """Whether the text is nothing but the arguments: that of a set may come in another order."""
     told: Any = cls
@@ -241,7 +310,12 @@ def _says_its_args(cls: type) -> bool:
 def _may_be_made(cls: type) -> bool:
     from asyncio import CancelledError
 
-    return issubclass(cls, Exception) or cls in (CancelledError, KeyboardInterrupt, BaseExceptionGroup)
+    if issubclass(cls, TracekitError):  # what this program is told by us, no trace says
+        return issubclass(cls, Exception)
+    own = is_heap(cls) and issubclass(cls, BaseException) and not issubclass(cls, GeneratorExit)
+    return (
+        own or issubclass(cls, Exception) or cls in (CancelledError, KeyboardInterrupt, SystemExit, BaseExceptionGroup)
+    )
 
 
 def _made(cls: Any, args: tuple[Any, ...], members: list[BaseException]) -> BaseException:

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from orjson import loads
 
-from .._canonical import dumps, exception_from_json, fingerprint, from_json, to_json
+from .._canonical import dumps, exception_from_json, fingerprint, from_json, shortfalls, to_json
 from .._journal.reader import Trace
 from ..errors import NotReplayableError, ReplayError
 from . import failures
@@ -55,7 +55,13 @@ class Replay:
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id)
-        self.schedule: Final = Schedule(self.index.events, failure=self._again, stuck=self._stuck, near=self.index.near)
+        self.schedule: Final = Schedule(
+            self.index.events,
+            failure=self._again,
+            stuck=self._stuck,
+            near=self.index.near,
+            moved=self.index.moved,
+        )
         #: Whether the trace says in which order threads handed things to one another.
         self.ordered: Final = bool(trace.entry(1).get("meta", {}).get("ordered"))
         #: The hooks tell it which threads take part.
@@ -374,10 +380,19 @@ class Replay:
         meta = entry.get("meta", {})
         try:
             output = self._decode(entry.get("output"), step.spec.hint())
-            error = exception_from_json(self.trace.expand(entry["error"])) if "error" in entry else None
+            error = self._error(step, entry["error"]) if "error" in entry else None
         except NotReplayableError as failure:
             raise self.fail(self._located(failure, seq)) from None
         return Outcome(output, error, meta, entry)
+
+    def _error(self, step: ReplayedStep, error: Any) -> BaseException:
+        tree = self.trace.expand(error)
+        exception = exception_from_json(tree)
+        for sentence in shortfalls(tree, exception):
+            said = f"step {step.seq} ({step.spec.family} {step.spec.name!r}) {sentence}"
+            if len(self.report.warnings) < 100:
+                self.report.warnings.append(said)
+        return exception
 
     def _decode(self, output: Any, returns: Any) -> Any:
         return from_json(self.trace.expand(output), returns)
