@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from .program import told
+
 __all__ = ["drift", "environment", "git_revision"]
 
 _COMPARED: Final = (
@@ -94,7 +96,8 @@ def _hash_seed() -> int | str:
 
 def _code() -> str:
     """Where the program's code lies: its script's directory, else the working directory."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    program = told()
+    script = program.script if program is not None else getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
     except OSError:

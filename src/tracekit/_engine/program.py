@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Program", "this_program"]
+__all__ = ["Program", "set_program", "this_program", "told"]
 
 
 class Program(NamedTuple):
@@ -37,8 +37,24 @@ class Program(NamedTuple):
         return " ".join(["python", what, *self.arguments])
 
 
+_told: Program | None = None
+
+
+def set_program(program: Program) -> None:
+    """The program of this process is ``program``, whatever module began it."""
+    global _told
+    _told = program
+
+
+def told() -> Program | None:
+    """The program that ``set_program`` named."""
+    return _told
+
+
 def this_program() -> Program | None:
     """The program of this process, or ``None`` where it is a prompt, ``-c`` or an embedded interpreter."""
+    if _told is not None:
+        return _told
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     arguments = tuple(sys.argv[1:])

@@ -68,6 +68,17 @@ class Record(Block[Run]):
         """Whether this is the run that was recorded, and none of the program's own took its place."""
         return self._instead is None and not self._session.discarded
 
+    @property
+    def captured(self) -> bool:
+        """Whether there is anything in the run but its beginning and its end."""
+        return self._session.journal.seq > 2
+
+    @property
+    def run(self) -> Run:
+        """The run, once the block has begun."""
+        assert self._run is not None
+        return self._run
+
     def _again(self) -> Record:
         return Record(self.options, self.called_from)
 
@@ -168,6 +179,7 @@ class Record(Block[Run]):
             given = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
         encoded = session.encoder.encode_whole(given)
         tail += b',"input":%b' % encoded.data
+        about["ordered"] = True
         session.journal.append("run.started", 0, 0, tail + session.meta(about))
         if options["agent"] is not None or options["identity"] is not None:
             name = options["agent"] or "agent"
@@ -183,7 +195,7 @@ class Record(Block[Run]):
             if run is not None:
                 unregister(self._instead.session)
                 if error is None and run.result is not UNSET:
-                    self._instead.compare_result(run.result)
+                    self._instead.set_result(run.result)
             self._instead._end(error)
             return None
         session = self._session
@@ -196,6 +208,12 @@ class Record(Block[Run]):
             self._scope_out()
             unregister(session)
             self._seal(session, error)
+
+    def leave(self) -> None:
+        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
+        self._scope_out()
+        unregister(self._session)
+        self._seal(self._session, None)
 
     def _exit_child(self, child: Recording | None) -> None:
         """The block ends in a forked child: only its own segment is its to end."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from .._canonical import exception_to_json, from_json, to_json
+from .._canonical import from_json, to_json
 from .._capture import callers, credentials, instrumentation, randomness, world
 from .._capture import guard as guards
 from .._engine import gate
@@ -25,8 +25,9 @@ from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from .blocks import Block, called_from
 from .branches import branch, seal_branch
+from .ends import another_end, hash_seed_hint, last_entry, same_error
 from .linger import linger, linger_async
-from .runs import Run
+from .runs import UNSET, Run, register, unregister
 
 __all__ = ["Replaying", "replay"]
 
@@ -43,6 +44,9 @@ class Replaying(Block["Replaying"]):
         self._what_if: WhatIf | None = None
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
+        #: How the program ended without an exception, where there is more to say of it than that.
+        self.ended_as: str | None = None
+        self._run: Run | None = None
 
     @property
     def started(self) -> bool:
@@ -66,6 +70,12 @@ class Replaying(Block["Replaying"]):
             raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
         return self._session
 
+    def set_result(self, value: Any) -> None:
+        """Say what the program came to: at the end of the block it is compared with the recorded result."""
+        if self._run is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        self._run.set_result(value)
+
     @property
     def report(self) -> Report:
         """What there is to say of the replay."""
@@ -79,7 +89,7 @@ class Replaying(Block["Replaying"]):
     def result(self) -> Any:
         """What the recorded run came to; ``None`` where it has no end or set nothing."""
         trace = self.session.trace
-        last = trace.entry(len(trace))
+        last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
             return None
         return from_json(trace.expand(last["output"]))
@@ -125,6 +135,9 @@ class Replaying(Block["Replaying"]):
             taken.callback(gate.allow_outside, self._outside)
         self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
+        self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
+        register(self._what_if or session, self._run)
+        taken.callback(unregister, self._what_if or session)
         randomness.align_numpy(session)
 
     @property
@@ -170,7 +183,7 @@ class Replaying(Block["Replaying"]):
         """The program's result against the recorded one; a difference is a failure of the replay."""
         session = self.session
         trace = session.trace
-        last = trace.entry(len(trace))
+        last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
             return
         recorded = trace.expand(last["output"])
@@ -229,24 +242,38 @@ class Replaying(Block["Replaying"]):
                 self._refuse(session, error)
             if error is None or self.recorded_failure(error):
                 session.finish()
+            self._compare_end(session, error)
         finally:
             session.account()
+
+    def _compare_end(self, session: Replay, error: BaseException | None) -> None:
+        """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
+        failed = last_entry(session.trace)["type"] == "run.failed"
+        if failed if error is None else not self.recorded_failure(error):
+            different = another_end(session.trace, error, self.ended_as) if failed else None
+            if different is not None and self._what_if is None:
+                raise session.fail(different) from error
+            told = different.differences if different is not None else [{"path": "end", "actual": repr(error)}]  # type: ignore[attr-defined]
+            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
+        elif error is None and self._run is not None and self._run.result is not UNSET and self._what_if is None:
+            self.compare_result(self._run.result)
 
     def _refuse(self, session: Replay, error: BaseException | None) -> None:
         session.account()
         failure = session.failure
         assert failure is not None
+        if isinstance(failure, DivergenceError):
+            recorded = session.trace.entry(1)
+            hint = hash_seed_hint(recorded, environment()["hash_seed"])
+            if hint is not None:
+                failure.next_action = f"{failure.next_action}; {hint}" if failure.next_action else hint
         if error is failure:
             return
         raise failure from (None if isinstance(error, ReplayError) else error)
 
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
-        trace = self.session.trace
-        last = trace.entry(len(trace))
-        if last["type"] != "run.failed":
-            return False
-        return bool(last["error"]["type"] == exception_to_json(error, [])["type"])
+        return same_error(self.session.trace, self.session.redactor, error)
 
 
 def _kinds(live: Iterable[str]) -> tuple[str, ...]:

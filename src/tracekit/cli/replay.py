@@ -71,7 +71,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     except TracekitError as error:
         fail(error)
     message(f"tracekit: replaying {run}: {options['entry'] or program}")
-    sys.exit(launch(_told(run, path, where, program, options), _environment(environment), cwd))
+    launch(_told(run, path, where, program, options), _environment(environment), cwd)
 
 
 def _dry(trace: Trace) -> None:

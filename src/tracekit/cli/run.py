@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
@@ -44,4 +43,4 @@ def run(module: str | None, name: str | None, store: str | None, command: tuple[
         "arguments": list(command if module is not None else command[1:]),
         "cwd": os.getcwd(),
     }
-    sys.exit(launch(told, environment))
+    launch(told, environment)

@@ -1,0 +1,248 @@
+"""The end of a program under ``tracekit run`` and ``tracekit replay``: signals, crashes, ``os._exit``, threads and exit callbacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.place import PACKAGES, TOOL, Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    return Place(directory)
+
+
+def entries(place: Place) -> list[dict[str, Any]]:
+    (path,) = place.runs
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+# -- the process ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
+def test_a_signal_to_the_command_is_one_to_the_program(place: Place, sent: signal.Signals) -> None:
+    """``tracekit run`` is the program's own process: whatever ends it ends the agent, and nothing more is paid."""
+    script = place.program(
+        TOOL
+        + """
+charge(1)
+print(os.getpid(), flush=True)
+try:
+    while True:
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+    )
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tracekit", "run", script],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=place.directory, env=environment, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(sent)
+        rest = process.stdout.read()
+        assert process.wait(30) == -sent
+    assert rest == ("interrupted\n" if sent == signal.SIGINT else "")
+    assert place.effects() == 1
+    assert place.cli("verify", place.run).returncode == (0 if sent == signal.SIGINT else 3)
+
+
+def test_the_environment_of_a_run_is_that_of_its_program(place: Place) -> None:
+    """The recorded ``argv`` and code revision are the program's, not those of what records it."""
+    script = place.program(TOOL + "charge(1)\n")
+    (place.directory / ".git").mkdir()
+    (place.directory / ".git" / "HEAD").write_text("ab" * 20 + "\n")
+    assert place.cli("run", script, "--fast").returncode == 0
+    environment = entries(place)[0]["meta"]["environment"]
+    assert environment["argv"] == [str(place.directory / script), "--fast"]
+    assert environment["revision"] == "ab" * 20
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 0
+    assert "revision" not in replayed.stderr
+
+
+def test_a_traceback_is_the_programs_own(place: Place) -> None:
+    """A program that fails shows what it shows without us, in recording and in replay: no frame of ours, no frame of runpy."""
+    script = place.program(TOOL + "charge(1)\nraise ValueError('boom')\n")
+    plain = subprocess.run(
+        [sys.executable, script], cwd=place.directory, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(PACKAGES)},
+    )  # fmt: skip
+    trace = plain.stderr.replace(f'"{script}"', f'"{place.directory / script}"')
+    trace = trace.replace(str(place.directory / place.directory / script), str(place.directory / script))
+    recorded, replayed = place.cli("run", script), None
+    replayed = place.cli("replay", place.run)
+    for done in (recorded, replayed):
+        assert trace in done.stderr
+    assert "the recorded program ended with ValueError, status 1; so did this one" in replayed.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [(["bad.py"], "SyntaxError"), (["-m", "no_such_module"], "No module named 'no_such_module'")]
+)
+def test_what_can_not_be_run_is_told_as_python_tells_it(place: Place, command: list[str], said: str) -> None:
+    """A syntax error, a module that is not there: the message and status 1, no frame of ours, and no run is made of it."""
+    place.program("def (:\n", "bad.py")
+    done = place.cli("run", *command)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "tracekit" not in done.stderr.replace(str(place.directory), "").replace(sys.executable, "")
+    assert place.runs == []
+
+
+def test_a_run_that_captured_nothing_says_so(place: Place) -> None:
+    """At the end of ``tracekit run``, with what to do."""
+    done = place.cli("run", place.program("print('hello')\n"))
+    assert done.stdout == "hello\n"
+    assert "nothing was captured" in done.stderr
+    assert "@traced_tool" in done.stderr
+
+
+# -- how it ended --------------------------------------------------------------------------------------------------------
+
+_RUNTIME = "raise RuntimeError('went wrong')"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recorded", "now"),
+    [
+        (_RUNTIME, "print('fixed')", "RuntimeError: went wrong", "exit status 0"),
+        (_RUNTIME, "{}['bug']", "RuntimeError: went wrong", "KeyError: 'bug'"),
+        (_RUNTIME, "raise RuntimeError('other')", "RuntimeError: went wrong", "RuntimeError: other"),
+        (_RUNTIME, "sys.exit(3)", "RuntimeError: went wrong", "exit status 3"),
+        ("sys.exit(3)", "sys.exit(0)", "3", "0"),
+        ("sys.exit(0)", "sys.exit(9)", "0", "9"),
+        ("os._exit(7)", "pass", "7", "0"),
+        ("sys.exit(0)", "os._exit(7)", "0", "7"),
+    ],
+)
+def test_another_end_is_a_difference(place: Place, before: str, after: str, recorded: str, now: str) -> None:
+    """All steps match and the program ends otherwise: exit code 1, and both ends are told."""
+    script = place.program(TOOL + f"charge(5)\n{before}\n")
+    place.cli("run", script)
+    place.program(TOOL + f"charge(5)\n{after}\n")
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert f"recorded  {recorded}\n" in replayed.stderr
+    assert f"now       {now}\n" in replayed.stderr
+
+
+def test_a_failure_that_was_not_recorded(place: Place) -> None:
+    """The recorded program ended in order, this one fails: exit code 1 and its traceback."""
+    script = place.program(TOOL + "charge(5)\n")
+    place.cli("run", script)
+    place.program(TOOL + "charge(5)\n{}['bug']\n")
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "KeyError: 'bug'" in replayed.stderr
+    assert "the program failed, and the recorded one did not" in replayed.stderr
+
+
+# -- os._exit ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hard_exit_leaves_a_run_that_replays(place: Place) -> None:
+    """``os._exit(7)`` under ``tracekit run``: status 7, a sealed run, and a replay that ends in the same way is right."""
+    script = place.program(TOOL + "print(charge(5), flush=True)\nos._exit(7)\n")
+    recorded = place.cli("run", script)
+    assert recorded.returncode == 7
+    assert place.cli("verify", place.run).returncode == 0
+    assert entries(place)[-1]["output"] == {"status": 7}
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert place.effects() == 1
+
+
+def test_a_hard_exit_inside_a_tool_stays_in_doubt(place: Place) -> None:
+    """A program that leaves in the middle of an effect has no end in its trace: nobody knows what came of it."""
+    script = place.program(TOOL.replace("return f", "os._exit(3)\n    return f") + "charge(5)\n")
+    assert place.cli("run", script).returncode == 3
+    assert place.cli("verify", place.run).returncode == 3
+    assert [entry["type"] for entry in entries(place)] == ["run.started", "tool.call"]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["whole program", "record()"])
+def test_a_hard_exit_hides_no_divergence(place: Place, own: bool) -> None:
+    """``except BaseException: os._exit(0)`` makes no success of a replay that failed, nor of one that is not at its end."""
+    calls = "    charge(int(os.environ['CENTS']))\n    if 'LEAVE' in os.environ: os._exit(0)\n    charge(7)\n"
+    block = f"with record():\n{calls}" if own else f"if True:\n{calls}"
+    text = "".join(f"    {line}\n" for line in block.splitlines())
+    script = place.program(TOOL + f"try:\n{text}except BaseException:\n    os._exit(0)\nos._exit(0)\n")
+    recorded = place.cli("run", script, CENTS="5")
+    assert recorded.returncode == 0, recorded.stderr
+    assert place.effects() == 2
+    assert place.cli("replay", place.run, CENTS="5").returncode == 0
+    diverged = place.cli("replay", place.run, CENTS="6")
+    assert diverged.returncode == 1
+    assert "now       6" in diverged.stderr
+    early = place.cli("replay", place.run, CENTS="5", LEAVE="1")
+    assert early.returncode == 1
+    assert "never asked for" in early.stderr
+    assert place.effects() == 2
+
+
+# -- what comes after the last line ---------------------------------------------------------------------------------------
+
+
+def test_what_a_program_does_at_exit_is_part_of_its_run(place: Place) -> None:
+    """Threads that are not daemons are waited for, exit callbacks are called, the program's ``sys.excepthook`` too: their steps
+    are in the trace, in Python's order, and a replay answers them."""
+    script = place.program(
+        TOOL
+        + """
+import atexit, threading
+atexit.register(lambda: print("first registered", charge(4), flush=True))
+atexit.register(lambda: print("last registered", charge(3), flush=True))
+go = threading.Event()
+def late():
+    go.wait()
+    print("thread", charge(2), flush=True)
+threading.Thread(target=late).start()
+def hook(kind, error, trace):
+    print("hook", kind.__name__, charge(1), flush=True)
+    go.set()
+sys.excepthook = hook
+raise KeyError("x")
+"""
+    )
+    recorded = place.cli("run", script)
+    assert recorded.returncode == 1, recorded.stderr
+    assert [line.split(" receipt")[0] for line in recorded.stdout.splitlines()] == [
+        "hook KeyError", "thread", "last registered", "first registered",
+    ]  # fmt: skip
+    called = [entry["input"]["cents"] for entry in entries(place) if entry["type"] == "tool.call"]
+    assert called == [1, 2, 3, 4]
+    assert place.effects() == 4
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert place.effects() == 4
+
+
+def test_a_divergence_at_exit_is_one(place: Place) -> None:
+    """A callback that differs in the replay: exit code 1, and its effect does not happen."""
+    script = place.program(
+        TOOL + "import atexit\natexit.register(lambda: charge(2 if os.path.exists('now') else 1))\ncharge(0)\n"
+    )
+    assert place.cli("run", script).returncode == 0
+    assert place.effects() == 2
+    place.program("", "now")
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert "now       2" in replayed.stderr
+    assert place.effects() == 2

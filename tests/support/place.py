@@ -1,0 +1,61 @@
+"""A directory with a program, and the command line in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import tracekit
+
+__all__ = ["TOOL", "Place"]
+
+PACKAGES = [str(Path(tracekit.__file__).parents[1]), str(Path(__file__).parents[2] / "integrations")]
+
+
+class Place:
+    """A directory with a program, and the command line in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / ".tracekit"
+
+    def program(self, text: str, name: str = "agent.py") -> str:
+        (self.directory / name).write_text(textwrap.dedent(text))
+        return name
+
+    def cli(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+        environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
+        return subprocess.run(
+            [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments],
+            input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=60,
+        )  # fmt: skip
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.store / "runs").glob("*.jsonl"))
+
+    @property
+    def run(self) -> str:
+        (path,) = self.runs
+        return path.stem
+
+    def effects(self) -> int:
+        """How often the program's tool really ran."""
+        path = self.directory / "effects"
+        return len(path.read_text()) if path.exists() else 0
+
+
+TOOL = """
+import os, random, sys, time
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="irreversible")
+def charge(cents):
+    with open("effects", "a") as file:
+        file.write("x")
+    return f"receipt {random.SystemRandom().random()}"
+"""
