@@ -26,12 +26,48 @@ _SHORT: Final = 256
 _ELEMENT: Final = 64
 #: A list that extends none and is shorter than this stays where it is (the pieces of a stream, a short answer).
 _LIST: Final = 512
+#: Containers.
+_NESTED: Final = frozenset((dict, list))
 #: How many digests are remembered, twice over.
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
 #: Strings that stand in an entry, by digest: where in it.
 Places = list[tuple[bytes, Path]]
+
+
+class _Pass:
+    """One tree on its way: what was asked for, and the digests of the long texts in it (by identity: the tree holds them)."""
+
+    __slots__ = ("digests", "lists", "places")
+
+    def __init__(self, lists: bool, places: Places | None) -> None:
+        self.lists: Final = lists
+        self.places: Final = places
+        self.digests: Final[dict[int, bytes]] = {}
+
+    def digest(self, text: str, data: bytes) -> bytes:
+        """The digest of ``text``, whose UTF-8 is ``data``; long ones are worked out once."""
+        if len(data) < _LIST:
+            return _digest(b"s", data)
+        key = self.digests.get(id(text))
+        if key is None:
+            key = self.digests[id(text)] = _digest(b"s", data)
+        return key
+
+    def element(self, child: Any) -> tuple[bytes, int]:
+        """The digest of a list's element, and its size (roughly, where that is beyond every limit).
+
+        A message is known by the digest of its text and by what else it says.
+        """
+        if type(child) is dict:
+            text = child.get("content")
+            if type(text) is str and len(text) >= _LIST:
+                data = text.encode()
+                rest = orjson.dumps({**child, "content": None})
+                return _digest(b"c" + self.digest(text, data), rest), len(rest) + len(data)
+        data = orjson.dumps(child)
+        return _digest(b"e", data), len(data)
 
 
 class Interner:
@@ -52,9 +88,10 @@ class Interner:
         ``places`` is filled with the strings that can be referred to in the entry whose key ``at`` is going to hold the tree;
         give them to :meth:`remember` when it is written.
         """
+        job = _Pass(lists, places)
         if lists and type(tree) is dict:
-            return self._dict({key: self._again(child) for key, child in tree.items()}, True, places, (at,), tree)
-        return self._node(tree, lists, places, (at,))
+            return self._dict({key: self._again(child) for key, child in tree.items()}, job, (at,), tree)
+        return self._node(tree, job, (at,))
 
     def remember(self, places: Places, seq: int) -> None:
         """The entry ``seq`` is written, ``places`` in it."""
@@ -77,48 +114,53 @@ class Interner:
             self._keep(key, found)
         return {"$ref": found} if found else node
 
-    def _node(self, node: Any, lists: bool, places: Places | None, path: Path) -> Any:
+    def _node(self, node: Any, job: _Pass, path: Path) -> Any:
         kind = type(node)
         if kind is str:
-            return self._text(node, lists, places, path) if len(node) >= _SHORT else node
+            return self._text(node, job, path) if len(node) >= _SHORT else node
         if kind is dict:
-            return self._dict(node, lists, places, path)
+            return self._dict(node, job, path)
         if kind is list:
-            if lists and _worth(node):
-                return self._list(node, places, path)
-            return self._elements(node, lists, places, path)
+            if job.lists and _worth(node):
+                return self._list(node, job, path)
+            return self._elements(node, job, path)
         return node
 
-    def _dict(
-        self, node: dict[str, Any], lists: bool, places: Places | None, path: Path, was: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def _dict(self, node: dict[str, Any], job: _Pass, path: Path, was: dict[str, Any] | None = None) -> dict[str, Any]:
         changed = None if was is None or all(node[key] is was[key] for key in was) else node
         for key, child in node.items():
             kind = type(child)
-            if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, lists, places, (*path, key))
-                if new is not child:
-                    changed = dict(node) if changed is None else changed
-                    changed[key] = new
+            if kind is str:
+                if len(child) < _SHORT:
+                    continue
+                new = self._text(child, job, (*path, key))
+            elif kind is dict or kind is list:
+                new = self._node(child, job, (*path, key))
+            else:
+                continue
+            if new is not child:
+                changed = dict(node) if changed is None else changed
+                changed[key] = new
         return (was or node) if changed is None else changed
 
-    def _elements(self, node: list[Any], lists: bool, places: Places | None, path: Path) -> list[Any]:
+    def _elements(self, node: list[Any], job: _Pass, path: Path) -> list[Any]:
         changed = None
         for i, child in enumerate(node):
             kind = type(child)
             if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, lists, places, (*path, i))
+                new = self._node(child, job, (*path, i))
                 if new is not child:
                     changed = list(node) if changed is None else changed
                     changed[i] = new
         return node if changed is None else changed
 
-    def _text(self, text: str, lists: bool, places: Places | None, path: Path) -> Any:
+    def _text(self, text: str, job: _Pass, path: Path) -> Any:
         """A string: a reference if it is known, a blob if it is large and can't be referred to where it is."""
         data = text.encode()
-        if len(data) < _TEXT and not lists and places is None:
+        places = job.places
+        if len(data) < _TEXT and not job.lists and places is None:
             return text
-        key = _digest(b"s", data)
+        key = job.digest(text, data)
         found = self._find(key)
         if found is not None:
             return _reference(found)
@@ -134,22 +176,22 @@ class Interner:
 
     # -- lists -----------------------------------------------------------------------------------------------------------
 
-    def _list(self, node: list[Any], places: Places | None, path: Path) -> Any:
+    def _list(self, node: list[Any], job: _Pass, path: Path) -> Any:
         """A list of a model call: a reference to a blob that extends the longest beginning of it that is known.
 
         The list itself where no element of it was met before.
         """
         keys, sizes = [], []
         for child in node:
-            data = orjson.dumps(child)
-            sizes.append(len(data))
-            keys.append(_digest(b"e", data))
+            key, size = job.element(child)
+            sizes.append(size)
+            keys.append(key)
         beginnings = _beginnings(keys)
         known, place = self._longest(beginnings)
         if known == len(node) and place is not None and place[2]:
             return {"$ref": place[0]}
         if place is None and (sum(sizes) < _LIST or not self._met(keys, sizes)):
-            return self._elements(node, True, places, path)
+            return self._elements(node, job, path)
         new: list[Any] = []
         texts: Places = []
         held: list[tuple[bytes, int]] = []
@@ -161,15 +203,21 @@ class Interner:
             else:
                 if large:
                     held.append((keys[i], len(new)))
-                new.append(self._inline(node[i], (len(new),), texts) if sizes[i] >= _SHORT else node[i])
+                new.append(self._inline(node[i], (len(new),), texts, job) if sizes[i] >= _SHORT else node[i])
         return {"$ref": self._write_list(place, known, new, beginnings, held, texts)}
 
     def _met(self, keys: list[bytes], sizes: list[int]) -> bool:
         """Whether an element of a list was met before; from now on they all were."""
-        new = [key for key, size in zip(keys, sizes, strict=True) if size >= _ELEMENT and self._find(key) is None]
+        met, new = False, []
+        for key, size in zip(keys, sizes, strict=True):
+            if size >= _ELEMENT:
+                if self._find(key) is None:
+                    new.append(key)
+                else:
+                    met = True
         for key in new:
             self._keep(key, 0)
-        return len(new) < sum(size >= _ELEMENT for size in sizes)
+        return met
 
     def _write_list(
         self,
@@ -200,14 +248,14 @@ class Interner:
                 return i, place
         return 0, None
 
-    def _inline(self, node: Any, path: Path, texts: Places) -> Any:
+    def _inline(self, node: Any, path: Path, texts: Places, job: _Pass) -> Any:
         """A new list element, as it is written in the list's blob: known strings referred to, the others noted."""
         kind = type(node)
         if kind is str:
             if len(node) < _SHORT:
                 return node
             data = node.encode()
-            key = _digest(b"s", data)
+            key = job.digest(node, data)
             found = self._find(key)
             if found is not None:
                 return _reference(found)
@@ -216,9 +264,9 @@ class Interner:
             texts.append((key, path))
             return node
         if kind is dict:
-            return {name: self._inline(child, (*path, name), texts) for name, child in node.items()}
+            return {name: self._inline(child, (*path, name), texts, job) for name, child in node.items()}
         if kind is list:
-            return [self._inline(child, (*path, i), texts) for i, child in enumerate(node)]
+            return [self._inline(child, (*path, i), texts, job) for i, child in enumerate(node)]
         return node
 
     # -- memory ----------------------------------------------------------------------------------------------------------
@@ -259,10 +307,14 @@ def _flat(node: Any) -> bool:
     """A dict of scalars or a list of pairs, more than a few of them."""
     kind = type(node)
     if kind is dict:
-        return len(node) > 3 and not any(type(child) in (dict, list) for child in node.values())
+        return len(node) > 3 and _NESTED.isdisjoint(map(type, node.values()))
     return kind is list and len(node) > 3 and all(type(pair) is list and len(pair) == 2 for pair in node)
 
 
 def _worth(node: list[Any]) -> bool:
     """Whether a list holds anything but numbers and short strings."""
-    return any(type(child) is dict or (type(child) is str and len(child) >= _ELEMENT) for child in node)
+    for child in node:
+        kind = type(child)
+        if kind is dict or (kind is str and len(child) >= _ELEMENT):
+            return True
+    return False
