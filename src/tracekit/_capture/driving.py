@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-__all__ = ["drive"]
+__all__ = ["drive", "resumed"]
 
 
 class drive:
@@ -28,11 +28,11 @@ class drive:
         except StopIteration as stop:
             return stop.value
         self.suspended = True
-        return (yield from _Resumed(iterator, waits_for))
+        return (yield from resumed(iterator, waits_for))
 
 
-class _Resumed:
-    """The rest of an iterator whose first item has been taken: it comes first again."""
+class resumed:
+    """The rest of an iterator (or coroutine) whose first item has been taken: it comes first again. Can be awaited."""
 
     __slots__ = ("_first", "_iterator", "_started")
 
@@ -41,8 +41,10 @@ class _Resumed:
         self._first = first
         self._started = False
 
-    def __iter__(self) -> _Resumed:
+    def __iter__(self) -> resumed:
         return self
+
+    __await__ = __iter__
 
     def __next__(self) -> Any:
         return self.send(None)

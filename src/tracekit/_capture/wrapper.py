@@ -16,7 +16,7 @@ from .._engine.scope import current
 from .._engine.step import Spec
 from ..errors import ContractViolationError
 from .binding import Binder, binder, loose, tells
-from .driving import drive
+from .driving import drive, resumed
 from .items import failed, given, live_async_items, live_items, recorded_async_items, recorded_items
 from .proxy import Tool
 
@@ -64,6 +64,8 @@ def wrap(captured: Captured, wrapped: Any) -> Any:
     """``wrapped`` with each call passing the gate; a descriptor that keeps identity, signature and binding."""
     if captured.shape == "function":
         return Tool(wrapped, _function_wrapper(captured))
+    if captured.shape == "coroutine":
+        return Tool(wrapped, _coroutine_wrapper(captured))
     run = _RUNS[captured.shape]
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -152,6 +154,10 @@ def _answered(step: Any) -> Any:
     return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
 
 
+#: What is told of a coroutine that gave control away.
+_SUSPENDED: Final = {"suspended": True}
+
+
 async def _answered_later(step: Any) -> Any:
     return given(await step.answer_async())
 
@@ -159,17 +165,58 @@ async def _answered_later(step: Any) -> Any:
 # -- coroutines and generators: their arguments are bound when they are called, the step begins when they start --------------
 
 
-async def _run_coroutine(
-    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    scope = here()
-    if scope is None:
-        captured.outside()
-        return await function(*args, **kwargs)
-    step = scope.session.begin(scope, captured.spec, bound)
-    if not step.live:
-        return given(await step.answer_async())
-    return await _awaited(step, function(*args, **kwargs))
+def _coroutine_wrapper(captured: Captured) -> Any:
+    """The shell of coroutine functions, with everything that does not change between calls in its closure."""
+    spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
+    enter, leave = current.set, current.reset
+    name = getattr(captured.wrapped, "__name__", None)
+    qualname = getattr(captured.wrapped, "__qualname__", name)
+
+    async def run(function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        scope = here()
+        if scope is None:
+            captured.outside()
+            return await function(*args, **kwargs)
+        step = scope.session.begin(scope, spec, bound)
+        if not step.live:
+            return given(await step.answer_async())
+        made = function(*args, **kwargs)
+        if type(made) is not types.CoroutineType:
+            return await _awaited(step, made)
+        token = enter(step.body())
+        suspended = False
+        try:
+            try:
+                waits_for = made.send(None)
+            except StopIteration as stop:  # without the event loop having run
+                result = stop.value
+            else:
+                suspended = True
+                result = await resumed(made, waits_for)
+        except BaseException as error:
+            leave(token)
+            failed(step, error, suspended)
+            raise
+        leave(token)
+        if suspended:
+            step.done(result, info=_SUSPENDED)
+        else:
+            step.done(result)
+        return result
+
+    def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
+        except TypeError:
+            if captured.sure:
+                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+            bound = loose(*args, **kwargs)
+        made = run(function, bound, args, kwargs)
+        if name is not None:
+            made.__name__, made.__qualname__ = name, qualname
+        return made
+
+    return wrapper
 
 
 async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
@@ -235,7 +282,6 @@ async def _run_async_generator(
 
 
 _RUNS: Final[dict[str, Any]] = {
-    "coroutine": _run_coroutine,
     "generator": _run_generator,
     "async generator": _run_async_generator,
 }
