@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable
@@ -45,16 +46,50 @@ def name_of(started_: Any) -> str:
 class Entered:
     """A callable that runs in ``scope``'s lane, whoever's context it is called in."""
 
-    __slots__ = ("_call", "_crew", "_scope")
+    __slots__ = ("_call", "_crew", "_gate", "_scope", "begun", "turn")
 
     def __init__(self, call: Callable[..., Any], scope: Scope, crew: Any = None) -> None:
         self._call: Final = call
         self._scope: Final = scope
-        self._crew: Final = crew
+        self._crew = crew
+        #: Its place among the events of the run, where it is one; see ``handover``.
+        self.turn: Any = None
+        self.begun = False
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    @property
+    def lane(self) -> Lane:
+        return self._scope.lane
+
+    def taken_up(self) -> None:
+        """A worker has it now."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.taken_up()
+
+    def withdrawn(self) -> None:
+        """It was cancelled before it began."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.withdrawn()
+
+    def hold(self) -> None:
+        """Hold the worker of a call that never began in the recording, until it is cancelled or the replay ends."""
+        self.turn.on_fire(self.let_go, anywhere=True)
+        self._gate.acquire()
+        self.turn.cancel()
+
+    def let_go(self) -> None:
+        """Whoever is held, now or later, goes on."""
+        try:
+            self._gate.release()
+        except RuntimeError:  # somebody else did
+            pass
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._crew is not None:
-            self._crew.taken_up()
+        self.taken_up()
+        self.begun = True
         lane, me = self._scope.lane, owner()
         before = owned.get(me)
         # Known by its owner too: the callable may itself run the program's code in yet another copied context.
@@ -62,6 +97,8 @@ class Entered:
         lane.owner = me
         token = enter(self._scope)
         try:
+            if self.turn is not None and self.turn.live:
+                self.turn.fired()
             return self._call(*args, **kwargs)
         finally:
             current.reset(token)

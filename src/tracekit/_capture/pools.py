@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from .._engine.lanes import started
 from .._engine.scope import Scope, current
+from . import handover
 from .callers import is_background
 from .launch import Entered, enclose, name_of, parent_lane
 from .patch import Patch
@@ -123,15 +124,20 @@ def _submit(original: Any) -> Any:
             return original(self, fn, *args, **kwargs)
         crew = _crew(scope)
         fn, args, kwargs = enclose(scope, fn, args, kwargs, crew)
+        call = handover.entered(fn, args)
+        call.turn = handover.begin(scope.in_lane(call.lane))
         if crew is None:
-            return original(self, fn, *args, **kwargs)
+            future = original(self, fn, *args, **kwargs)
+            handover.submitted(future, call)
+            return future
         crew.queued(_has_a_worker_free(self))
         try:
             future = original(self, fn, *args, **kwargs)
         except BaseException:
-            crew.withdrawn()
+            call.withdrawn()
             raise
-        future.add_done_callback(lambda done: crew.withdrawn() if done.cancelled() else None)
+        handover.submitted(future, call)
+        future.add_done_callback(lambda done: call.withdrawn() if done.cancelled() else None)
         return future
 
     submit.__qualname__ = "ThreadPoolExecutor.submit"

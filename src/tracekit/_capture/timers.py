@@ -19,6 +19,7 @@ from typing import Any, Final
 from .._engine.gate import here
 from .._engine.scope import Scope, current
 from .._reality import repoint
+from . import handover
 from .blocking import patches as blocking
 from .exchange import FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch, when_imported
@@ -57,6 +58,7 @@ def _patches() -> list[Patch]:
         _once(BaseEventLoop, "shutdown_default_executor", _outside),
         *(_once(owner, name, wrap) for owner, name, wrap in blocking(scope_of_timers)),
         _sleep_patch(),
+        *handover.patches(_once, scope_of_timers),
     ]
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
@@ -109,7 +111,9 @@ def _call_later(original: Any) -> Any:
             return original(self, delay, callback, *args, context=context)
         timer = scope.session.arm(scope, "asyncio.timer", delay)
         if timer.live:
-            return original(self, delay, _fired, timer, self, self.time() + delay + _ROUNDING, callback, args, context=context)
+            return original(
+                self, delay, _fired, timer, self, self.time() + delay + _ROUNDING, callback, args, context=context
+            )
         return _Held(self, self.time() + delay + _ROUNDING, callback, args, context, timer)
 
     call_later.__qualname__ = "Loop.call_later"

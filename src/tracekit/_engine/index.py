@@ -6,6 +6,7 @@ One pass over the file, a few dozen bytes an entry; the entries themselves stay 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +20,8 @@ INTENTION: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
+#: What threads do to one another, by the names of its entries: none of a loop's events.
+HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
 
 class LaneKey(NamedTuple):
@@ -59,10 +62,14 @@ class Index:
         self.repeated: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
+        #: The places of events that are asked for earlier than they came; see ``_gather``.
+        self.moved: Final[dict[int, int]] = {}
+        self._arrived: list[tuple[int, int]] = []
         self._last_chunk: dict[int, int] = {}
         for entry in entries:
             self._add(entry)
         del self._last_chunk
+        self._gather()
 
     def __len__(self) -> int:
         return len(self.role) - 1
@@ -105,7 +112,9 @@ class Index:
                 return OTHER
             about = entry["input"]
             self.timers[lane, entry["name"], about.get("after", 0), about["n"]] = seq
-            return self._event(seq, _near(entry.get("meta") or {}))
+            if entry["name"] == "future.arrival":
+                self._arrived.append((seq, about.get("of", -1)))
+            return self._event(seq, 0 if entry["name"] in HAND_OVERS else _near(entry.get("meta") or {}))
         return OTHER
 
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
@@ -136,6 +145,30 @@ class Index:
         self.events.append(seq)
         self.near.append(near)
         return EVENT
+
+    def _gather(self) -> None:
+        """Put what a thread did for an arrival in a burst before the burst: a loop gets the whole burst before it goes on.
+
+        The events keep the places that they have between them, and change them among themselves.
+        """
+        events, near, order = self.events, self.near, None
+        for seq, lane in self._arrived:
+            last = bisect_left(events, seq)
+            if near[last] < 2:
+                continue
+            first = last - 1
+            while first > 0 and near[first] != 1:
+                first -= 1
+            order = order or list(events)
+            span = range(first, last)
+            before = [i for i in span if near[i] == 0 and self.lane[order[i]] == lane]
+            if before:
+                chosen = set(before)
+                places = before + [i for i in span if i not in chosen]
+                order[first:last] = [order[i] for i in places]
+                near[first:last] = bytes(near[i] for i in places)
+        if order is not None:
+            self.moved.update((seq, place) for seq, place in zip(order, events, strict=True) if seq != place)
 
     @staticmethod
     def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:

@@ -13,7 +13,7 @@ from array import array
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from asyncio.events import _get_running_loop
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -54,7 +54,7 @@ class Ticket:
 
 
 class Schedule:
-    """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
+    """The recorded events by their ``seq`` (ascending; ``moved`` gives some another place), handed out to threads, coroutines and callbacks.
 
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called, without any lock
     held, when everything waits and nothing is left that could be handed out. ``near`` says of each event how it came: 0
@@ -69,6 +69,7 @@ class Schedule:
         failure: Callable[[], BaseException],
         stuck: Callable[[], object],
         near: Sequence[int] | None = None,
+        moved: Mapping[int, int] | None = None,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -78,6 +79,9 @@ class Schedule:
         self._failure: Final = failure
         self._stuck: Final = stuck
         self._near: Final = near or b""
+        #: From here on an event goes by its place where it has another than its own; see ``Index.moved``.
+        self._moved: Final = moved or {}
+        self._from_place: Final = {place: seq for seq, place in self._moved.items()}
         self._bursts: dict[int, Burst] = {}
         self._failed = False
         self._closed = False
@@ -98,6 +102,8 @@ class Schedule:
         """Hold the calling thread until the turn of ``seq`` has come."""
         if self._failed:
             raise self._failure()
+        if seq in self._moved:
+            seq = self._moved[seq]
         i = self._next
         if seq is not None and i < self._count and self._events[i] == seq and self.crew.solo == get_ident():
             i += 1
@@ -112,6 +118,8 @@ class Schedule:
         """Suspend the calling task until the turn of ``seq`` has come; not at all if it did not ``suspended`` then."""
         if self._failed:
             raise self._failure()
+        if seq in self._moved:
+            seq = self._moved[seq]
         if not suspended and seq is not None:
             with self._lock:
                 self._hand_out(seq, overtake=False)
@@ -133,7 +141,7 @@ class Schedule:
 
     def callback(self, seq: int | None, act: Callable[[], object], *, anywhere: bool = False) -> Ticket:
         """Call ``act`` when the turn of ``seq`` has come: in the running loop; without one, or ``anywhere``, from any thread."""
-        ticket = Ticket(seq, get_ident())
+        ticket = Ticket(None if seq is None else self._moved.get(seq, seq), get_ident())
         ticket.loop, ticket.act = None if anywhere else _get_running_loop(), act
         if self._failed or self._closed:
             self._release(ticket)
@@ -143,7 +151,7 @@ class Schedule:
 
     def cancel(self, ticket: Ticket | int) -> None:
         """Take back what ``callback`` asked for."""
-        found = ticket if isinstance(ticket, Ticket) else self._asked.get(ticket)
+        found = ticket if isinstance(ticket, Ticket) else self._asked.get(self._moved.get(ticket, ticket))
         if found is not None:
             self._withdraw(found, came=False)
 
@@ -152,6 +160,7 @@ class Schedule:
     def skip(self, seq: int) -> None:
         """Event ``seq`` will not be asked for: it belongs to what replay does not run."""
         events = self._events
+        seq = self._moved.get(seq, seq)
         with self._lock:
             i = self._next
             if not (i < self._count and events[i] == seq):
@@ -398,7 +407,7 @@ class Schedule:
         if seq != self._events[i]:
             i = bisect_left(self._events, seq, i)
             if told:
-                self.reordered.append(seq)
+                self.reordered.append(self._from_place.get(seq, seq))
         if i < self._count and self._events[i] == seq:
             self._done[i] = 1
             self._advance(i if overtake else self._next)
@@ -433,7 +442,10 @@ class Schedule:
             assert act is not None
             if ticket.thread != get_ident():
                 try:
-                    ticket.loop.call_soon_threadsafe(act, context=Context())
+                    if ticket.future is not None:
+                        ticket.loop.call_soon_threadsafe(act, context=Context())
+                    else:
+                        ticket.loop.call_soon_threadsafe(self._run, act, ticket.place, context=Context())
                 except RuntimeError:  # the loop is closed
                     pass
             elif ticket.future is not None:

@@ -41,6 +41,7 @@ class WhatIf:
         self.new: Final = recording
         self.live: Final = live
         self.run_id: Final = replay.run_id
+        self.ordered: Final = replay.ordered
         self._lanes: dict[Lane, Lane] = {}
         #: What a step of the recorded run is in the new one.
         self._seqs: dict[int, int] = {ROOT: ROOT}
@@ -89,7 +90,8 @@ class WhatIf:
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         timer = self.replay.arm(scope, function, seconds)
         copy = self.new.arm(self._mirrored(scope), function, seconds)
-        timer.on_delivery = copy.fired
+        about = {key: value for key, value in timer.about.items() if key in ("done", "error")}
+        timer.on_delivery = lambda: copy.fired(about)
         return timer
 
     def snapshot(self, name: str, state: Any) -> Any:

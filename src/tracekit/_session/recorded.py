@@ -20,7 +20,7 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import NotReplayableError, RunStateError
-from . import forks, gaps, takeover
+from . import arguments, forks, gaps, takeover
 from .blocks import Block, called_from
 from .linger import linger, linger_async
 from .replayed import Replaying
@@ -160,8 +160,8 @@ class Record(Block[Run]):
             about["whole_program"] = True
         program = self._program or this_program()
         if program is not None:
-            arguments = session.redactor.redact_argv(list(program.arguments))
-            about["program_command"] = {**program.as_dict(), "arguments": arguments}
+            given = session.redactor.redact_argv(list(program.arguments))
+            about["program_command"] = {**program.as_dict(), "arguments": given}
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}
@@ -317,13 +317,21 @@ def record(
     ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
     effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
     ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
-    one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written.
+    one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written,
+    ``TypeError`` or ``ValueError`` for arguments that can't be.
     """
     if durability not in ("none", "effects", "always"):
         raise ValueError(f'durability is "none", "effects" or "always", not {durability!r}')
     if nested not in (None, "link"):
         raise ValueError(f'nested is "link" or None, not {nested!r}')
     bare = name if callable(name) else None
+    if bare is None:
+        arguments.taken_as("name", name, str, "a string")
+    arguments.run_id(run_id)
+    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    arguments.taken_as("agent", agent, str, "a string")
+    arguments.taken_as("identity", identity, Mapping, "a mapping")
+    arguments.taken_as("metadata", metadata, Mapping, "a mapping")
     options = {
         **_DEFAULTS,
         "name": getattr(name, "__qualname__", None) if bare is not None else name,
@@ -333,8 +341,8 @@ def record(
         "agent": agent,
         "identity": identity,
         "input": input,
-        "redact": tuple(redact),
-        "user_modules": tuple(user_modules),
+        "redact": arguments.patterns(redact),
+        "user_modules": arguments.strings("user_modules", user_modules),
         "metadata": metadata,
         "nested": nested,
     }
