@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from tracekit.integration import Answer, Exchange, Scope, begin, message, outside, shown
 
+from ._values import teach
+
 __all__ = ["Library", "library_of"]
 
 _libraries: dict[str, Library] = {}
@@ -20,6 +22,7 @@ def library_of(function: Any) -> Library:
     found = _libraries.get(name)
     if found is None:
         found = _libraries[name] = Library(sys.modules[name])
+        teach(found, name)
     return found
 
 

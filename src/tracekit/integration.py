@@ -35,6 +35,7 @@ Three kinds of integration, often in one object:
 
 from __future__ import annotations
 
+from ._canonical import register as register_codec
 from ._capture.driving import drive
 from ._capture.plugins import (
     GROUP,
@@ -86,5 +87,6 @@ __all__ = [
     "outside",
     "refuse",
     "register",
+    "register_codec",
     "shown",
 ]

@@ -213,8 +213,10 @@ def exception_from_json(tree: dict[str, Tree]) -> BaseException:
 
 def shortfalls(tree: Tree, exc: BaseException) -> list[str]:
     """Sentences about what of a recorded exception did not come back; empty where all of it did."""
-    if type(exc) is RecordedError and exc.type_name == tree.get("type"):
-        return [f"raised {exc.type_name}, which comes back as RecordedError: no `except` for its own type catches it"]
+    if type(exc) is RecordedError and tree.get("type") != name_of(RecordedError):
+        return [
+            f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
+        ]
     said: list[str] = []
     if tree.get("lost"):
         names = ", ".join(str(name) for name in tree["lost"])
@@ -294,7 +296,7 @@ def _local_class(name: str) -> type | None:
     seen: set[type] = set()
     level: list[type] = [BaseException]
     while level:
-        below = [cls for base in level for cls in type.__subclasses__(base) if cls not in seen]
+        below: list[type] = [cls for base in level for cls in type.__subclasses__(base) if cls not in seen]
         seen.update(below)
         found += [cls for cls in below if is_heap(cls) and name_of(cls) == name]
         level = below

@@ -292,7 +292,7 @@ def _empty_struct(cls: Any) -> Any:
     if hasattr(cls, "__post_init__"):
         refuse(
             f"the msgspec class {cls.__qualname__} has a __post_init__, without which msgspec makes no instance",
-            "Register a codec for it (tracekit.register_codec) and record again, or replay that record.",
+            "Register a codec for it (tracekit.integration.register_codec) and record again, or replay that record.",
         )
     return cls(**dict.fromkeys(cls.__struct_fields__))
 

@@ -1,0 +1,71 @@
+"""Requests and responses as values: what an exception carries (``HTTPStatusError.response``), or a tool returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import NotReplayableError
+from tracekit.integration import Answer, Outcome, message, register_codec, shown
+
+if TYPE_CHECKING:
+    from ._library import Library
+
+__all__ = ["teach"]
+
+
+def teach(library: Library, name: str) -> None:
+    """Record requests and responses of ``library`` wherever they stand in a value, without credentials.
+
+    Of a request the body is not kept, of a response that which has been read.
+    """
+    unkept = _unkept(library)
+
+    def tell_request(request: Any) -> dict[str, Any]:
+        headers = message(0, request.headers.raw, b"")["headers"]
+        return {"method": request.method, "url": shown(str(request.url)), "headers": headers}
+
+    def request(told: dict[str, Any]) -> Any:
+        headers = Answer(Outcome(told, None, {}, {})).headers
+        return library.Request(told["method"], told["url"], headers=headers, stream=unkept())
+
+    def tell_response(response: Any) -> dict[str, Any]:
+        content = getattr(response, "_content", None)
+        told = message(response.status_code, response.headers.raw, content or b"")
+        if content is None:
+            del told["format"], told["body"]
+        elapsed = getattr(response, "_elapsed", None)
+        seconds = None if elapsed is None else elapsed.total_seconds()
+        return {**told, **library.also(response), "elapsed": seconds, "request": getattr(response, "_request", None)}
+
+    def response(told: dict[str, Any]) -> Any:
+        answer = Answer(Outcome(told, None, {}, {}))
+        stream = library.ByteStream(answer.content) if answer.read else unkept()
+        made = library.response(answer, told["request"], stream)
+        if answer.read:
+            made.read()
+        if told["elapsed"] is not None:
+            made.elapsed = timedelta(seconds=told["elapsed"])
+        return made
+
+    register_codec(library.Request, f"{name}.Request", tell_request, request)
+    register_codec(library.Response, f"{name}.Response", tell_response, response)
+
+
+def _unkept(library: Library) -> Any:
+    class Unkept(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """A body that is not in the trace: to read it says so."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            raise NotReplayableError(
+                "The body of a recorded HTTP message is not in the trace.",
+                reason="body",
+                next_action="Read it in the tool, and raise or return what it says.",
+            )
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for piece in self:
+                yield piece
+
+    return Unkept

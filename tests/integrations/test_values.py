@@ -1,0 +1,120 @@
+"""Requests and responses as values: on the exceptions of a tool, and as what a tool returns."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+import tracekit
+from tests.support.stub_provider import StubProvider
+from tests.support.tracing import both
+from tracekit.errors import NotReplayableError
+
+SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"
+
+
+def refusal(library: Any, **about: Any) -> Any:
+    request = library.Request("POST", "http://x/y", headers={"authorization": f"Bearer {SECRET}", "x-a": "1"})
+    headers = [("retry-after", "2"), ("set-cookie", f"session={SECRET}"), ("x-twice", "1"), ("x-twice", "2")]
+    return library.Response(429, request=request, headers=headers, **about)
+
+
+def raised(tool: Any) -> Any:
+    try:
+        tool()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_the_response_of_a_status_error(library: Any, instrumented: None) -> None:
+    """Status, headers, body and request are those of the recording, but for credentials, which are nowhere in the trace."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def fetch() -> None:
+        refusal(library, json={"error": "slow down"}).raise_for_status()
+
+    def program() -> Any:
+        error = raised(fetch)
+        response, request = error.response, error.request
+        assert type(error) is library.HTTPStatusError
+        assert (type(response), type(request)) == (library.Response, library.Request)
+        return [
+            str(error), response.status_code, response.reason_phrase, response.json(), response.text, request.method,
+            response.headers["retry-after"], response.headers.get_list("x-twice"), request.headers["x-a"], request.url.host,
+        ]  # fmt: skip
+
+    run, first, second = both(program)
+    assert first == second
+    assert SECRET not in Path(run.path).read_text()
+
+
+@pytest.mark.parametrize("sdk", [openai, anthropic], ids=["openai", "anthropic"])
+def test_the_status_errors_of_an_sdk(sdk: Any, instrumented: None) -> None:
+    """``.status_code``, ``.body``, ``.response`` and ``.request`` are there when a tool raised one."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def ask() -> None:
+        raise sdk.RateLimitError("slow", response=refusal(httpx, json={"a": 1}), body={"a": 1})
+
+    def program() -> Any:
+        error = raised(ask)
+        assert type(error) is sdk.RateLimitError
+        return [
+            error.status_code,
+            error.body,
+            error.response.headers["retry-after"],
+            error.response.json(),
+            error.request.method,
+        ]
+
+    _run, first, second = both(program)
+    assert first == second == [429, {"a": 1}, "2", {"a": 1}, "POST"]
+
+
+def test_a_tool_may_return_a_response(instrumented: None, provider: StubProvider) -> None:
+    """With body, elapsed time and a real request; the asynchronous client's too."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def get() -> httpx.Response:
+        return httpx.get(provider.url + "/a")
+
+    @tracekit.traced_tool(side_effect="read_only")
+    async def get_later() -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            return await client.get(provider.url + "/a")
+
+    def program() -> Any:
+        return [
+            (type(each), each.status_code, each.content, each.elapsed, str(each.request.url), each.is_success)
+            for each in (get(), asyncio.run(get_later()))
+        ]
+
+    _run, first, second = both(program)
+    assert first == second
+
+
+def test_a_body_that_is_not_in_the_trace_says_so(instrumented: None) -> None:
+    """A response that nobody has read, and the body of a request, are not taken for empty ones."""
+
+    def pieces() -> Any:
+        yield b"never read"
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def fetch() -> httpx.Response:
+        return refusal(httpx, content=pieces())  # type: ignore[no-any-return]
+
+    run, first, second = both(fetch)
+    assert first.read() == b"never read"
+    for message in (second, second.request):
+        with pytest.raises(NotReplayableError, match="not in the trace"):
+            message.read()
+    assert not run.warnings
