@@ -296,10 +296,12 @@ def _local_class(name: str) -> type | None:
     seen: set[type] = set()
     level: list[type] = [BaseException]
     while level:
-        below: list[type] = [cls for base in level for cls in type.__subclasses__(base) if cls not in seen]
-        seen.update(below)
-        found += [cls for cls in below if is_heap(cls) and name_of(cls) == name]
-        level = below
+        below: list[type] = []
+        for base in level:
+            below += type.__subclasses__(base)
+        level = [cls for cls in below if cls not in seen]
+        seen.update(level)
+        found += [cls for cls in level if is_heap(cls) and name_of(cls) == name]
     return found[-1] if found else None
 
 
