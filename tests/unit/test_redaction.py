@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import re
 from base64 import b64encode
+from typing import Any
 
+import attrs
 import orjson
+import pydantic
 import pytest
 
 from tracekit._canonical import from_json, to_json
+from tracekit._engine.known_secrets import VARIABLES
 from tracekit._engine.redaction import Redactor
+from tracekit._engine.secret_fields import FIELDS
 
 _BODY = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4"
 _PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nq0+/x==\n-----END RSA PRIVATE KEY-----"
@@ -51,6 +58,18 @@ IN_CONTEXT = {
     "header": ('{"Authorization": "token ', "q1w2e3r4t5y6u7i8o9p0", '"}'),
     "url-password": ("connect to postgres://bob:", "hunter2!x", "@db.example/x"),
     "query": ("GET https://api.example/v1?b=1&api_key=", "q1w2e3r4", "&c=2"),
+    "named": ("login with password=", "CANARYpw999", " ok"),
+    "named-colon": ("password: ", "CANARYpw997", ""),
+    "named-quoted": ("export DB_PASSWORD='", "correct horse", "'; ls"),
+    "named-variable": ("GITHUB_TOKEN=", "q1w2e3r4", " ./deploy"),
+    "named-in-code": ("Client(api_key='", "CANARYrepr", "', x=1)"),
+    "named-in-json": ('{"user": "bob", "password": "', "hunter-two-three", '"}'),
+    "named-in-json-in-json": (r'{"a": "{\"clientSecret\": \"', "hunter-two-three", r'\"}"}'),
+    "named-fragment": ("https://h/cb#access_token=", "CANARYfrag0001", ""),
+    "named-header": ("-H 'X-API-Key: ", "CANARYcurl2", "' http://x"),
+    "connection": ("Server=db;User Id=sa;Password=", "CANARYado", ";"),
+    "curl": ("curl -u bob:", "CANARYcurl-one-two", " http://x"),
+    "curl-user": ("curl -s --user bob:", "CANARYcurl-one-two", " http://x"),
     "query-key": ("https://maps.example/?key=", "q1w2e3r4", " ok"),
 }
 ALL = [("see ", secret, " there") for secret in PLANTED.values()] + list(IN_CONTEXT.values())
@@ -61,6 +80,10 @@ INNOCENT = [
     "http://localhost:8000/path?page=2&page_token=abcdef&sort_key=name",
     "Bearer of news; Basic English; a half_open range; whisk_live_now",
     '{"id": "0198c0de-7a5b-7cde-8f01-23456789abcd", "max_tokens": 5}',
+    "the password: must be chosen, password=password, secret = os.environ[3], api_key=config.key(2)",
+    "max_tokens=4096, token_count: 17, sort_key=date, next_token: b, PWD=/root/x1, docker run -u 1000:1000",
+    '{"password": null, "api_key": "${API_KEY}", "secret": "<your secret>", "tokens": "a b", "key": "user:42"}',
+    "risk-based-management-strategies-2024, task-ant-colony-optimization, task_test_configuration",
     "mail to bob@example.com, see https://example.com",
 ]
 
@@ -269,3 +292,186 @@ def test_long_streams_keep_little() -> None:
     assert len(stream._tail) <= stream.OPEN
     out, _ = stream.feed("==\n-----END PRIVATE KEY----- and on")
     assert out.endswith(" and on")
+
+
+class Login(pydantic.BaseModel):
+    api_key: str
+    secret: pydantic.SecretStr
+    max_tokens: int = 5
+
+
+@attrs.define
+class Session:
+    refresh_token: str
+    user: str
+
+
+@dataclasses.dataclass
+class Credentials:
+    password: str | bytes | tuple[str, str]
+    user: str
+
+
+class TestFields:
+    """A text under the name of a secret is one."""
+
+    @pytest.mark.parametrize("name", sorted(FIELDS))
+    def test_every_name(self, name: str) -> None:
+        """Each documented name, alone or at the end of a longer one, in any spelling; the quick look sees it."""
+        parts = name.split("_")
+        camel = parts[0] + "".join(part.title() for part in parts[1:])
+        for key in (
+            name,
+            name.upper(),
+            name.replace("_", "-").title(),
+            camel,
+            camel[0].upper() + camel[1:],
+            f"db_{name}",
+        ):
+            for value in ("Bearer hunter", "hunter2x" if name == "authorization" else "hunter"):
+                tree, count = Redactor().redact({"a": [{key: value}], "user": "bob"})
+                assert count == 1, key
+                assert tree == {"a": [{key: "[REDACTED:field]"}], "user": "bob"}
+                assert Redactor().redact(tree) == (tree, 0)
+                assert Redactor().suspicious(orjson.dumps({key: value})), key
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            Credentials("CANARY", "bob"), Credentials(b"CANARY", "bob"), Credentials(("CANARY", "CANARYS"), "bob"),
+            Login(api_key="CANARY", secret=pydantic.SecretStr("CANARY")), Session("CANARY", "bob"), {1: 2, "password": "CANARY"},
+            [["Authorization", "Bearer CANARY"]], [("x-api-key", "CANARY")], {"cookies": {"sid": "CANARY"}}, {"pwd": ["CANARY"]},
+            {"token": "CANARY12345678901"}, {"secret": "CANARY\ud800"},
+        ],
+    )  # fmt: skip
+    def test_values(self, value: object) -> None:
+        """In data classes of any make, bytes, tuples, pairs, headers, cookies; the quick look sees it and twice is once."""
+        tree, count = Redactor().redact(to_json(value))
+        stored = orjson.dumps(tree)
+        assert count
+        assert b"CANARY" not in stored
+        assert b64encode(b"CANARY")[:-2] not in stored
+        assert Redactor().suspicious(orjson.dumps(to_json(value)))
+        assert Redactor().redact(tree) == (tree, 0)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"max_tokens": "5", "token_count": "7", "sort_key": "date", "key": "user:42", "token": "Hello", "tokens": "a"},
+            {"password": "", "secret": True, "api_key": 5, "access_token": None, "private_key": "********", "passwd": "None"},
+            {"authorization": "granted", "properties": {"password": {"type": "string"}}, "required": ["password", "email"]},
+            {"password_hint": "dog", "secretary": "Ann", "cookies": {"type": "object"}, "session_id": "s1"},
+        ],
+    )  # fmt: skip
+    def test_what_is_none(self, value: object) -> None:
+        """Other names, numbers, empty texts and words that stand for a secret are kept."""
+        assert Redactor().redact(to_json(value)) == (to_json(value), 0)
+
+
+def test_quick_look_at_random_names() -> None:
+    """Whatever mixture of names, cases and signs: what the full search replaces, the quick look has seen."""
+    rng = random.Random(7)
+    words = [
+        "password",
+        "apiKey",
+        "SECRET",
+        "access_token",
+        "Private-Key",
+        "cookie",
+        "pwd",
+        "authorization",
+        "monkey",
+        "X",
+        "id",
+    ]
+    for _ in range(3000):
+        text = "".join(rng.choice([*words, ":", "=", " ", '"', "'", "\\", "hunter2x", ";", ",", "é"]) for _ in range(8))
+        text = rng.choice([text, text.upper(), text.swapcase()])
+        for value in (text, {text: "hunter2x"}):
+            if Redactor().redact(value)[1]:
+                assert Redactor().suspicious(orjson.dumps(value)), value
+
+
+class TestKnown:
+    """Secrets whose text is known are replaced wherever they appear."""
+
+    def test_environment(self) -> None:
+        """The values of secret variables, and passwords in addresses, in values, keys, bytes, other encodings and argv."""
+        values = [f"CANARY-{i}/é" for i in range(len(VARIABLES))]
+        environment = {f"MY_{name}": value for name, value in zip(VARIABLES, values, strict=True)}
+        environment |= {
+            "PGPASSWORD": "CANARYpgpass",
+            "DATABASE_URL": "postgres://u:CANARYurlpw@h/db",
+            "FERNET_KEY": "CANARY0123456789a",
+        }
+        environment["QUOTED_SECRET"] = 'CANARY"quo\\ted'
+        redactor = Redactor(environment=environment)
+        for value in [*values, "CANARYpgpass", "CANARYurlpw", "CANARY0123456789a", 'CANARY"quo\\ted']:
+            for tree in (
+                f"is {value}x",
+                {value: 1},
+                orjson.dumps({"a": value}).decode(),
+                [f"x{value}".encode()],
+                f"\ud800{value}",
+            ):
+                stored = orjson.dumps(redactor.redact(to_json(tree))[0])
+                assert b"CANARY" not in stored
+                assert b64encode(b"CANARY") not in stored
+                assert redactor.suspicious(orjson.dumps(to_json(tree)))
+            assert "CANARY" not in "".join(redactor.redact_argv(["app", "-x", value]))
+            for index in range(1, len(value)):
+                stream = redactor.stream()
+                assert value not in stream.feed("a " + value[:index])[0] + stream.feed(value[index:] + " b")[0]
+
+    def test_no_secret(self) -> None:
+        """Short values, placeholders, paths and variables of other names are not looked for."""
+        kept = {
+            "A_TOKEN": "abc1234", "B_API_KEY": "your-api-key-here", "C_SECRET": "disabled", "GOOGLE_CREDENTIALS": "/etc/key1.json",
+            "SORT_KEY": "created_at", "HOME": "/home/hunter2", "PWD": "/work/project", "OPENAI_API_KEY": "test-key", "TOKEN_URL": "https://x.example/t",
+        }  # fmt: skip
+        redactor = Redactor(environment=kept)
+        assert not redactor.known
+        assert redactor.redact_text(" ".join(kept.values())) == (" ".join(kept.values()), 0)
+
+    def test_learned(self) -> None:
+        """A credential that was sent is replaced from then on, with and without its scheme, and nothing short."""
+        redactor = Redactor(environment={"A_TOKEN": "CANARY-env"})
+        before, data = redactor.state, orjson.dumps("the CANARY-sent")
+        assert not redactor.look(data)
+        for header in (
+            "Bearer CANARY-sent",
+            "Basic " + b64encode(b"bob:CANARY-basic").decode(),
+            "x",
+            "EMPTY",
+            "CANARY-plain",
+        ):
+            redactor.learn(header)
+        assert redactor.state is not before
+        assert redactor.look(data)
+        text = "CANARY-sent CANARY-basic CANARY-plain CANARY-env EMPTY x"
+        assert redactor.redact_text(text) == (f"{'[REDACTED:credential] ' * 3}[REDACTED:environment] EMPTY x", 4)
+
+
+@pytest.mark.parametrize(
+    "secret", [PLANTED["openai"], PLANTED["openai-project"], PLANTED["anthropic"], PLANTED["github"], PLANTED["gitlab"]]
+)
+def test_directly_after_a_letter(secret: str) -> None:
+    """A key that follows a word without a space is one all the same."""
+    for before in ("x", "key", "_", "9"):
+        text, count = Redactor().redact_text(before + secret)
+        assert count == 1
+        assert secret[-20:] not in text
+        assert Redactor().suspicious(orjson.dumps(before + secret))
+
+
+def test_one_pattern_by_itself() -> None:
+    """A text is one pattern, not one for each of its letters."""
+    for given in ("acme-secret", re.compile("acme-secret"), ["acme-secret"]):
+        assert Redactor(given).redact_text("the cat; acme-secret") == ("the cat; [REDACTED:user]", 1)
+
+
+@pytest.mark.parametrize("pattern", ["(", re.compile(b"x"), 5])
+def test_no_pattern(pattern: Any) -> None:
+    """What is no regular expression for texts is refused by name."""
+    with pytest.raises(ValueError, match=re.escape(repr(pattern))):
+        Redactor([pattern])

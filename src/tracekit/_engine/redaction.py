@@ -1,4 +1,4 @@
-"""Secrets out of the stored copy: well-known key formats, the user's patterns, credential headers, query parameters, arguments.
+"""Secrets out of the stored copy: by their format, by the name of their field, by their text where it is known, by the user's patterns.
 
 What the program gets is never changed. Three promises: replacing is deterministic, doing it twice changes nothing more, and
 :meth:`Redactor.suspicious` never misses what :meth:`Redactor.redact` would find.
@@ -7,18 +7,26 @@ What the program gets is never changed. Three promises: replacing is determinist
 from __future__ import annotations
 
 import re
+import threading
 from binascii import a2b_base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from .known_secrets import KnownSecrets, of_environment, of_header
+from .secret_fields import HEADERS, holds_secret, is_field, plain
 from .secret_kinds import KINDS, NOT_SECRET, SECRET_HEADERS, SECRET_NAMES, hot, hot_bytes, warm
 
-__all__ = ["Redactor", "StreamRedactor"]
+__all__ = ["PLACEHOLDER", "Redactor", "StreamRedactor", "patterns_of"]
 
 Tree = Any
 
-_PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
+#: What stands in the place of a secret.
+PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
 _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
+#: Mappings with keys that are no texts, and others that are stored as pairs.
+_PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
+#: What a text under a secret name may be wrapped in.
+_WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
 _ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
 _QUERY: Final = re.compile(r"(?P<before>[?&;])(?P<name>[^=&;#\s]{1,80})=(?P<value>[^&;#\s\"'<>]+)")
 _FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
@@ -45,30 +53,80 @@ def _always(data: bytes) -> bool:
     return True
 
 
+def patterns_of(redact: str | re.Pattern[str] | Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
+    """The user's patterns, compiled; one by itself counts as one. ``ValueError`` names the pattern that is none."""
+    given = (redact,) if isinstance(redact, (str, re.Pattern)) else tuple(redact)
+    return tuple(map(_pattern, given))
+
+
+def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
+    try:
+        found = re.compile(item)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"redact takes regular expressions, and {item!r} is none: {error}") from None
+    if not isinstance(found.pattern, str):
+        raise ValueError(f"redact takes regular expressions for texts, and {item!r} is one for bytes")
+    return found
+
+
 class Redactor:
     """Finds secrets and puts ``[REDACTED:<kind>]`` in their place.
 
-    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret (kind ``user``).
+    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret (kind ``user``). One
+    by itself may be given as it is; ``ValueError`` where it is none. ``environment`` holds variables whose secret values are
+    replaced wherever they appear.
     """
 
-    def __init__(self, patterns: Iterable[str | re.Pattern[str]] = ()) -> None:
-        self._user: Final = [re.compile(item) if isinstance(item, str) else item for item in patterns]
-        #: :meth:`suspicious` for encoded JSON that holds no base64 data.
-        self.look: Final[Callable[[bytes], bool]] = _always if self._user else hot_bytes
+    def __init__(
+        self,
+        patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._user: Final = patterns_of(patterns)
+        self._lock: Final = threading.Lock()
+        self._seen: Final[set[str]] = set()
+        self._known = KnownSecrets({}).plus(of_environment(environment or {}))
+        #: Another object after each thing that was learned: what was looked through before may have to be again.
+        self.state: object = object()
+        #: :meth:`suspicious` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
+        self.look: Callable[[bytes], bool] = self._looker()
+
+    def _looker(self) -> Callable[[bytes], bool]:
+        if self._user:
+            return _always
+        return self._known.looker(hot_bytes) if self._known else hot_bytes
+
+    def learn(self, credential: str) -> None:
+        """Replace ``credential``, the value of a header that was just sent, from now on. Callable from any thread."""
+        if credential in self._seen:
+            return
+        with self._lock:
+            if len(self._seen) < 1024:
+                self._seen.add(credential)
+            known = self._known.plus(of_header(credential))
+            if known is not self._known:
+                self._known = known
+                self.look = self._looker()
+                self.state = object()
+
+    @property
+    def known(self) -> KnownSecrets:
+        """The secrets whose text is known."""
+        return self._known
 
     def suspicious(self, data: bytes) -> bool:
         """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
 
         With user patterns it is always yes: what they match can't be told from the encoded form.
         """
-        if self._user or hot_bytes(data):
+        if self.look(data):
             return True
         return 36 in data and _ENCODED(data) is not None
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """``text`` without its secrets, and how many were replaced."""
         total = 0
-        while self._user or hot(text):
+        while self._user or hot(text) or (self._known and self._known.within(text)):
             text, count = self._pass(text)
             if not count:
                 break
@@ -83,6 +141,8 @@ class Redactor:
                 if any(literal in text for literal in kind.literals):
                     found += [(*match.span(kind.group), kind.name) for match in kind.pattern.finditer(text)]
             found += self._query_spans(text)
+        if self._known:
+            found += self._known.spans(text)
         for pattern in self._user:
             found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
         return _apart(found)
@@ -93,7 +153,7 @@ class Redactor:
         return [(*match.span("value"), "query") for match in _QUERY.finditer(text) if _is_secret_name(match["name"])]
 
     def _pass(self, text: str) -> tuple[str, int]:
-        covered = [match.span() for match in _PLACEHOLDER.finditer(text)]
+        covered = [match.span() for match in PLACEHOLDER.finditer(text)]
         parts, last, count = [], 0, 0
         for start, end, kind in self.spans(text):
             if covered and _within(start, end, covered):
@@ -124,14 +184,24 @@ class Redactor:
         return tree, 0
 
     def _items(self, tree: list[Tree]) -> tuple[Tree, int]:
+        if len(tree) == 2 and type(tree[0]) is str and plain(tree[0]) in HEADERS:
+            return self._pair(tree)
         done = [self.redact(item) for item in tree]
         count = sum(count for _, count in done)
         return ([item for item, _ in done], count) if count else (tree, 0)
+
+    def _pair(self, tree: list[Tree]) -> tuple[Tree, int]:
+        """A name and its value."""
+        name, first = self.redact_text(tree[0])
+        value, second = self._field(tree[0], tree[1])
+        return ([name, value], first + second) if first or second else (tree, 0)
 
     def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
         tag = tree.get("$t")
         if tag in _DATA_TAGS and type(tree.get("v")) is str:
             return self._data(tree)
+        if tag in _PAIRS and type(tree.get("v")) is list:
+            return self._pairs(tree)
         changed: dict[str, Tree] = {}
         total = 0
         for key, item in tree.items():
@@ -139,9 +209,53 @@ class Redactor:
                 changed[key] = item
                 continue
             name, count = self.redact_text(key)
-            changed[_unused(name, changed) if count else name], inner = self.redact(item)
+            changed[_unused(name, changed) if count else name], inner = self._field(key, item)
             total += count + inner
         return (changed, total) if total else (tree, 0)
+
+    def _pairs(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        done = [
+            self._pair(item) if type(item) is list and len(item) == 2 and type(item[0]) is str else self.redact(item)
+            for item in tree["v"]
+        ]
+        count = sum(count for _, count in done)
+        return ({**tree, "v": [item for item, _ in done]}, count) if count else (tree, 0)
+
+    def _field(self, name: str, item: Tree) -> tuple[Tree, int]:
+        """What stands under a name: a secret, where the name says so."""
+        if type(item) not in _BY_NAME or not is_field(name):
+            return self.redact(item)
+        if type(item) is str:
+            text, count = self.redact_text(item)
+            if (count and PLACEHOLDER.fullmatch(text)) or not holds_secret(name, item):
+                return text, count
+            return _placeholder("field"), 1
+        if type(item) is dict:
+            return self._wrapped(name, item)
+        done = [self._field(name, one) if type(one) is str else self.redact(one) for one in item]
+        count = sum(count for _, count in done)
+        return ([one for one, _ in done], count) if count else (item, 0)
+
+    def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+        tag, value = item.get("$t"), item.get("v")
+        if tag in _DATA_TAGS and type(value) is str:
+            return self._hidden(name, item)
+        if tag in _WRAPPED and type(value) in (str, list):
+            inner, count = self._field(name, value)
+            return ({**item, "v": inner}, count) if count else (item, 0)
+        if tag is None and plain(name).endswith("cookies") and "type" not in item:
+            done = {key: self._field(name, one) for key, one in item.items()}
+            count = sum(count for _, count in done.values())
+            return ({key: one for key, (one, _) in done.items()}, count) if count else (item, 0)
+        return self.redact(item)
+
+    def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+        """Bytes, or a text with surrogates, under a secret name."""
+        try:
+            text = a2b_base64(item["v"]).decode("utf-8", "replace")
+        except ValueError:
+            return item, 0
+        return _replaced(item, "field") if holds_secret(name, text) else self._data(item)
 
     def _data(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
         """Base64 data: the tag stays, so that the type does; a text with surrogates becomes the placeholder itself."""
@@ -151,16 +265,11 @@ class Redactor:
             return tree, 0
         spans = self.spans(raw.decode("latin-1"))
         text = raw.decode("utf-8", "replace")
-        if self._user and not spans and not text.isascii():
+        if (self._user or self._known) and not spans and not text.isascii():
             spans = self.spans(text)
-        if not spans or _PLACEHOLDER.fullmatch(text):
+        if not spans or PLACEHOLDER.fullmatch(text):
             return tree, 0
-        if tree["$t"] == "str":
-            return _placeholder(spans[0][2]), 1
-        from binascii import b2a_base64
-
-        data = b2a_base64(_placeholder(spans[0][2]).encode(), newline=False).decode()
-        return {**tree, "v": data}, 1
+        return _replaced(tree, spans[0][2])
 
     def redact_url(self, url: str) -> tuple[str, int]:
         """A URL without its password, its secret parameters, and whatever else looks like a key; and how many there were."""
@@ -179,7 +288,7 @@ class Redactor:
         words, secret_next = [], False
         for word in argv:
             if secret_next and not word.startswith("-"):
-                words.append(word if _PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
+                words.append(word if PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
                 secret_next = False
                 continue
             secret_next = word.startswith("-") and "=" not in word and _is_secret_name(word, any_key=True)
@@ -188,7 +297,7 @@ class Redactor:
 
     def _word(self, word: str) -> str:
         flag = _FLAG.fullmatch(word)
-        if flag and _is_secret_name(flag["name"], any_key=True) and not _PLACEHOLDER.fullmatch(flag["value"]):
+        if flag and _is_secret_name(flag["name"], any_key=True) and not PLACEHOLDER.fullmatch(flag["value"]):
             return f"{flag['name']}={_placeholder('argument')}"
         return self.redact_text(word)[0]
 
@@ -208,6 +317,19 @@ class Redactor:
     @property
     def has_user_patterns(self) -> bool:
         return bool(self._user)
+
+
+#: The types of JSON values in which a name can say that a secret is inside.
+_BY_NAME: Final = frozenset((str, dict, list))
+
+
+def _replaced(tree: dict[str, Tree], kind: str) -> tuple[Tree, int]:
+    """The placeholder in the form of base64 data; for a text with surrogates itself."""
+    if tree["$t"] == "str":
+        return _placeholder(kind), 1
+    from binascii import b2a_base64
+
+    return {**tree, "v": b2a_base64(_placeholder(kind).encode(), newline=False).decode()}, 1
 
 
 def _unused(name: str, taken: dict[str, Tree]) -> str:
@@ -266,11 +388,17 @@ class StreamRedactor:
 
     def _feed(self, chunk: str) -> tuple[str, int]:
         window, old = self._tail + chunk, len(self._tail)
-        if not self._redactor.has_user_patterns and not warm(window) and "://" not in window:
+        known = self._redactor.known
+        opened = known.beginning(window) if known else None
+        if (
+            opened is None
+            and not (self._redactor.has_user_patterns or warm(window) or "://" in window)
+            and not (known and known.within(window))
+        ):
             self._tail = window[-self._keep :]
             return chunk, 0
         spans = self._redactor.spans(window)
-        opened = _beginning(window)
+        opened = opened or _beginning(window)
         if opened is not None:
             spans = _apart([*spans, opened[1:]])
         self._remember(window, spans, opened[0] if opened is not None else len(window))

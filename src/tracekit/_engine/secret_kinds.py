@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from .secret_fields import NAME
+
 __all__ = ["KINDS", "NOT_SECRET", "SECRET_HEADERS", "SECRET_NAMES", "Kind", "hot", "hot_bytes", "warm"]
 
 
@@ -26,29 +28,52 @@ class Kind(NamedTuple):
 # Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
 _EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
 _WORD: Final = "[A-Za-z0-9_-]"
+_ALNUM: Final = "[A-Za-z0-9]"
 
 
-def _key(name: str, prefix: str, least: int, body: str = _WORD, literals: tuple[str, ...] = ()) -> Kind:
-    """A key: ``prefix`` (a regular expression of literals), then at least ``least`` characters of ``body``."""
+def _key(
+    name: str, prefix: str, least: int, body: str = _WORD, literals: tuple[str, ...] = (), inside: str | None = None
+) -> Kind:
+    """A key: ``prefix`` (a regular expression of literals), then at least ``least`` characters of ``body``.
+
+    ``inside`` is how it begins where it follows a letter or digit at once; without it, it does not begin there.
+    """
+    within = "" if inside is None else f"|(?:{inside}){body}*"
     return Kind(
         name,
         literals or (prefix.replace("\\", ""),),
-        re.compile(f"{_EDGE}(?:{prefix}){body}{{{least},}}"),
-        re.compile(f"{_EDGE}(?:{prefix}){body}*\\Z"),
+        re.compile(f"{_EDGE}(?:{prefix}){body}{{{least},}}{within}"),
+        re.compile(f"(?:{_EDGE}(?:{prefix}){body}*{within})\\Z"),
         0,
     )
 
 
-_ALNUM: Final = "[A-Za-z0-9]"
+def _inside(prefix: str, least: int) -> str:
+    """A prefix and at once ``least`` letters and digits, one digit among them: what no compound word is."""
+    return f"(?:{prefix})(?=[A-Za-z]*[0-9]){_ALNUM}{{{least},}}"
+
+
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]"
 # A digit, a padding, a capital after a small letter: what "Basic understanding" has not.
 _NO_WORD: Final = rf"(?={_TOKEN}*?(?:[0-9=]|[a-z][A-Z]))"
 _AUTHORIZATION: Final = r"(?:Authorization|AUTHORIZATION)\\{0,7}[\"']? {0,4}[:=] {0,4}\\{0,7}[\"']?"
+# In a text, between a name and what it names: quotes as deep as they are escaped.
+_IS: Final = r"\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
+_QUOTE: Final = rf"{NAME}{_IS}[bBrRuUfF]?(\\{{0,7}}[\"'])"
+_TEXT: Final = r"((?:(?!\1)(?:\\.|[^\r\n\\])){1,4096}"
+_QUOTED: Final = rf"{_QUOTE}(?!(?:None|null|\*+|\$\{{[^{{}}]*\}}|<[^<>]*>|\{{\{{?[^{{}}]*\}}?\}})\1){_TEXT})\1"
+_QUOTE_OPEN: Final = rf"{_QUOTE}(?![$<{{*]){_TEXT}\\?)\Z"
+# Without quotes a secret has a digit or a sign: "password: required" is a sentence, and "password=os.environ[…]" is code.
+_BARE: Final = rf"{NAME}{_IS}(?![/$%]|https?:|\.{{1,2}}/)(?=[^\s\"'<>,;&()\[\]{{}}\\]*[0-9!@#^*~+])([^\s\"'<>,;&()\[\]{{}}\\]{{6,500}}+)"
+_CONNECTION: Final = r";[ ]?(?i:password|pwd)=([^;\s\"'\\]{1,500})"
+_CURL: Final = r"curl\b[^\n]{0,1000}?\s(?:-u|--user|-U|--proxy-user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'\\]{1,500}"
+_NAMED: Final = ("assw", "ASSW", "pwd", "Pwd", "PWD", "ecret", "ECRET", "ken", "KEN", "ey", "EY", "Ken", "Key")
+
 _SCHEME: Final = "(?:[Bb]earer|[Bb]asic|[Tt]oken|[Aa]pi[Kk]ey)"
 
 KINDS: Final[tuple[Kind, ...]] = (
-    _key("anthropic", "sk-ant-", 8),
-    _key("openai", "sk-(?!ant-)", 12, literals=("sk-",)),
+    _key("anthropic", "sk-ant-", 8, inside=r"sk-ant-(?:[a-z]{2,8}[0-9]{2}-)"),
+    _key("openai", "sk-(?!ant-)", 12, literals=("sk-",), inside=_inside("sk-(?:proj-|svcacct-|admin-|or-v1-)?", 20)),
     _key("aws", "(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)", 16, "[A-Z0-9]", ("AKIA", "ASIA", "ABIA", "ACCA", "AROA", "AIDA")),
     _key("google", "AIza", 30),
     _key(
@@ -57,13 +82,20 @@ KINDS: Final[tuple[Kind, ...]] = (
         20,
         "(?:[A-Za-z0-9]|(?<=[A-Za-z0-9]{8})_)",
         ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        inside=_inside("gh[pousr]_|github_pat_", 20),
     ),
-    _key("gitlab", "(?:glpat-|glrt-|gldt-)", 16, literals=("glpat-", "glrt-", "gldt-")),
+    _key(
+        "gitlab",
+        "(?:glpat-|glrt-|gldt-)",
+        16,
+        literals=("glpat-", "glrt-", "gldt-"),
+        inside="(?:glpat-|glrt-|gldt-)[A-Za-z0-9_-]{16}",
+    ),
     _key("slack", "(?:xox[abeoprs]-|xapp-)", 10, literals=("xox", "xapp-")),
     _key("stripe", "(?:[sr]k_(?:live|test)_|whsec_)", 10, _ALNUM, ("k_live_", "k_test_", "whsec_")),
-    _key("huggingface", "hf_", 20, _ALNUM),
-    _key("npm", "npm_", 30, _ALNUM),
-    _key("groq", "gsk_", 20, _ALNUM),
+    _key("huggingface", "hf_", 20, _ALNUM, inside=_inside("hf_", 30)),
+    _key("npm", "npm_", 30, _ALNUM, inside=_inside("npm_", 30)),
+    _key("groq", "gsk_", 20, _ALNUM, inside=_inside("gsk_", 20)),
     _key("xai", "xai-", 20),
     _key("perplexity", "pplx-", 20),
     _key("digitalocean", "do[opr]_v1_", 32, "[a-f0-9]", ("_v1_",)),
@@ -109,6 +141,10 @@ KINDS: Final[tuple[Kind, ...]] = (
         ),
         0,
     ),
+    Kind("field", _NAMED, re.compile(_QUOTED), re.compile(_QUOTE_OPEN), 2),
+    Kind("field", _NAMED, re.compile(_BARE + r"(?![(\[])"), re.compile(_BARE + r"\Z"), 1),
+    Kind("field", _NAMED, re.compile(_CONNECTION), re.compile(_CONNECTION + r"\Z"), 1),
+    Kind("user-password", ("curl",), re.compile(_CURL + ")"), re.compile(_CURL + r")\Z"), 1),
     Kind(
         "url-password",
         ("://",),
@@ -148,12 +184,21 @@ _AT_UNDERSCORE: Final = (
     r"(?<=gsk_)|(?<=_v1_)|(?<=r8_))"
 )
 _AT_DASH: Final = (
-    r"-(?=[A-Za-z0-9_-]FOLLOW)(?:(?<=sk-)|(?<=gl[rd]t-)|(?<=glpat-)|"
-    r"(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=xai-)|(?<=pplx-)|(?<=pypi-)|----BEGIN)"
+    r"-(?:(?=[A-Za-z0-9_-]FOLLOW)(?:(?<=sk-)|(?<=gl[rd]t-)|(?<=glpat-)|"
+    r"(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=xai-)|(?<=pplx-)|(?<=pypi-)|----BEGIN)|(?<=[ nt]-)[uU](?=[^a-z])|(?<=--)(?:user|proxy-user))"
 )
 _AT_CAPITAL_A: Final = "A(?:KIA|SIA|BIA|CCA|ROA|IDA|Iza|uthorization|UTHORIZATION)"
 _AT_CAPITAL_B: Final = "B(?:earer |EARER |asic )"
 _AT_EQUALS: Final = "=(?<=(?i:key|_id|ord|swd|pwd|ase|ial|als|kie|ure|sig|ret|ken|uth|ion)=)"
+# Names of secrets, each by a letter that not every word has; the next letter decides quickly that it is another word.
+_AFTER_K: Final = (
+    r"(?:[eE](?:[yY](?:(?<=(?i:pi|te|ss|et).[eE].)|(?<=(?i:pi|te|ss|et)[_-].[eE].))|[nN](?<=(?i:to).[eE].))"
+    r"|[iI][eE](?<=(?i:coo).[iI].)[sS]?)(?![A-Za-z0-9_])"
+)
+_AFTER_W: Final = "(?:[oO](?<=(?i:ssw).)|[dD](?:(?<=(?i:ssw).)|(?<=(?i:p).[dD])))"
+_AT_SECRET: Final = "cret(?<=(?i:se)cret)"
+_AT_CAPITAL_C: Final = "C[rR](?<=(?i:se)..)"
+_AT_Z: Final = "z(?<=(?i:uthori)z)"
 
 
 def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
@@ -169,6 +214,11 @@ def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
     at_a, at_b, at_j, at_s, at_at, at_equals = map(
         search, (_AT_CAPITAL_A, _AT_CAPITAL_B, "J(?<=eyJ)", "SG[.]", "://", _AT_EQUALS)
     )
+    at_k, at_capital_k, at_w, at_capital_w = map(
+        search, ("k" + _AFTER_K, "K" + _AFTER_K, "w" + _AFTER_W, "W" + _AFTER_W)
+    )
+    at_secret, at_capital_c, at_z = map(search, (_AT_SECRET, _AT_CAPITAL_C, _AT_Z))
+    k, capital_k, w, capital_w, capital_c, z = "kKwWCz" if text else b"kKwWCz"
     underscore, dash, a, b, j, s, at, equals, question, ampersand, semicolon = "_-ABJS@=?&;" if text else b"_-ABJS@=?&;"
 
     def hot(data: Any) -> bool:
@@ -180,6 +230,13 @@ def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
             or (j in data and at_j(data))
             or (s in data and at_s(data))
             or (at in data and at_at(data))
+            or (k in data and at_k(data))
+            or (w in data and at_w(data))
+            or at_secret(data)
+            or (z in data and at_z(data))
+            or (capital_k in data and at_capital_k(data))
+            or (capital_w in data and at_capital_w(data))
+            or (capital_c in data and at_capital_c(data))
             or (equals in data and (question in data or ampersand in data or semicolon in data) and at_equals(data))
         )
 

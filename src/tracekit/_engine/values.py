@@ -46,13 +46,12 @@ class Encoder:
 
     def __init__(self, redactor: Redactor, write_blob: Callable[[bytes], int]) -> None:
         self.redactor: Final = redactor
-        self._may_hide = redactor.look
         self._interner = Interner(write_blob)
 
     def plain(self, value: Any) -> bytes | None:
         """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path."""
         data = quick(value)
-        if data is None or len(data) >= _LARGE or self._may_hide(data):
+        if data is None or len(data) >= _LARGE or self.redactor.look(data):
             return None
         return data
 
