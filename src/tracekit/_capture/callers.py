@@ -23,6 +23,7 @@ __all__ = [
     "include_package",
     "is_background",
     "pass_through",
+    "walk",
 ]
 
 #: Seen through: the caller of this file is the one who counts.
@@ -63,7 +64,7 @@ def by_user() -> bool:
     kind = _known(frame.f_code.co_filename)
     if kind is True or kind is False:
         return kind
-    return _walk(frame)
+    return walk(frame)
 
 
 def caller(depth: int = 1) -> FrameType | None:
@@ -77,7 +78,8 @@ def caller(depth: int = 1) -> FrameType | None:
     return frame
 
 
-def _walk(frame: FrameType | None) -> bool:
+def walk(frame: FrameType | None) -> bool:
+    """Whether ``frame``, or the one that it is seen through to, is of user code."""
     while frame is not None:
         kind = _known(frame.f_code.co_filename)
         if kind is None:

@@ -7,20 +7,23 @@ operating system decides. Each is an entry, written as it happens; in a replay i
 from __future__ import annotations
 
 import queue
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from asyncio import futures, isfuture
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future as CallFuture
 from concurrent.futures import _base
 from concurrent.futures import thread as pool
+from itertools import count
+from sys import _getframe
 from types import FunctionType
 from typing import Any, Final
 
+from .._engine.arrivals import current_burst
 from .._engine.scope import Scope, current
-from .callers import by_user, pass_through
+from .callers import by_user, pass_through, walk
 from .launch import Entered
 from .ordered import InOrder
-from .patch import AttributePatch, Patch
+from .patch import Patch
 
 __all__ = ["begin", "entered", "patches", "submitted"]
 
@@ -28,6 +31,11 @@ _Once = Callable[[Any, str, Callable[[Any], Any]], Patch]
 _ScopeOf = Callable[[], "Scope | None"]
 #: ``get_nowait`` and ``put_nowait``: whoever calls them counts.
 pass_through(queue.__file__)
+
+
+#: What is exchanged in place, made once.
+_made: Final[list[Patch]] = []
+_numbers: Final = count(1)
 
 
 def patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
@@ -45,7 +53,9 @@ def patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
     ]
     for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
         found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
-    return found
+    if not _made:
+        _made.extend(_waiting(scope))
+    return found + _made
 
 
 # -- calls that pools run --------------------------------------------------------------------------------------------------
@@ -62,6 +72,7 @@ def begin(scope: Scope) -> Any:
 def submitted(future: Any, call: Entered) -> None:
     """``future`` is what the caller of ``submit`` gets for ``call``."""
     future._tracekit_call = call
+    future._tracekit_n = next(_numbers)
     turn = call.turn
     if turn is None or turn.live:
         return
@@ -115,6 +126,7 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         call = getattr(source, "_tracekit_call", None)
         turn = scope.session.arm(scope, "future.arrival", 0)
         loop = destination.get_loop()
+        led_here = current_burst()
 
         def cancelled(_: object) -> None:
             if destination.cancelled():
@@ -128,7 +140,9 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
             if destination.cancelled():
                 return
             if turn.live:
-                turn.fired(None if call is None else {"of": call.lane.id})
+                # Not where this burst itself led to the call: then it can't have been done before.
+                earlier = call is not None and (led_here is None or led_here != current_burst())
+                turn.fired({"of": call.lane.id} if earlier else None)
                 copy()
             else:
                 turn.on_fire(copy)
@@ -212,3 +226,135 @@ def _blocks(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     block = rest[0] if rest else options.get("block", True)
     timeout = rest[1] if len(rest) > 1 else options.get("timeout")
     return bool(block) and timeout is None
+
+
+# -- waiting for futures ---------------------------------------------------------------------------------------------------
+
+
+def _waiting(scope_of: _ScopeOf) -> list[Patch]:
+    """``wait`` and ``as_completed``: exchanged in place, for they are imported by name."""
+    return [
+        _Exchanged(_base.wait, _call_wait, _wait, scope_of),
+        _Exchanged(_base.as_completed, _call_as_completed, _as_completed, scope_of),
+    ]
+
+
+class _Exchanged:
+    """A function of ``concurrent.futures`` whose code calls ``instead(original, scope_of, …)``."""
+
+    def __init__(self, function: Any, forward: Any, instead: Any, scope_of: _ScopeOf) -> None:
+        self._function = function
+        self._found = function.__code__
+        original = FunctionType(self._found, function.__globals__, function.__name__, function.__defaults__)
+        self._name = f"_tracekit_{function.__name__}"
+        self._call = lambda *args, **options: instead(original, scope_of, *args, **options)
+        self._code = forward.__code__
+        self._applied = False
+
+    @property
+    def target(self) -> str:
+        return f"concurrent.futures.{self._function.__name__}"
+
+    def apply(self) -> None:
+        if not self._applied:
+            self._function.__globals__[self._name] = self._call
+            self._function.__code__ = self._code
+            self._applied = True
+
+    def restore(self) -> bool:
+        if self._applied:
+            self._applied = False
+            if self._function.__code__ is not self._code:
+                return False
+            self._function.__code__ = self._found
+            del self._function.__globals__[self._name]
+        return True
+
+
+def _call_wait(*args: Any, **options: Any) -> Any:
+    return _tracekit_wait(*args, **options)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _call_as_completed(*args: Any, **options: Any) -> Any:
+    return _tracekit_as_completed(*args, **options)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _by_user() -> bool:
+    """Whether the caller of the exchanged function is user code."""
+    return walk(_getframe(4))
+
+
+def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, return_when: str = "ALL_COMPLETED") -> Any:
+    scope = scope_of()
+    if scope is None or not _by_user():
+        return original(fs, timeout, return_when)
+    given = _in_order(fs)
+    turn = scope.session.arm(scope, "future.wait", 0)
+    token = current.set(None)  # how it waits is nothing to record
+    try:
+        if turn.live:
+            done = original(given, timeout, return_when).done
+            turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
+        else:
+            turn.wait()
+            done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
+            original(done)
+        return _base.DoneAndNotDoneFutures(
+            InOrder(future for future in given if future in done),
+            InOrder(future for future in given if future not in done),
+        )
+    finally:
+        current.reset(token)
+
+
+def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None) -> Any:
+    scope = scope_of()
+    if scope is None or not _by_user():
+        return original(fs, timeout)
+    given = _in_order(fs)
+    token = current.set(None)
+    try:
+        found = original(given, timeout)
+    finally:
+        current.reset(token)
+    return _each(scope, given, found)
+
+
+def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
+    left = dict(enumerate(given))
+    while left:
+        turn = scope.session.arm(scope, "future.wait", 0)
+        token = current.set(None)
+        try:
+            chosen = _next_recorded(turn, given, found) if turn.live else _next_replayed(turn, left)
+        finally:
+            current.reset(token)
+        yield left.pop(chosen)
+
+
+def _next_recorded(turn: Any, given: list[Any], found: Iterator[Any]) -> int:
+    try:
+        chosen = given.index(next(found))
+    except TimeoutError as error:
+        turn.fired({"done": [], "error": str(error)})
+        raise
+    turn.fired({"done": [chosen]})
+    return chosen
+
+
+def _next_replayed(turn: Any, left: dict[int, Any]) -> int:
+    turn.wait()
+    done = turn.about.get("done")
+    if not done:
+        raise TimeoutError(turn.about.get("error", ""))
+    chosen: int = done[0]
+    _base.wait([left[chosen]])
+    return chosen
+
+
+def _in_order(fs: Any) -> list[Any]:
+    """The futures once each: as they were given, or those of a set as they were submitted."""
+    futures_ = list(dict.fromkeys(fs))
+    if isinstance(fs, (set, frozenset)) and not isinstance(fs, InOrder):
+        futures_.sort(key=lambda future: getattr(future, "_tracekit_n", 0))
+    return futures_

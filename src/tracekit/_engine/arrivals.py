@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final
 
-__all__ = ["Burst", "place"]
+__all__ = ["Burst", "current_burst", "place"]
 
 #: So many rounds a marker stays, so many markers there are at once.
 _ROUNDS: Final = 12
@@ -55,6 +55,11 @@ class Burst:
             self._mark(_ROUNDS, self._number)
         return place
 
+    @property
+    def number(self) -> int | None:
+        """Which burst it is, ``None`` between two."""
+        return self._number if self.markers else None
+
     def _mark(self, rounds: int, number: int) -> None:
         if self._before is not None:
             self._before(self.ticks + self.markers)
@@ -92,3 +97,9 @@ def place() -> int | None:
         burst = Burst(loop)
         setattr(loop, _NAME, burst)
     return burst.event()
+
+
+def current_burst() -> int | None:
+    """Which burst of the running loop this is, as ``place`` counts them; ``None`` outside any."""
+    burst: Burst | None = getattr(_get_running_loop(), _NAME, None)
+    return None if burst is None else burst.number

@@ -54,7 +54,9 @@ class Ticket:
 
 
 class Schedule:
-    """The recorded events by their ``seq`` (ascending; ``moved`` gives some another place), handed out to threads, coroutines and callbacks.
+    """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
+
+    ``moved`` gives some the places of others.
 
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called, without any lock
     held, when everything waits and nothing is left that could be handed out. ``near`` says of each event how it came: 0
