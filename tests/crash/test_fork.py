@@ -28,6 +28,11 @@ with tracekit.record() as run:
         work(10)
         os._exit(0)
     os.waitpid(pid, 0)
+    pid = os.fork()
+    if pid == 0:
+        work(20)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
     process = multiprocessing.get_context("fork").Process(target=child, args=(5,))
     process.start()
     process.join()
@@ -64,8 +69,18 @@ def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
     assert inputs == [{"n": 1}, {"n": 2}]
     segments = store.segments(run)
     found = sorted(entry["input"]["n"] for path in segments for entry in entries(path) if entry["type"] == "tool.call")  # type: ignore[index]
-    assert found == [5, 10]
-    assert store.verify(store.path(run)).problem is not None  # the child that left by os._exit has no end
+    assert found == [5, 10, 20]
+
+
+def test_a_child_that_dies_leaves_its_own_segment_open_only(tmp_path: Path) -> None:
+    """A run that ended in order is sealed whatever became of a child: the segment alone is told as open. A child that
+    left by ``os._exit``, as forks do, has ended in order."""
+    store, run = forked(tmp_path, FORKED)
+    verdict = store.verify(store.path(run))
+    assert (verdict.state, verdict.problem) == ("sealed", None)
+    assert sorted(segment["state"] for segment in verdict.segments) == ["sealed", "sealed", "unsealed"]
+    (open_one,) = [segment for segment in verdict.segments if segment["state"] == "unsealed"]
+    assert "open: its process had not ended it" in open_one["problem"]
 
 
 def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> None:
@@ -77,10 +92,10 @@ def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> Non
         (cause,) = entries(path)[0]["cause"]  # type: ignore[misc]
         assert hashes[cause["seq"]] == cause["hash"]
     listed = parent[-1]["meta"]["segments"]  # type: ignore[index]
-    assert len(listed) == 2
+    assert len(listed) == 3
     assert sum("open" in segment for segment in listed) == 1
-    (sealed,) = [segment for segment in listed if "head" in segment]
-    assert entries(store.path(run, sealed["segment"]))[-1]["hash"] == sealed["head"]
+    for sealed in [segment for segment in listed if "head" in segment]:
+        assert entries(store.path(run, sealed["segment"]))[-1]["hash"] == sealed["head"]
 
 
 BLOCK = """

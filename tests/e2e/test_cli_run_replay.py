@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.place import TOOL, Place
 
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     directory = tmp_path / "here"

@@ -246,3 +246,54 @@ def test_a_divergence_at_exit_is_one(place: Place) -> None:
     assert replayed.returncode == 1
     assert "now       2" in replayed.stderr
     assert place.effects() == 2
+
+
+# -- what there is to say ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["replay", "last"], 2),
+        (["replay", "last", "--dry-run"], 2),
+        (["show", "last"], 3),
+        (["show", "last", "--why"], 3),
+        (["verify", "last"], 3),
+    ],
+)
+def test_an_empty_file(place: Place, command: list[str], status: int) -> None:
+    """A trace without an entry: a clear message and the documented exit code, no traceback, and nothing is called safe."""
+    runs = place.store / "runs"
+    runs.mkdir(parents=True)
+    (runs / "empty.jsonl").touch()
+    done = place.cli(*command)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "holds no entry" in done.stdout + done.stderr
+    if "--why" in command:
+        answers = json.loads(done.stdout)
+        assert answers["safe_to_retry"]["answer"] is None
+        assert answers["can_be_replayed"]["answer"] is False
+
+
+def test_redacted_arguments_are_told(place: Place) -> None:
+    """A replay of a program whose arguments held a secret says how to give them again; given so, it matches."""
+    script = place.program(TOOL + "charge(len(sys.argv[1]))\n")
+    key = "sk-proj-" + "a1B2" * 12
+    assert place.cli("run", script, key).returncode == 0
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 1
+    assert f"tracekit replay {place.run} -- {place.directory / script} ARGS" in replayed.stderr
+    assert place.cli("replay", place.run, "--", script, key).returncode == 0
+
+
+def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
+    """What a refused connection advises under ``tracekit replay`` is an option of ``tracekit replay``."""
+    script = place.program(
+        TOOL + "import socket\ncharge(1)\nif 'now' in os.environ: socket.create_connection(('192.0.2.1', 9))\n"
+    )
+    assert place.cli("run", script).returncode == 0
+    replayed = place.cli("replay", place.run, now="1")
+    assert replayed.returncode == 1
+    assert "--allow-host 192.0.2.1:9" in replayed.stderr
+    assert "replay(...," not in replayed.stderr

@@ -3,6 +3,7 @@
 ::
 
     .tracekit/                              0700; ``TRACEKIT_DIR`` names another
+        .gitignore                          ``*``
         runs/<run_id>.jsonl                 0600; one file a run
         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
         heads/<run_id>                      what the run ended with, see ``heads``
@@ -14,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
@@ -212,6 +214,8 @@ class Store:
                 os.mkdir(made, 0o700)
             except FileExistsError:
                 continue
+            if made == self.root:
+                _ignored_by_git(made)
             if sync:
                 sync_directory(os.path.dirname(made))
 
@@ -269,8 +273,11 @@ class Store:
         judged = []
         for name, said in sorted(told.items()):
             state, problem = self._segment(trace, os.path.join(directory, f"{run_id}.{name}{SUFFIX}"), name, said, key)
+            left_open = state == "unsealed" and bool(said.get("open"))
+            if left_open:  # the run's end says so itself: it is as it was
+                problem = f"open: its process had not ended it when the run ended ({problem})"
             judged.append({"segment": name, **said, "state": state, "problem": problem})
-            if state == "broken" or (state == "unsealed" and verdict.state == "sealed"):
+            if state == "broken" or (state == "unsealed" and verdict.state == "sealed" and not left_open):
                 verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}")
         return verdict._replace(segments=tuple(judged))
 
@@ -305,6 +312,12 @@ def _linked(parent: Trace, first: dict[str, Any]) -> bool:
         if isinstance(cause, dict) and "hash" in cause and not cause.get("segment") and type(cause.get("seq")) is int:
             return bool(cause["seq"] > 0 and parent.hash_of(cause["seq"]) == cause["hash"])
     return True
+
+
+def _ignored_by_git(root: str) -> None:
+    """Runs hold what prompts and answers hold: nobody commits them by accident."""
+    with suppress(OSError), open(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
+        file.write("*\n")
 
 
 def _stem(run_id: str, segment: str | None) -> str:

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ def _in_child() -> None:
     scope, lane = current.get(), _pending[0]
     followed = dict(_followed)
     _followed.clear()
+    if followed:
+        _seal_at_hard_exit()
     for session, store in followed.items():
         if session.ended:
             continue
@@ -118,6 +121,22 @@ class _Segment:
         follow(self.session, self._store)
         _at_end(lambda: seal(self.session))
         return journal
+
+
+def _seal_at_hard_exit() -> None:
+    """``os._exit`` is how a forked child leaves in order: its segment gets its end first."""
+    really, pid = os._exit, os.getpid()
+
+    def _exit(status: int) -> None:
+        if os.getpid() == pid:
+            scope = current.get()
+            inside = scope is not None and scope.live  # in the middle of a tool: that stays in doubt
+            for session in [] if inside else list(_followed):
+                with suppress(Exception):  # a disk that is full keeps nobody from leaving
+                    seal(session)
+        really(status)
+
+    os._exit = _exit  # type: ignore[assignment]
 
 
 def _at_end(call: Callable[[], None]) -> None:

@@ -160,8 +160,8 @@ class Record(Block[Run]):
             about["whole_program"] = True
         program = self._program or this_program()
         if program is not None:
-            given = session.redactor.redact_argv(list(program.arguments))
-            about["program_command"] = {**program.as_dict(), "arguments": given}
+            shown = session.redactor.redact_argv(list(program.arguments))
+            about["program_command"] = {**program.as_dict(), "arguments": shown}
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}

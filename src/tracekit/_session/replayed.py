@@ -23,6 +23,7 @@ from .._engine.whatif import WhatIf
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
+from . import arguments
 from .blocks import Block, called_from
 from .branches import branch, seal_branch
 from .ends import another_end, hash_seed_hint, last_entry, same_error
@@ -316,19 +317,24 @@ def replay(
 
     Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
     """
-    wrong = set(strict) - {"environment", "clock", "order"}
+    arguments.run_to_replay(run, Run)
+    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    wanted = arguments.strings("strict", strict)
+    wrong = set(wanted) - {"environment", "clock", "order"}
     if wrong:
         raise ValueError(f'strict takes "environment", "clock" and "order", not {sorted(wrong)!r}')
     if on_divergence not in ("raise", "warn"):
         raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
+    if guard not in ("process", "context", "off"):
+        raise ValueError(f'guard is "process", "context" or "off", not {guard!r}')
     options = {
         "store": store,
         "live": _kinds(live),
         "on_divergence": on_divergence,
-        "strict": tuple(strict),
+        "strict": wanted,
         "guard": guard,
-        "allow_hosts": tuple(allow_hosts),
+        "allow_hosts": arguments.strings("allow_hosts", allow_hosts),
         "dry_run": dry_run,
-        "redact": tuple(redact),
+        "redact": arguments.patterns(redact),
     }
     return Replaying(run, options, called_from())

@@ -7,6 +7,7 @@ from typing import Any, Final
 from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import current
+from .._engine.whatif import WhatIf
 
 __all__ = ["UNSET", "Run", "current_run", "register", "unregister"]
 
@@ -48,10 +49,10 @@ def current_run() -> Run | None:
     return None if scope is None else _runs.get(id(scope.session))
 
 
-def register(session: Recording | Replay, run: Run) -> None:
+def register(session: Recording | Replay | WhatIf, run: Run) -> None:
     """Make ``run`` the current one of whoever is in ``session``."""
     _runs[id(session)] = run
 
 
-def unregister(session: Recording | Replay) -> None:
+def unregister(session: Recording | Replay | WhatIf) -> None:
     _runs.pop(id(session), None)

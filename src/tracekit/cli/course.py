@@ -80,7 +80,9 @@ def _script(program: Program, main: ModuleType) -> Body | None:
     return lambda: exec(code, main.__dict__)
 
 
-def go(body: Body, end: Callable[[Ended], None], silent: Callable[[BaseException], bool] = lambda error: False) -> Ended:
+def go(
+    body: Body, end: Callable[[Ended], None], silent: Callable[[BaseException], bool] = lambda error: False
+) -> Ended:
     """Run ``body``, wait for its threads, call its exit callbacks, then ``end``, whose errors come out.
 
     What was to be done at exit before ``body`` began is done after ``end``, so that it sees all that the program did. An

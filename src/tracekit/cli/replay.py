@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -63,22 +63,33 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
         path = str(located(run, where))
         with Trace(path) as trace:
             where.check(trace)
+            if not len(trace):
+                raise RunStateError(
+                    f"{path} holds no entry: there is nothing to replay",
+                    next_action="its process died before the run began; `tracekit list` shows the other runs",
+                )
             if dry_run:
-                return _dry(trace)
+                _dry(trace)
             _check_break(trace, options["break_at"])
             program, cwd = _program(trace, where, path, command, options["entry"])
             environment = trace.entry(1).get("meta", {}).get("environment", {})
     except TracekitError as error:
         fail(error)
     message(f"tracekit: replaying {run}: {options['entry'] or program}")
+    if any("[REDACTED:" in argument for argument in program.arguments):
+        what = f"-m {program.module}" if program.module else program.script
+        message(
+            "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
+            f"tracekit replay {run} -- {what} ARGS…"
+        )
     launch(_told(run, path, where, program, options), _environment(environment), cwd)
 
 
-def _dry(trace: Trace) -> None:
+def _dry(trace: Trace) -> NoReturn:
     last = trace.entry(len(trace))
     if last["type"] == "run.completed":
         emit({"run_id": last["run_id"], "from_replay": True, "result": trace.expand(last.get("output"))})
-        return
+        sys.exit(0)
     error = last.get("error") if last["type"] == "run.failed" else None
     emit({"run_id": last["run_id"], "from_replay": True, "error": error, "end": last["type"]})
     message("tracekit: the recorded run came to no result")

@@ -69,6 +69,8 @@ def _happened(timeline: Timeline) -> Answer:
     words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "span": "span"}
     parts = [_plural(counted[family], word) for family, word in words.items() if counted[family]]
     made = ", ".join(parts) or "no step"
+    if not timeline.first:
+        return "Unknown: the file holds no entry.", []
     head = f"Run {timeline.name!r} "
     first, last = timeline.first.get("seq", 0), timeline.last.get("seq", 0)
     open_ = [step for step in timeline.steps.values() if step.outcome is None]
@@ -105,7 +107,7 @@ def _path(timeline: Timeline) -> Answer:
         return f"The model chose the tools: entry {'; '.join(told)}{more}.", list(asked)
     if timeline.steps:
         return "No decision is recorded, and no model asked for a tool: the code alone chose the path.", []
-    return "Nothing was done, so there was nothing to choose.", []
+    return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
 def _asked_for_tools(timeline: Timeline) -> dict[int, list[str]]:
@@ -154,6 +156,8 @@ def _attempt(step: Step) -> int:
 
 
 def _retry(timeline: Timeline) -> tuple[bool | None, Answer]:
+    if not timeline.first:
+        return None, ("Unknown: the file holds no entry, so nobody knows what its process did.", [])
     effects = [step for step in timeline.steps.values() if step.side_effect in _EFFECTS and not step.skipped]
     final = [step for step in effects if step.side_effect == "irreversible"]
     doubtful = [step for step in final if step.outcome is None]
@@ -188,6 +192,8 @@ def _replay(timeline: Timeline) -> tuple[bool | None, Answer]:
     if verdict.state == "broken":
         where = f" at line {verdict.line}" if verdict.line else ""
         return False, (f"No: the trace is broken{where}: {verdict.problem}.", [])
+    if not timeline.first:
+        return False, ("No: the file holds no entry.", [])
     if not timeline.steps and set(timeline.others) <= {"run.started", "run.completed", "run.failed", "run.aborted"}:
         return False, ("No: nothing was captured in it.", [])
     if timeline.noted:

@@ -1,0 +1,159 @@
+"""What ``record()`` and ``replay()`` are given, and how a replay's end is compared with the recorded one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.place import PACKAGES
+from tracekit import DivergenceError, current_run, record, replay, traced_tool
+from tracekit.errors import RunStateError
+
+
+@traced_tool(side_effect="read_only")
+def look(what: Any) -> Any:
+    return what
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"run_id": 5}, TypeError, "run_id is a string"),
+        ({"run_id": "last"}, RunStateError, "newest run"),
+        ({"agent": 5}, TypeError, "agent is a string"),
+        ({"name": b"x"}, TypeError, "name is a string"),
+        ({"metadata": 5}, TypeError, "metadata is a mapping"),
+        ({"redact": ["("]}, ValueError, "no regular expression"),
+        ({"redact": [5]}, TypeError, "5 in it is none"),
+        ({"user_modules": [5]}, TypeError, "user_modules is a list of strings"),
+    ],
+)
+def test_wrong_arguments_of_record(
+    tmp_path: Path, given: dict[str, Any], error: type[BaseException], said: str
+) -> None:
+    """What can't be is told where ``record()`` is called, and makes no file."""
+    with pytest.raises(error, match=said):
+        record(**{"store": tmp_path / "store", **given})
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("run", [None, 5, "", b"x"])
+def test_wrong_arguments_of_replay(run: Any) -> None:
+    """``replay()`` of what names no run says what it takes."""
+    with pytest.raises(TypeError, match=r"replay\(\) takes the run"):
+        replay(run)
+
+
+def test_one_string_is_one_pattern(tmp_path: Path) -> None:
+    """``redact="…"`` and ``user_modules="…"`` are one pattern, one name: not their letters."""
+    block = record("one", store=tmp_path, redact="acme-[a-z]+", user_modules="some_module")
+    assert block.options["user_modules"] == ("some_module",)
+    with pytest.warns(RuntimeWarning, match="was redacted"), block as run:
+        look("the cat sat; acme-secret here")
+    text = Path(run.path).read_text()
+    assert "acme-secret" not in text
+    assert "the cat sat" in text
+
+
+def _fail(error: BaseException) -> None:
+    look(1)
+    raise error
+
+
+def _failed(store: Path, error: BaseException) -> Any:
+    with pytest.raises(type(error)), record("fails", store=store) as run:
+        _fail(error)
+    return run
+
+
+def test_the_end_of_a_failed_run_is_compared(tmp_path: Path) -> None:
+    """The recorded run failed with ``KeyError``: a replay that does too lets it through and is exact; one that ends in order,
+    or with another exception, is a divergence that says both ends."""
+    run = _failed(tmp_path, KeyError("boo"))
+    with pytest.raises(KeyError, match="boo"), replay(run) as session:
+        _fail(KeyError("boo"))
+    assert session.report.exact
+    with pytest.raises(DivergenceError) as ended, replay(run) as session:
+        look(1)
+    assert "recorded  KeyError: 'boo'" in str(ended.value)
+    assert "now       no exception" in str(ended.value)
+    assert not session.report.exact
+    for other in (ValueError("boo"), KeyError("bar")):
+        with pytest.raises(DivergenceError) as different, replay(run) as session:
+            _fail(other)
+        assert different.value.__cause__ is other
+        assert not session.report.exact
+
+
+def test_another_error_in_a_replay_of_a_run_that_completed(tmp_path: Path) -> None:
+    """It comes out as it is (an ``assert`` in a test, say), and the report is not exact."""
+    with record("completes", store=tmp_path) as run:
+        look(1)
+    with pytest.raises(AssertionError), replay(run) as session:
+        _fail(AssertionError())
+    assert not session.report.exact
+
+
+def test_the_result_of_a_replay(tmp_path: Path) -> None:
+    """``session.set_result`` and ``current_run().set_result`` are compared with the recorded result at the end of the block."""
+    with record("result", store=tmp_path) as run:
+        run.set_result(look(1))
+    with replay(run) as session:
+        session.set_result(look(1))
+        inner = current_run()
+        assert inner is not None
+        assert inner.id == run.id
+    assert session.report.exact
+    assert current_run() is None
+    for by_run in (False, True):
+        with pytest.raises(DivergenceError, match="another result"), replay(run) as session:
+            (current_run() if by_run else session).set_result(look(1) + 4)  # type: ignore[union-attr]
+
+
+def test_git_ignores_the_store(tmp_path: Path) -> None:
+    """A store that is made has a ``.gitignore`` of its own; one that is there stays as it is."""
+    with record("one", store=tmp_path / "store"):
+        look(1)
+    ignored = tmp_path / "store" / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    ignored.unlink()
+    with record("two", store=tmp_path / "store"):
+        look(1)
+    assert not ignored.exists()
+
+
+_SETS = """
+import sys
+from tracekit import record, replay, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(text):
+    return text
+
+block = replay(sys.argv[1]) if len(sys.argv) > 1 else record("sets", run_id="sets")
+with block:
+    look(", ".join({str(n) for n in range(20)}))
+"""
+
+
+def _sets(tmp_path: Path, seed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PACKAGES), "PYTHONHASHSEED": seed}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SETS, *arguments],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_divergence_that_the_hash_seed_may_explain(tmp_path: Path) -> None:
+    """A step that differs in a process with another hash seed: the message says what that does to sets; with the same seed it
+    does not differ."""
+    assert _sets(tmp_path, "1").returncode == 0
+    assert _sets(tmp_path, "1", "sets").returncode == 0
+    other = _sets(tmp_path, "2", "sets")
+    assert other.returncode == 1
+    assert "hash seed was 1 in the recording and is 2 here" in other.stderr
