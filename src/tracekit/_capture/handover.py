@@ -276,7 +276,7 @@ def _call_wait(*args: Any, **options: Any) -> Any:
 
 
 def _call_as_completed(*args: Any, **options: Any) -> Any:
-    return _tracekit_as_completed(*args, **options)  # type: ignore[name-defined]  # noqa: F821
+    yield from _tracekit_as_completed(*args, **options)  # type: ignore[name-defined]  # noqa: F821
 
 
 def _by_user() -> bool:
