@@ -37,8 +37,8 @@ def test_a_signal_to_the_command_is_one_to_the_program(place: Place, sent: signa
         TOOL
         + """
 charge(1)
-print(os.getpid(), flush=True)
 try:
+    print(os.getpid(), flush=True)
     while True:
         time.sleep(60)
 except KeyboardInterrupt:
@@ -297,3 +297,25 @@ def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
     assert replayed.returncode == 1
     assert "--allow-host 192.0.2.1:9" in replayed.stderr
     assert "replay(...," not in replayed.stderr
+
+
+def test_a_break_that_was_not_reached_is_told(place: Place) -> None:
+    """``--break`` at a step that happens inside another one, whose body a replay does not run: the report says that nothing stopped."""
+    script = place.program(
+        TOOL + "@traced_tool(side_effect='read_only')\ndef outer():\n    return charge(3)\n\nprint(outer())\n"
+    )
+    assert place.cli("run", script).returncode == 0
+    outer, inner = (entry["seq"] for entry in entries(place) if entry["type"] == "tool.call")
+    missed = place.cli("replay", place.run, "--break", str(inner))
+    assert f"--break {inner}: the program did not come to that step" in missed.stderr
+    reached = place.cli("replay", place.run, "--break", str(outer), input="c\n")
+    assert "(Pdb)" in reached.stdout
+    assert "--break" not in reached.stderr
+
+
+def test_what_a_run_warns_of_is_told_in_a_line(place: Place) -> None:
+    """A redacted output, say: a line after the run's id, without a place in our own code."""
+    script = place.program(TOOL.replace("return f", "return 'sk-proj-' + 'a1B2' * 12\n    return f") + "charge(1)\n")
+    recorded = place.cli("run", script)
+    assert "tracekit:   the output of tool 'charge' was redacted" in recorded.stderr
+    assert "launch.py" not in recorded.stderr

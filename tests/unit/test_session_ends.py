@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_the_end_of_a_failed_run_is_compared(tmp_path: Path) -> None:
             _fail(other)
         assert different.value.__cause__ is other
         assert not session.report.exact
+
+
+def test_a_closed_generator_is_no_failure(tmp_path: Path) -> None:
+    """A run whose block was left because the generator that held it was closed replays in a plain block."""
+
+    def held() -> Generator[str, None, None]:
+        with record("held", store=tmp_path) as run:
+            look(1)
+            yield run.id
+
+    generator = held()
+    run = next(generator)
+    generator.close()
+    with replay(run, store=tmp_path) as session:
+        look(1)
+    assert session.report.exact
 
 
 def test_another_error_in_a_replay_of_a_run_that_completed(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .._canonical import exception_to_json
+from .._engine.placeholders import alike
 from .._engine.redaction import Redactor
 from .._journal.reader import Trace
 from ..errors import DivergenceError
 from .takeover import PROGRAM
 
-__all__ = ["another_end", "hash_seed_hint", "last_entry", "same_error"]
+__all__ = ["another_end", "failed", "hash_seed_hint", "last_entry", "same_error"]
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 
@@ -22,14 +23,20 @@ def last_entry(trace: Trace) -> dict[str, Any]:
     return trace.entry(len(trace))
 
 
+def failed(trace: Trace) -> bool:
+    """Whether the recorded run ended with an exception. A generator that held the block and was closed is none."""
+    last = last_entry(trace)
+    return bool(last["type"] == "run.failed" and last["error"]["type"] != "builtins:GeneratorExit")
+
+
 def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
     """Whether the recorded run failed with an exception of this type and text (addresses in it aside)."""
     last = last_entry(trace)
     if last["type"] != "run.failed":
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
-    recorded = last["error"]
-    return bool(recorded["type"] == actual["type"] and _text(recorded) == _text(actual))
+    recorded = redactor.redact(last["error"])[0]
+    return bool(recorded["type"] == actual["type"] and alike(_text(recorded), _text(actual)))
 
 
 def another_end(trace: Trace, error: BaseException | None, ended_as: str | None) -> DivergenceError:

@@ -131,7 +131,7 @@ class Record(Block[Run]):
             callers.include(module)
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
-        session = Recording(journal, Redactor(options["redact"]))
+        session = Recording(journal, Redactor.of_process(options["redact"]))
         self._session = session
         try:
             self._first_entries(session, options, outer)
@@ -168,7 +168,7 @@ class Record(Block[Run]):
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
         about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
-        tail = b',"name":%b' % canonical(options["name"] or "run")
+        tail = b',"name":%b' % canonical(session.redactor.redact_text(options["name"] or "run")[0])
         if options["agent"] is not None:
             tail = b',"agent_id":%b' % canonical(options["agent"]) + tail
         if outer is not None:
@@ -208,6 +208,11 @@ class Record(Block[Run]):
             self._scope_out()
             unregister(session)
             self._seal(session, error)
+
+    @property
+    def warned(self) -> list[str]:
+        """What the run warned of at its end."""
+        return self._session.warnings
 
     def leave(self) -> None:
         """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""

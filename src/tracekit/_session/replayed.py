@@ -26,7 +26,7 @@ from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStat
 from . import arguments
 from .blocks import Block, called_from
 from .branches import branch, seal_branch
-from .ends import another_end, hash_seed_hint, last_entry, same_error
+from .ends import another_end, failed, hash_seed_hint, last_entry, same_error
 from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
 
@@ -156,7 +156,7 @@ class Replaying(Block["Replaying"]):
             raise RunStateError(f"{path} holds no entry: there is nothing to replay")
         session = Replay(
             trace,
-            Redactor(options["redact"]),
+            Redactor.of_process(options["redact"]),
             on_divergence=options["on_divergence"],
             strict=frozenset(options["strict"]),
         )
@@ -180,6 +180,10 @@ class Replaying(Block["Replaying"]):
         for sentence in found:
             warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
 
+    def came_to(self, step: int) -> bool:
+        """Whether the program made the recorded step itself, not only one that it happened inside."""
+        return self.session._used[step] == 1
+
     def compare_result(self, value: Any) -> None:
         """The program's result against the recorded one; a difference is a failure of the replay."""
         session = self.session
@@ -190,7 +194,7 @@ class Replaying(Block["Replaying"]):
         recorded = trace.expand(last["output"])
         actual = session.redactor.redact(to_json(value))[0]
         found = differences(recorded, actual)
-        if found:
+        if found and not session.equal(recorded, actual):
             raise session.fail(
                 DivergenceError(
                     "the program came to another result\n" + describe(found),
@@ -249,9 +253,9 @@ class Replaying(Block["Replaying"]):
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
-        failed = last_entry(session.trace)["type"] == "run.failed"
-        if failed if error is None else not self.recorded_failure(error):
-            different = another_end(session.trace, error, self.ended_as) if failed else None
+        recorded = failed(session.trace)
+        if recorded if error is None else not self.recorded_failure(error):
+            different = another_end(session.trace, error, self.ended_as) if recorded else None
             if different is not None and self._what_if is None:
                 raise session.fail(different) from error
             told = different.differences if different is not None else [{"path": "end", "actual": repr(error)}]  # type: ignore[attr-defined]

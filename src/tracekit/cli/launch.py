@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .._capture import credentials, guard, isolation, stdin
@@ -66,18 +67,18 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
         if ended.error is None:
             run.set_result({"status": ended.status})
         error = ended.error
-        try:
+        with _untold():
             block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-        finally:
-            if os.getpid() == pid:
-                _say_recorded(block)
+        if os.getpid() == pid:
+            _say_recorded(block)
 
     def leaving(status: int) -> int:
         scope = current.get()
         if not over and not (scope is not None and scope.live):  # inside a tool its effect stays in doubt
             over.append(True)
             run.set_result({"status": status})
-            block.leave()
+            with _untold():
+                block.leave()
             _say_recorded(block)
         return status
 
@@ -87,10 +88,20 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
     return ended.status
 
 
+@contextmanager
+def _untold() -> Iterator[None]:
+    """What a run warns of at its end is told by us, not as a warning with a place in our code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "tracekit: run ", RuntimeWarning)
+        yield
+
+
 def _say_recorded(block: Record) -> None:
     if block.kept:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
+        for sentence in block.warned:
+            print(f"tracekit:   {sentence}", file=sys.stderr)
         if not block.captured:
             print(
                 "tracekit: nothing was captured in it: decorate the program's tools with @traced_tool; "
@@ -212,6 +223,10 @@ def _conclude(players: Players, ended: Ended, isolated: str, told: Mapping[str, 
     for player in players.started:
         player.report.isolation = isolated
         reports.append(player.report.as_dict())
+    step = told.get("break")
+    for player in players.started:
+        if step is not None and player.break_at == step and not player.came_to(step):
+            print(f"tracekit: --break {step}: the program did not come to that step by itself", file=sys.stderr)
     exact = all(report["exact"] for report in reports) if told["strict_exit"] else True
     if failure is not None:
         print(spelled(failure), file=sys.stderr)
