@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tracing import recorded
+from tracekit import record, replay, traced_tool
 from tracekit._canonical import dumps_in_order, from_json, quick, to_json
 from tracekit._engine import values
 from tracekit._engine.redaction import Redactor
 from tracekit._engine.scope import current
 from tracekit._engine.values import Encoder
+from tracekit._journal.reader import Trace
+from tracekit.errors import NotReplayableError, RecordedError
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=6)
 _keys = st.text(st.sampled_from("ab$tvü"), max_size=3) | st.integers(0, 3)
@@ -99,3 +103,63 @@ def test_large_values_are_copied_before_they_are_taken_apart() -> None:
     encoded = Encoder(Redactor(), lambda data: 7).encode(value, lists=True)
     value["messages"].clear()
     assert encoded.tree == {"messages": [{"role": "user", "content": "x" * 2000}]}
+
+
+@traced_tool(side_effect="read_only")
+def load(kind: str, size: int) -> Any:
+    return {"text": lambda: "x" * size, "numbers": lambda: [1] * size, "texts": lambda: ["y" * 1000] * size}[kind]()
+
+
+@traced_tool(side_effect="read_only")
+def measure(value: Any) -> int:
+    return len(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("text", 65 << 20), ("numbers", 8_000_000), ("texts", 40_000)], ids=["text", "numbers", "texts"]
+)
+def test_what_no_reader_would_take_is_opaque(kind: str, size: int) -> None:
+    """A value beyond the reader's limits is told at the end of the run, and the rest of the run can be read and replayed."""
+
+    def program() -> None:
+        assert len(load(kind, size)) == size
+        load("text", 3)
+
+    with pytest.warns(RuntimeWarning, match=r"is too large, \d+ MiB"):
+        run, _ = recorded(program)
+    assert [entry["type"] for entry in Trace(run.path).entries()][-1] == "run.completed"
+    with pytest.raises(NotReplayableError, match="too large"), replay(run):
+        load(kind, size)
+
+
+def test_a_large_input_is_compared_by_its_type() -> None:
+    """The step of an input that is too large still matches, and its answer comes back."""
+    value = "x" * (65 << 20)
+    with pytest.warns(RuntimeWarning, match="too large"):
+        run, _ = recorded(lambda: measure(value))
+    with replay(run) as session:
+        assert measure(value) == len(value)
+    assert session.report.exact
+
+
+def test_large_values_within_the_limits_come_back() -> None:
+    """Texts of many megabytes, several in one value."""
+    with record("large") as run:
+        first = [load("text", 8 << 20), {"all": load("texts", 8_000)}]
+    with replay(run) as session:
+        assert [load("text", 8 << 20), {"all": load("texts", 8_000)}] == first
+    assert session.report.exact
+
+
+def test_an_exception_that_is_too_large_keeps_its_text() -> None:
+    """Its arguments are left out, and its text is the recorded one, as far as texts of exceptions go."""
+
+    @traced_tool(side_effect="read_only")
+    def fail() -> None:
+        raise ValueError("short", "x" * (20 << 20))
+
+    with record("large") as run, pytest.raises(ValueError):
+        fail()
+    with replay(run) as session, pytest.raises(RecordedError, match="short"):
+        fail()
+    assert "comes back as RecordedError" in session.report.warnings[0]

@@ -25,6 +25,8 @@ __all__ = ["Recording"]
 
 T = TypeVar("T")
 
+#: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
+MAX_ERROR: Final = 16 << 20
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
 
@@ -174,11 +176,18 @@ class Recording:
     def error(self, error: BaseException, meta: dict[str, Any]) -> bytes:
         notes: list[str] = []
         tree, redacted = self.redactor.redact(exception_to_json(error, notes))
+        data = dumps_in_order(tree)
+        if len(data) > MAX_ERROR:
+            tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
+            notes = [
+                f"An exception of type {tree['type']} is too large, {len(data) >> 20} MiB: only its text is recorded."
+            ]
+            data = dumps_in_order(tree)
         if notes:
             meta["notes"] = notes
         if redacted:
             meta["redacted"] = redacted
-        return b',"error":%b' % dumps_in_order(tree)
+        return b',"error":%b' % data
 
     def meta(self, meta: Mapping[str, Any]) -> bytes:
         """``,"meta":{…}``, redacted, or nothing."""

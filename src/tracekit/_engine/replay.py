@@ -23,6 +23,7 @@ from .report import Report
 from .schedule import Schedule
 from .scope import Scope
 from .step import Spec
+from .values import oversized, stand_in
 from .windows import LaneState
 
 __all__ = ["Replay"]
@@ -149,6 +150,9 @@ class Replay:
     def _encode(self, value: object, *, owned: bool = False) -> tuple[Any, bytes]:
         tree = value if owned else to_json(value)
         data = dumps(tree)
+        if oversized(tree, data):
+            tree = stand_in(value, data)
+            return tree, dumps(tree)
         if self.redactor.suspicious(data):
             tree, redacted = self.redactor.redact(tree)
             if redacted:

@@ -9,15 +9,60 @@ import orjson
 
 from .._canonical import dumps_in_order, fingerprint, quick, snapshot, to_json
 from .._journal.intern import Interner, Places
+from .._journal.limits import DEFAULT, too_costly
 from .redaction import Redactor
 from .scope import current
 
-__all__ = ["Encoded", "Encoder"]
+__all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 
 #: An encoding shorter than this holds nothing worth interning.
 _LARGE: Final = 1024
 #: The same for conversations and their answers.
 _SOME: Final = 64
+#: What a reader takes by default, and room for the rest of an entry: bytes of one text, and of what stands in one line
+#: (texts of ``_APART`` and more stand in lines of their own).
+_TEXT: Final = DEFAULT.line - (4 << 20)
+_LINE: Final = DEFAULT.line // 2 - (2 << 20)
+_APART: Final = 1 << 18
+_EXPANDED: Final = DEFAULT.expanded - (16 << 20)
+#: A shorter encoding is within every limit.
+_CERTAIN: Final = _EXPANDED // 48
+
+
+def oversized(tree: Any, data: bytes) -> bool:
+    """Whether a reader would refuse, by its default limits, a tree whose encoding is ``data``. Told from the value alone."""
+    size = len(data)
+    if size <= _CERTAIN:
+        return False
+    if size > _LINE:
+        texts = _long_texts(tree)
+        if size - sum(texts) > _LINE or max(texts, default=0) > _TEXT:
+            return True
+    return size > _EXPANDED or too_costly(data, _EXPANDED)
+
+
+def _long_texts(tree: Any) -> list[int]:
+    """The encoded sizes of the texts that stand in lines of their own."""
+    found, pending = [], [tree]
+    while pending:
+        node = pending.pop()
+        if type(node) is str:
+            if len(node) >= _APART // 4 and len(node.encode()) >= _APART:
+                found.append(len(orjson.dumps(node)))
+        elif type(node) is dict:
+            pending.extend(node.values())
+        elif type(node) is list:
+            pending.extend(node)
+    return found
+
+
+def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
+    """The opaque tree of a value that is too large, and a sentence about it."""
+    name = f"{type(value).__module__}:{type(value).__qualname__}"
+    size = f"{len(data) >> 20} MiB"
+    if notes is not None:
+        notes.append(f"A value of type {name} can't be recorded: it is too large, {size}. It is opaque in the trace.")
+    return to_json({"type": name[:200], "repr": f"<too large: {size}>"}) | {"$t": "opaque"}
 
 
 class Encoded:
@@ -73,9 +118,12 @@ class Encoder:
         tree = value
         if data is None:
             tree, data = self._encoded(value, notes)
+        if len(data) > _CERTAIN and oversized(tree, data):
+            tree = stand_in(value, data, notes)
+            return Encoded(dumps_in_order(tree), tree, notes, 0, True, places)
         redacted, suspicious = 0, self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
-        if not ours and (suspicious or large):
+        if not ours and tree is value and type(tree) is not str and (suspicious or large):
             # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
             tree = orjson.loads(data)
         if suspicious:
@@ -109,7 +157,11 @@ class Encoder:
         """The encoding of a value with nothing interned: for the first entry, which can't refer to any other."""
         notes: list[str] = []
         tree, redacted = self.redactor.redact(snapshot(value, notes))
-        return Encoded(dumps_in_order(tree), tree, notes, redacted, whole=True)
+        data = dumps_in_order(tree)
+        if len(data) > _LINE or oversized(tree, data):
+            tree = stand_in(value, data, notes)
+            data = dumps_in_order(tree)
+        return Encoded(data, tree, notes, redacted, whole=True)
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:
         return fingerprint(name, encoded.tree)
