@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from .._canonical import dumps, to_json
+from .._canonical import to_json
 from .._engine.callsite import caller
 from .._engine.gate import Outcome
 from .._engine.scope import Scope, current
@@ -176,7 +176,7 @@ def _same(step: Any, told: dict[str, Any], outcome: Outcome) -> None:
         if recorded is None and key not in told:
             continue
         actual = step.session.redactor.redact(to_json(told.get(key)))[0]
-        if dumps(recorded) != dumps(actual):
+        if not step.session.equal(recorded, actual):
             raise step.session.fail(
                 DivergenceError(
                     f"the program put something else into the generator ({key}): recorded {recorded!r}, now {actual!r}",

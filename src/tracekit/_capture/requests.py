@@ -14,6 +14,18 @@ _TOLD: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "x-stainless-package-version", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
+#: Request headers whose value is a secret, which is looked for in all that is stored from then on.
+_CREDENTIALS: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "x-auth-token",
+        "ocp-apim-subscription-key",
+    }
+)
 #: How many header names are remembered.
 _NAMES: Final = 10_000
 _TELLING: Final[dict[bytes, str]] = {}
@@ -23,9 +35,10 @@ class Facts:
     """What the headers of a request say that matters here, in one pass over them.
 
     ``attempt`` counts from 1; ``told`` holds the headers that change what a model does, ``None`` where there are none.
+    ``credentials`` are the values of credential headers.
     """
 
-    __slots__ = ("agent", "attempt", "content_type", "told", "upgrade", "version")
+    __slots__ = ("agent", "attempt", "content_type", "credentials", "told", "upgrade", "version")
 
     def __init__(self, headers: Headers) -> None:
         self.agent = b""
@@ -34,6 +47,7 @@ class Facts:
         self.upgrade = False
         self.version = b""
         self.told: dict[str, str] | None = None
+        self.credentials: list[bytes] = []
         telling = _TELLING
         for raw, value in headers:
             name = telling.get(raw)
@@ -51,6 +65,8 @@ class Facts:
                 self.version = value
             elif name == "upgrade":
                 self.upgrade = value.lower() == b"websocket"
+            elif name in _CREDENTIALS:
+                self.credentials.append(value)
             else:
                 self.told = {**(self.told or {}), name: value.decode("latin-1")}
 
@@ -58,7 +74,7 @@ class Facts:
 def _telling(raw: bytes) -> str:
     """The name of a request header that matters, else nothing; remembered by how it is written."""
     name = raw.decode("latin-1").lower()
-    found = name if name in _TOLD else ""
+    found = name if name in _TOLD or name in _CREDENTIALS else ""
     if len(_TELLING) < _NAMES:
         _TELLING[raw] = found
     return found

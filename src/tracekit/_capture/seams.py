@@ -54,6 +54,8 @@ def begin(
     Returns ``None`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
     about = Facts(headers)
+    for credential in about.credentials:
+        scope.session.redactor.learn(credential.decode("latin-1"))
     if about.upgrade or scheme in (b"ws", b"wss"):
         refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
     route = resolve(method, scheme, netloc, raw_path, about.agent)

@@ -19,6 +19,7 @@ from .scope import Scope, current
 
 if TYPE_CHECKING:
     from ..errors import ReplayError
+    from .redaction import Redactor
     from .step import Spec
 
 __all__ = ["Call", "Family", "Outcome", "Session", "Step", "Timer", "allow_outside", "here", "owner", "refuse_outside"]
@@ -154,6 +155,10 @@ class Session(Protocol):
     def run_id(self) -> str: ...
     @property
     def recording(self) -> bool: ...
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of what this session stores and compares."""
+        ...
 
     def open(self, scope: Scope, call: Call) -> Step:
         """Begin a step: its intention is on the log, or matched with the recorded one (else ``DivergenceError``)."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from .._canonical import dumps_in_order, exception_to_json, to_json
+from .._canonical import contains_opaque, dumps_in_order, exception_to_json, to_json
 from .._journal.intern import Places
 from .._journal.writer import Journal
 from ..errors import LogWriteError, ReplayError, RunEndedError
@@ -49,6 +49,8 @@ class Recording:
         self._plain: Final = self.encoder.plain
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        #: What was said of values that can't be recorded.
+        self._told: set[tuple[str, str]] = set()
         #: The run's own line of execution.
         self.root: Lane | None = None
         self.ended = False
@@ -88,7 +90,10 @@ class Recording:
             plain = self._plain(input)
         try:
             if plain is not None:
-                tail = spec.prefix + plain + (spec.suffix if spec.bare else self._signature(spec))
+                told = spec.told
+                if told.state is not self.redactor.state:
+                    told = spec.tell(self.redactor)
+                tail = told.prefix + plain + told.suffix
             else:  # what is large in it is written on the way
                 tail = self._intention(scope, spec, input, info, key, places, data)
             if lane.id < 0:
@@ -114,29 +119,19 @@ class Recording:
         data: bytes | None,
     ) -> bytes:
         encoded = self.encoder.encode(input, lists=spec.lists, places=places, data=data)
-        tail = self._agent(scope) + spec.prefix + encoded.data
+        told = spec.tell(self.redactor)
+        tail = self._agent(scope) + told.prefix + encoded.data
         if key is not None:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, self.encoder.encode(key)).encode()
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, self.encoder.encode(key)).encode()
         elif not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(spec.name, encoded).encode()
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
         if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
-            return tail + (info.suffix or self._circumstances(spec, info))
+            return tail + info.tell(spec, self.redactor)
         about = dict(info or {})
-        self._mark(about, encoded)
+        self._mark_input(about, encoded, spec)
         if not about:
-            return tail + (spec.suffix if spec.bare else self._signature(spec))
+            return tail + told.suffix
         return tail + self._tree({**spec.meta, "info": to_json(about)})
-
-    def _circumstances(self, spec: Spec, info: Circumstances) -> bytes:
-        """``,"meta":{…}``, remembered where it is the same in every run."""
-        suffix = self._tree({**spec.meta, "info": to_json(dict(info))})
-        if not self.redactor.has_user_patterns:
-            info.suffix = suffix
-        return suffix
-
-    def _signature(self, spec: Spec) -> bytes:
-        """``,"meta":{…}`` of a step whose signature holds values of the program's own."""
-        return spec.suffix if not self.redactor.suspicious(spec.suffix) else self._tree(spec.meta)
 
     def outcome(
         self, step: RecordedStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
@@ -155,6 +150,7 @@ class Recording:
         meta: dict[str, Any],
         *,
         spec: Spec,
+        step: int,
         places: Places | None = None,
         data: bytes | None = None,
     ) -> bytes:
@@ -165,7 +161,7 @@ class Recording:
                 return b',"output":%b' % data
         encoded = self.encoder.encode(value, places=places, at="output", data=data)
         if encoded.notes or encoded.redacted:
-            self._mark(meta, encoded)
+            self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:
                 self.redacted_output(spec)
         return b',"output":%b' % encoded.data
@@ -202,13 +198,28 @@ class Recording:
             data = dumps_in_order(self.redactor.redact(tree)[0])
         return b',"meta":%b' % data
 
-    def _mark(self, meta: dict[str, Any], encoded: Encoded) -> None:
+    def _mark(self, meta: dict[str, Any], encoded: Encoded, what: str, step: int = 0) -> None:
+        """Say of ``what``, which a replay needs, what is not in the trace; at the first step (``0``: none) where it is so."""
         if encoded.notes:
             meta["notes"] = encoded.notes
             for note in encoded.notes:
-                self.warn(note)
+                if (what, note) not in self._told and len(self._told) < 100:
+                    self._told.add((what, note))
+                    where = f" (step {step})" if step else ""
+                    self.warn(f"{what}{where}: {note} A replay that needs it stops there.")
         if encoded.redacted:
             meta["redacted"] = encoded.redacted
+
+    def _mark_input(self, about: dict[str, Any], encoded: Encoded, spec: Spec) -> None:
+        """An input that can't be recorded is no loss: a replay compares its type."""
+        if encoded.notes:
+            about["notes"] = encoded.notes
+            tree = encoded.tree if type(encoded.tree) is dict else {}
+            names = [name for name, item in tree.items() if contains_opaque(item) is not None]
+            inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
+            self.remark(f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]} It is compared by its type only.")
+        if encoded.redacted:
+            about["redacted"] = encoded.redacted
 
     def _agent(self, scope: Scope) -> bytes:
         return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
@@ -244,10 +255,11 @@ class Recording:
     ) -> int:
         encoded = self.encoder.encode(input)
         answer = self.encoder.encode(output)
-        self._mark(about, encoded)
-        self._mark(about, answer)
+        self._mark(about, encoded, f"the input of {type} {name!r}")
+        self._mark(about, answer, f"the output of {type} {name!r}")
         if about:
             meta["info"] = about
+        name = self.redactor.redact_text(name)[0]
         tail = self._agent(scope) + b',"name":%b,"input":%b,"output":%b' % (
             orjson.dumps(name), encoded.data, answer.data,
         )  # fmt: skip
@@ -339,7 +351,7 @@ class Recording:
 
     def result(self, value: object, meta: dict[str, Any]) -> bytes:
         encoded = self.encoder.encode(value)
-        self._mark(meta, encoded)
+        self._mark(meta, encoded, "the result of the run")
         return b',"output":%b' % encoded.data
 
     def discard(self) -> None:
@@ -354,11 +366,13 @@ class Recording:
     # -- what the run must say -------------------------------------------------------------------------------------------
 
     def warn(self, sentence: str) -> None:
+        sentence = self.redactor.redact_text(sentence)[0]
         if sentence not in self.warnings and len(self.warnings) < 100:
             self.warnings.append(sentence)
 
     def remark(self, sentence: str) -> None:
         """As ``warn``, for what may well be meant so: kept in the trace, not told as a Python warning."""
+        sentence = self.redactor.redact_text(sentence)[0]
         if sentence not in self.remarks and len(self.remarks) < 100:
             self.remarks.append(sentence)
 
@@ -385,6 +399,7 @@ class Recording:
     def _late_warning(self, what: str) -> None:
         if self.discarded:
             return
+        what = self.redactor.redact_text(what)[0]
         warnings.warn(
             f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace",
             RuntimeWarning,

@@ -6,6 +6,7 @@ What the program gets is never changed. Three promises: replacing is determinist
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from binascii import a2b_base64
@@ -86,10 +87,15 @@ class Redactor:
         self._lock: Final = threading.Lock()
         self._seen: Final[set[str]] = set()
         self._known = KnownSecrets({}).plus(of_environment(environment or {}))
-        #: Another object after each thing that was learned: what was looked through before may have to be again.
-        self.state: object = object()
+        #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
+        self.state: object = object() if self._user or self._known else None
         #: :meth:`suspicious` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
         self.look: Callable[[bytes], bool] = self._looker()
+
+    @classmethod
+    def of_process(cls, patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = ()) -> Redactor:
+        """For one run: it knows the secrets in the environment as it is now."""
+        return cls(patterns, os.environ)
 
     def _looker(self) -> Callable[[bytes], bool]:
         if self._user:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -11,20 +11,46 @@ from .._canonical import dumps_in_order, to_json
 from .._journal.entry import FAMILIES, EntryFamily
 from .gate import Call, Family
 
-__all__ = ["Circumstances", "Spec"]
+if TYPE_CHECKING:
+    from .redaction import Redactor
+
+__all__ = ["Circumstances", "Spec", "Told"]
 
 
 class Circumstances(dict[str, Any]):
     """The ``info`` of a step, where it is the same at many calls of one spec. Not to be changed.
 
-    ``suffix`` is ``meta`` as the log has it, once it has been worked out.
+    ``told`` is a redactor's ``state`` and ``meta`` as the log has it then, once it has been worked out.
     """
 
-    __slots__ = ("suffix",)
+    __slots__ = ("told",)
 
     def __init__(self, info: Mapping[str, Any]) -> None:
         super().__init__(info)
-        self.suffix: bytes | None = None
+        self.told: tuple[object, bytes] | None = None
+
+    def tell(self, spec: Spec, redactor: Redactor) -> bytes:
+        """``,"meta":{…}`` of the intention of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.tell`."""
+        known, state = self.told, redactor.state
+        if known is not None and known[0] is state:
+            return known[1]
+        tree = redactor.redact({**spec.meta, "info": to_json(dict(self))})[0]
+        suffix = b',"meta":%b' % dumps_in_order(tree)
+        self.told = state, suffix
+        return suffix
+
+
+class Told:
+    """What of a spec goes into the log, without secrets: true as long as the redactor's ``state`` is this one. Immutable."""
+
+    __slots__ = ("meta", "name", "prefix", "state", "suffix")
+
+    def __init__(self, state: object, name: str, meta: dict[str, Any]) -> None:
+        self.state: Final = state
+        self.name: Final = name
+        self.meta: Final = meta
+        self.prefix: Final = b',"name":%b,"input":' % orjson.dumps(name)
+        self.suffix: Final = b',"meta":%b' % dumps_in_order(meta) if meta else b""
 
 
 class Spec:
@@ -34,8 +60,8 @@ class Spec:
     """
 
     __slots__ = (
-        "bare", "effect", "family", "lists", "meta", "name", "prefix", "resolve", "returns", "side_effect", "signature",
-        "structural", "suffix", "types",
+        "effect", "family", "lists", "meta", "name", "resolve", "returns", "side_effect", "signature", "structural", "told",
+        "types",
     )  # fmt: skip
 
     def __init__(
@@ -63,10 +89,16 @@ class Spec:
         #: An effect must not start before its intention is on the device.
         self.effect: Final = side_effect in ("irreversible", "reversible")
         self.meta: Final = _meta(side_effect, self.signature)
-        #: Nothing in ``meta`` is the program's own, and so nothing needs redaction.
-        self.bare: Final = not self.signature
-        self.prefix: Final = b',"name":%b,"input":' % orjson.dumps(name)
-        self.suffix: Final = b',"meta":%b' % dumps_in_order(self.meta) if self.meta else b""
+        #: Read it where its ``state`` is the redactor's, else ask :meth:`tell`.
+        self.told: Told = Told(self, name, self.meta)
+
+    def tell(self, redactor: Redactor) -> Told:
+        """How it looks in the log, remembered until another redactor asks or this one has learned something."""
+        told = self.told
+        if told.state is not redactor.state:
+            state = redactor.state
+            told = self.told = Told(state, redactor.redact_text(self.name)[0], redactor.redact(self.meta)[0])
+        return told
 
     def hint(self) -> Any:
         """The declared type of the output, or ``None``."""

@@ -14,6 +14,7 @@ from .gate import Call, Outcome
 from .lanes import Lane
 from .recorded import RecordedStep
 from .recording import ROOT, Recording
+from .redaction import Redactor
 from .replay import Replay
 from .replayed import ReplayedStep, ReplayedTimer
 from .scope import Scope
@@ -45,6 +46,10 @@ class WhatIf:
         self._lanes: dict[Lane, Lane] = {}
         #: What a step of the recorded run is in the new one.
         self._seqs: dict[int, int] = {ROOT: ROOT}
+
+    @property
+    def redactor(self) -> Redactor:
+        return self.replay.redactor
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 

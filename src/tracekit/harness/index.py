@@ -37,7 +37,7 @@ class TraceIndex(Line):
         self.events: Final = list(events)
         if not self.events:
             raise RunStateError("the trace holds no event: there is nothing to replay")
-        session = Replay(self.events[0].trace, Redactor(redact), on_divergence=on_divergence)
+        session = Replay(self.events[0].trace, Redactor.of_process(redact), on_divergence=on_divergence)
         super().__init__(session, root(session, session.trace.entry(1).get("agent_id")))
         self._replay: Final = session
         self._kinds: Final[dict[str, list[TraceEvent]]] = {}

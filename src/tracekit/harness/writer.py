@@ -51,7 +51,7 @@ class TraceWriter(Line):
             journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
         else:
             journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
-        session = Recording(journal, Redactor(redact))
+        session = Recording(journal, Redactor.of_process(redact))
         super().__init__(session, root(session, agent))
         self._recording: Final = session
         #: The run's file.
