@@ -62,7 +62,9 @@ class ReplayedStep:
     def lazy(self) -> str | None:
         session = self.session
         seq = self._chunk or session.index.answer[self.seq]
-        found = (session.trace.entry(seq).get("meta") or {}).get("lazy") if seq else None
+        if not seq or b'"lazy":' not in session.trace.line(seq):
+            return None
+        found = (session.trace.entry(seq).get("meta") or {}).get("lazy")
         return found if isinstance(found, str) else None
 
     def _outcome(self) -> int:
@@ -73,7 +75,8 @@ class ReplayedStep:
         return seq
 
     def _suspended(self, seq: int) -> bool:
-        return bool((self.session.trace.entry(seq).get("meta") or {}).get("suspended"))
+        trace = self.session.trace
+        return b'"suspended":' in trace.line(seq) and bool((trace.entry(seq).get("meta") or {}).get("suspended"))
 
     # -- structural steps ------------------------------------------------------------------------------------------------
 

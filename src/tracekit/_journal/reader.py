@@ -62,6 +62,8 @@ class Trace:
         self.path: Final = os.fspath(path)
         self.limits: Final = limits
         self._offsets = array("Q")
+        #: The line that was read last.
+        self._last: tuple[int, bytes] = (0, b"")
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
@@ -157,14 +159,21 @@ class Trace:
 
     def entry(self, seq: int) -> dict[str, Any]:
         """The entry ``seq``, read from its place and checked against its hash. ``IndexError`` if there is none."""
+        data: dict[str, Any] = orjson.loads(self.line(seq))
+        return data
+
+    def line(self, seq: int) -> bytes:
+        """The line of the entry ``seq``, newline and all, checked against its hash. ``IndexError`` if there is none."""
+        last, line = self._last
+        if last == seq:
+            return line
         if not 0 < seq <= self.status.count:
             raise IndexError(f"{self.path} has no entry {seq}")
         line, head = self._read(seq)
-        body, hashed = line[:-TAIL], line[-67:-3]
-        if sha256(head + body).hexdigest().encode() != hashed:
+        if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
             raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
-        data: dict[str, Any] = orjson.loads(line)
-        return data
+        self._last = (seq, line)
+        return line
 
     def hash_of(self, seq: int) -> str:
         """The hash of the entry ``seq``; of 0: what the first entry is chained to."""
