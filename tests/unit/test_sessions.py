@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -386,6 +387,26 @@ def test_warnings_are_told_at_the_end_of_the_run() -> None:
     assert run.id in told[0]
     assert entries(run)[-1]["meta"]["warnings"] == run.warnings
     assert sum("can't be recorded" in sentence for sentence in run.warnings) == 1
+    assert re.search(r"the output of tool '.*opened' \(step \d+\): ", told[0])
+
+
+def test_an_input_that_cant_be_recorded_is_a_remark() -> None:
+    """It is named in the trace with its tool, and no Python warning is made of it: a replay compares its type."""
+
+    @traced_tool(side_effect="read_only")
+    def hold(lock: Any, n: int) -> int:
+        return n
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with record("remark") as run:
+            hold(threading.Lock(), 1)
+    (remark,) = run.warnings
+    assert "the input lock of tool" in remark
+    assert remark.endswith("It is compared by its type and description only.")
+    with replay(run) as session:
+        assert hold(threading.Lock(), 1) == 1
+    assert session.report.exact
 
 
 # -- durability ---------------------------------------------------------------------------------------------------------------

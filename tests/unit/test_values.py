@@ -135,8 +135,8 @@ def test_what_no_reader_would_take_is_opaque(kind: str, size: int) -> None:
 def test_a_large_input_is_compared_by_its_type() -> None:
     """The step of an input that is too large still matches, and its answer comes back."""
     value = "x" * (65 << 20)
-    with pytest.warns(RuntimeWarning, match="too large"):
-        run, _ = recorded(lambda: measure(value))
+    run, _ = recorded(lambda: measure(value))
+    assert "too large" in run.warnings[0]
     with replay(run) as session:
         assert measure(value) == len(value)
     assert session.report.exact

@@ -61,7 +61,7 @@ class RecordedStep:
                 # The everyday piece: looked through for secrets already, as part of its stream.
                 tail = b',"step":%d,"output":%b' % (self.seq, dumps_in_order(to_json(stored)))
             else:
-                fields = session.value(stored, meta, spec=spec)
+                fields = session.value(stored, meta, spec=spec, step=self.seq)
                 if replaced:
                     meta["redacted"] = replaced
                     session.redacted_output(spec)
@@ -99,7 +99,7 @@ class RecordedStep:
         meta = dict(info) if info else {}
         places: Places | None = [] if spec.lists else None
         try:
-            fields = session.value(output, meta, spec=spec, places=places, data=data)
+            fields = session.value(output, meta, spec=spec, step=self.seq, places=places, data=data)
             self._finish(spec.types.outcome, fields, meta, places)
         except LogWriteError:
             if self._unwritten():
@@ -111,7 +111,7 @@ class RecordedStep:
             return
         meta = dict(info) if info else {}
         try:
-            fields = b"" if output is None else session.value(output, meta, spec=self.spec)
+            fields = b"" if output is None else session.value(output, meta, spec=self.spec, step=self.seq)
             self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
         except LogWriteError:
             if self._unwritten():

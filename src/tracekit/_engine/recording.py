@@ -217,7 +217,8 @@ class Recording:
             tree = encoded.tree if type(encoded.tree) is dict else {}
             names = [name for name, item in tree.items() if contains_opaque(item) is not None]
             inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
-            self.remark(f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]} It is compared by its type only.")
+            said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
+            self.remark(f"{said} It is compared by its type and description only.")
         if encoded.redacted:
             about["redacted"] = encoded.redacted
 
