@@ -126,7 +126,7 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         call = getattr(source, "_tracekit_call", None)
         turn = scope.session.arm(scope, "future.arrival", 0)
         loop = destination.get_loop()
-        led_here = current_burst()
+        led_here = _number()
 
         def cancelled(_: object) -> None:
             if destination.cancelled():
@@ -140,9 +140,10 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
             if destination.cancelled():
                 return
             if turn.live:
-                # Not where this burst itself led to the call: then it can't have been done before.
-                earlier = call is not None and (led_here is None or led_here != current_burst())
-                turn.fired({"of": call.lane.id} if earlier else None)
+                burst = current_burst()
+                if burst is not None and burst.number == led_here:
+                    burst.end()  # it led to this call: a replay hands the answer out when the loop is idle again
+                turn.fired(None if call is None else {"of": call.lane.id})
                 copy()
             else:
                 turn.on_fire(copy)
@@ -156,6 +157,11 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         return None
 
     return _chain_future
+
+
+def _number() -> int | None:
+    burst = current_burst()
+    return None if burst is None else burst.number
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------------

@@ -60,6 +60,10 @@ class Burst:
         """Which burst it is, ``None`` between two."""
         return self._number if self.markers else None
 
+    def end(self) -> None:
+        """What comes now is the first of another burst."""
+        self.markers = 0
+
     def _mark(self, rounds: int, number: int) -> None:
         if self._before is not None:
             self._before(self.ticks + self.markers)
@@ -99,7 +103,7 @@ def place() -> int | None:
     return burst.event()
 
 
-def current_burst() -> int | None:
-    """Which burst of the running loop this is, as ``place`` counts them; ``None`` outside any."""
+def current_burst() -> Burst | None:
+    """The burst of the running loop, as ``place`` counts; ``None`` outside any. Its ``number`` says which it is."""
     burst: Burst | None = getattr(_get_running_loop(), _NAME, None)
-    return None if burst is None else burst.number
+    return None if burst is None or burst.number is None else burst
