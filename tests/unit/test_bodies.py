@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit._capture.bodies import NOT_JSON, decode, encode, multipart, parsed
+from tracekit._canonical import dumps_in_order, to_json
+from tracekit._capture.bodies import NOT_JSON, decode, encode, is_plain, multipart, parsed
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
@@ -105,3 +106,17 @@ def test_not_json() -> None:
     """``null`` is JSON only where something else could not be meant."""
     assert parsed(b"plain") is NOT_JSON
     assert parsed(b"") is NOT_JSON
+
+
+@pytest.mark.parametrize("content", [b'{"a":[1,2.5,null,"$5"],"b":{"c":"d"}}', b"[]", b'"text"'])
+def test_a_plain_body_is_written_as_it_came(content: bytes) -> None:
+    """A body in which nothing can be taken for a tag stands in the log byte for byte; a dollar in a text is no tag."""
+    value = parsed(content)
+    assert is_plain(content, value)
+    assert dumps_in_order(to_json(value)) == content
+
+
+@pytest.mark.parametrize("content", [b'{"$t":"bytes","v":"YQ=="}', b'{"a":{"price in $":1}}', b"[" * 400 + b"]" * 400])
+def test_a_body_that_could_be_taken_for_another_takes_the_long_way(content: bytes) -> None:
+    """Keys with a dollar and deep nesting are looked at value by value before they are told."""
+    assert not is_plain(content, parsed(content))
