@@ -211,7 +211,7 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             if captured.sure:
                 return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
             bound = loose(*args, **kwargs)
-        made = run(function, bound, args, kwargs)
+        made: Any = run(function, bound, args, kwargs)
         if name is not None:
             made.__name__, made.__qualname__ = name, qualname
         return made
