@@ -6,6 +6,7 @@ import dataclasses
 import random
 import re
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from tracekit._canonical import from_json, to_json
 from tracekit._engine.known_secrets import VARIABLES
 from tracekit._engine.redaction import Redactor
 from tracekit._engine.secret_fields import FIELDS
+from tracekit._engine.secret_kinds import KINDS
 
 _BODY = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4"
 _PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nq0+/x==\n-----END RSA PRIVATE KEY-----"
@@ -475,3 +477,12 @@ def test_no_pattern(pattern: Any) -> None:
     """What is no regular expression for texts is refused by name."""
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         Redactor([pattern])
+
+
+def test_documentation_lists_what_is_redacted() -> None:
+    """The table in the documentation is that of the code: no name, variable or kind more or less."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "secrets.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| (`[^|]+) \|$", page, re.MULTILINE))
+    kinds = {kind.name for kind in KINDS} | {"query", "argument", "environment", "credential", "user"}
+    wanted = {"Names of fields": FIELDS, "Ends of variables' names": set(VARIABLES), "Kinds": kinds}
+    assert {name: set(re.findall(r"`([^`]+)`", row)) for name, row in rows.items()} == wanted
