@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import datetime
 import enum
 import fractions
+import ipaddress
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -167,6 +170,14 @@ VALUES: list[Any] = [
         Decimal("1.20"),
         Decimal("-Infinity"),
         fractions.Fraction(-1, 3),
+        re.compile("a.b", re.IGNORECASE),
+        re.compile(b"\\d+"),
+        ipaddress.ip_address("1.2.3.4"),
+        ipaddress.ip_network("10.0.0.0/8"),
+        ipaddress.ip_interface("2001:db8::1/64"),
+        array.array("d", [1.0, -0.5]),
+        array.array("q"),
+        collections.ChainMap({"a": 1}, {"b": [2]}),
         uuid.UUID(int=5),
         pathlib.Path("/a/b"),
         pathlib.PureWindowsPath("c:/x"),
@@ -609,3 +620,37 @@ def test_works_while_time_is_frozen() -> None:
         back = from_json(tree)
     assert [type(item) for item in back] == [datetime.datetime, datetime.date]
     assert back == [datetime.datetime(2026, 1, 1), datetime.date(2026, 1, 1)]
+
+
+def test_arrays_of_objects() -> None:
+    """An array of objects comes back item by item, nested lists included, in its shape."""
+    array_of_objects = np.empty((2, 2), dtype=object)
+    array_of_objects[0, 0], array_of_objects[0, 1], array_of_objects[1, 0] = (
+        {"a": 1},
+        [1, [2]],
+        datetime.date(2026, 1, 2),
+    )
+    back = from_json(orjson.loads(dumps(to_json(array_of_objects))))
+    assert (back.dtype, back.shape, back.tolist()) == (object, (2, 2), array_of_objects.tolist())
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$t": "pattern", "v": ["a" * 30_000, 0]},
+        {"$t": "pattern", "v": ["(", 0]},
+        {"$t": "pattern", "v": [1, 0]},
+        {"$t": "ip", "c": "system", "v": "x"},
+        {"$t": "ip", "c": "IPv4Address", "v": "x"},
+        {"$t": "array", "c": "zz", "v": []},
+        {"$t": "array", "c": "b", "v": [4000]},
+        {"$t": "ChainMap", "v": [3, {"$t": "opaque", "type": "x", "repr": "y"}]},
+        {"$t": "ndarray", "dtype": "|O", "shape": [3], "v": [1]},
+        {"$t": "ndarray", "dtype": "|O", "shape": [-1], "v": []},
+    ],
+    ids=str,
+)
+def test_malformed_values_of_these_kinds(tree: Any) -> None:
+    """They are refused as such."""
+    with pytest.raises(NotReplayableError):
+        from_json(tree)

@@ -129,6 +129,10 @@ def _path(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "path", "c": type(value).__name__, "v": walk.value(str(value), depth + 1)}
 
 
+def _address(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "ip", "c": type(value).__name__, "v": walk.value(str(value), depth + 1)}
+
+
 def _namespace(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "namespace", "v": walk.mapping(vars(value).items(), depth + 1)}
 
@@ -141,6 +145,9 @@ _plain_path: Final = {
     f"{module}:{name}": _path
     for module in ("pathlib", "pathlib._local")
     for name in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path")
+}
+_addresses: Final = {
+    f"ipaddress:IPv{version}{kind}": _address for version in (4, 6) for kind in ("Address", "Network", "Interface")
 }
 _days: Final = _simple("timedelta", lambda value: [value.days, value.seconds, value.microseconds])
 
@@ -177,6 +184,10 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "collections:deque": _deque,
     "time:struct_time": _simple("struct_time", lambda value: [*value[:9], value.tm_zone, value.tm_gmtoff]),
     "types:SimpleNamespace": _namespace,
+    "re:Pattern": _simple("pattern", lambda value: [value.pattern, value.flags]),
+    "array:array": lambda walk, value, depth: {"$t": "array", "c": value.typecode, "v": walk.items(value, depth + 1)},
+    "collections:ChainMap": _simple("ChainMap", lambda value: list(value.maps)),
+    **_addresses,
     **_plain_path,
 }
 
@@ -313,8 +324,10 @@ def _exception(walk: Walk, value: Any, depth: int) -> Tree:
 
 def _array(walk: Walk, value: Any, depth: int) -> Tree:
     dtype = value.dtype.str
+    if dtype == "|O":
+        return {"$t": "ndarray", "dtype": "|O", "shape": list(value.shape), "v": walk.items(value.ravel(), depth + 1)}
     if not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
-        return walk.opaque(value, "only arrays of plain numbers, dates, texts and bytes can be")
+        return walk.opaque(value, "only arrays of plain numbers, dates, texts, bytes and objects can be")
     return {"$t": "ndarray", "dtype": dtype, "shape": list(value.shape), "v": base64(value.tobytes())}
 
 

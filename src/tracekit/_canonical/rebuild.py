@@ -31,6 +31,7 @@ _INT: Final = re.compile(r"-?0x[0-9a-f]{1,100000}")
 _CONSTANTS: Final = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
 _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _FACTORIES: Final = {"list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple}
+_LONGEST_PATTERN: Final = 20_000
 _BASES: Final = {base.__name__: base for base in BASES}
 
 
@@ -170,9 +171,44 @@ def _complex(decoder: Decoder, tree: dict[str, Tree], depth: int) -> complex:
     return complex(real, imag)
 
 
+def _pattern(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    source, flags = decoder.items(tree["v"], depth + 1)
+    if type(source) not in (str, bytes) or type(flags) is not int or len(source) > _LONGEST_PATTERN:
+        refuse("it is no pattern")
+    return re.compile(source, flags & ~re.DEBUG)
+
+
+def _ip(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    import ipaddress
+
+    name = _text(tree.get("c"))
+    if name not in ("IPv4Address", "IPv4Network", "IPv4Interface", "IPv6Address", "IPv6Network", "IPv6Interface"):
+        refuse("it is no address")
+    return getattr(ipaddress, name)(_text(decoder.value(tree["v"], depth + 1)))
+
+
+def _typed_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from array import array
+
+    return array(_text(tree["c"]), decoder.items(tree["v"], depth + 1))
+
+
+def _objects(numpy: Any, decoder: Decoder, shape: list[Any], tree: dict[str, Tree], depth: int) -> Any:
+    items = decoder.items(tree["v"], depth + 1)
+    if any(type(size) is not int or size < 0 for size in shape) or prod(shape) != len(items):
+        refuse("the shape of an array does not fit its data")
+    value = numpy.empty(len(items), dtype=object)
+    for i, item in enumerate(items):
+        value[i] = item
+    return value.reshape(shape)
+
+
 def _array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     numpy = _loaded("numpy", "an array")
-    shape, data, dtype = decoder.items(tree["shape"], depth + 1), _data(tree), _dtype(numpy, tree)
+    shape = decoder.items(tree["shape"], depth + 1)
+    if tree["dtype"] == "|O" and len(shape) <= 32:
+        return _objects(numpy, decoder, shape, tree, depth)
+    data, dtype = _data(tree), _dtype(numpy, tree)
     if len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
         refuse("it is no shape of an array")
     if prod(shape) * dtype.itemsize != len(data):
@@ -340,6 +376,10 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "uuid_utils": _uuid_utils,
     "path": _path,
     "namespace": _namespace,
+    "pattern": _pattern,
+    "ip": _ip,
+    "array": _typed_array,
+    "ChainMap": lambda decoder, tree, depth: collections.ChainMap(*decoder.items(tree["v"], depth + 1)),
     "ndarray": _array,
     "npscalar": _npscalar,
     "npstr": lambda decoder, tree, depth: _loaded("numpy", "a text").str_(_text(decoder.value(tree["v"], depth + 1))),
