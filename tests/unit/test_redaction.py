@@ -83,7 +83,7 @@ INNOCENT = [
     "Bearer of news; Basic English; a half_open range; whisk_live_now",
     '{"id": "0198c0de-7a5b-7cde-8f01-23456789abcd", "max_tokens": 5}',
     "the password: must be chosen, password=password, secret = os.environ[3], api_key=config.key(2)",
-    "max_tokens=4096, token_count: 17, sort_key=date, next_token: b, PWD=/root/x1, docker run -u 1000:1000",
+    "max_tokens=4096, token_count: 17, sort_key=date, next_token: b, PWD=/srv/x1, docker run -u 1000:1000",
     '{"password": null, "api_key": "${API_KEY}", "secret": "<your secret>", "tokens": "a b", "key": "user:42"}',
     "risk-based-management-strategies-2024, task-ant-colony-optimization, task_test_configuration",
     "mail to bob@example.com, see https://example.com",
@@ -429,7 +429,7 @@ class TestKnown:
         """Short values, placeholders, paths and variables of other names are not looked for."""
         kept = {
             "A_TOKEN": "abc1234", "B_API_KEY": "your-api-key-here", "C_SECRET": "disabled", "GOOGLE_CREDENTIALS": "/etc/key1.json",
-            "SORT_KEY": "created_at", "HOME": "/home/hunter2", "PWD": "/work/project", "OPENAI_API_KEY": "test-key", "TOKEN_URL": "https://x.example/t",
+            "SORT_KEY": "created_at", "HOME": "/srv/hunter2", "PWD": "/work/project", "OPENAI_API_KEY": "test-key", "TOKEN_URL": "https://x.example/t",
         }  # fmt: skip
         redactor = Redactor(environment=kept)
         assert not redactor.known
