@@ -429,7 +429,7 @@ class TestKnown:
         """Short values, placeholders, paths and variables of other names are not looked for."""
         kept = {
             "A_TOKEN": "abc1234", "B_API_KEY": "your-api-key-here", "C_SECRET": "disabled", "GOOGLE_CREDENTIALS": "/etc/key1.json",
-            "SORT_KEY": "created_at", "HOME": "/srv/hunter2", "PWD": "/work/project", "OPENAI_API_KEY": "test-key", "TOKEN_URL": "https://x.example/t",
+            "SORT_KEY": "created_at", "HOME": "/srv/hunter2", "PWD": "/srv/project", "OPENAI_API_KEY": "test-key", "TOKEN_URL": "https://x.example/t",
         }  # fmt: skip
         redactor = Redactor(environment=kept)
         assert not redactor.known
