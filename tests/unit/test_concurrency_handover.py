@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tracekit import record, replay, traced_tool
+from tracekit import DivergenceError, record, replay, traced_tool
 
 REPEATED = 20
 
@@ -164,3 +164,24 @@ def test_the_functions_of_the_standard_library_are_as_before(tmp_path: Path) -> 
     assert [wait.__code__, as_completed.__code__, queue.Queue.get, queue.Queue._get, queue.Queue.put] == before
     with ThreadPoolExecutor(1) as pool:
         assert [call.result() for call in as_completed([pool.submit(int, "4")])] == [4]
+
+
+def test_threads_that_race_are_named_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where threads share something that is not recorded the message says so, and only the block raises the failure."""
+    first = ["a"]
+
+    def program() -> None:
+        threads = [threading.Thread(target=lambda: ask(first[0])) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    before = threading.excepthook
+    with record("race", store=tmp_path) as run:
+        program()
+    first[0] = "b"
+    with pytest.raises(DivergenceError, match="thread order may differ"), replay(run):
+        program()
+    assert capsys.readouterr().err == ""
+    assert threading.excepthook is before

@@ -18,8 +18,10 @@ from typing import Any, Final
 
 from .._engine.scope import Scope
 from .._reality import monotonic_ns
+from ..errors import ReplayError
+from .patch import AttributePatch
 
-__all__ = ["patches"]
+__all__ = ["patches", "quiet_threads"]
 
 _ahead: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
@@ -36,6 +38,17 @@ def patches(scope_of_timers: _Scope) -> list[tuple[Any, str, Callable[[Any], Any
         (queue, "time", lambda _: _now),
         (_base, "time", lambda _: clock),
     ]
+
+
+def _excepthook(args: Any) -> None:
+    """A thread that ends because the replay has failed prints nothing: the end of the replay raises that failure."""
+    if not (isinstance(args.exc_value, ReplayError) and args.exc_value.run_id is not None):
+        found = quiet_threads.original
+        (found if callable(found) else threading.__excepthook__)(args)
+
+
+#: Whatever hook is in place when it is applied is called for everything else.
+quiet_threads: Final = AttributePatch(threading, "excepthook", _excepthook)
 
 
 def _now() -> float:

@@ -187,8 +187,8 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
         scope = scope_of()
         if scope is None or not by_user():
             return original(self, *args, **options)
-        turn = scope.session.arm(scope, name, 0)
-        miss = scope.session.arm(scope, "queue.miss", 0)
+        turn: Any = scope.session.arm(scope, name, 0)
+        miss: Any = scope.session.arm(scope, "queue.miss", 0)
         token = current.set(None)  # how it waits is nothing to record
         try:
             if turn.live:
@@ -295,7 +295,7 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
     if scope is None or not _by_user():
         return original(fs, timeout, return_when)
     given = _in_order(fs)
-    turn = scope.session.arm(scope, "future.wait", 0)
+    turn: Any = scope.session.arm(scope, "future.wait", 0)
     token = current.set(None)  # how it waits is nothing to record
     try:
         if turn.live:
@@ -329,7 +329,7 @@ def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = Non
 def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
     left = dict(enumerate(given))
     while left:
-        turn = scope.session.arm(scope, "future.wait", 0)
+        turn: Any = scope.session.arm(scope, "future.wait", 0)
         token = current.set(None)
         try:
             chosen = _next_recorded(turn, given, found) if turn.live else _next_replayed(turn, left)

@@ -21,6 +21,7 @@ from .._engine.scope import Scope, current
 from .._reality import repoint
 from . import handover
 from .blocking import patches as blocking
+from .blocking import quiet_threads
 from .exchange import FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch, when_imported
 
@@ -58,6 +59,7 @@ def _patches() -> list[Patch]:
         _once(BaseEventLoop, "shutdown_default_executor", _outside),
         *(_once(owner, name, wrap) for owner, name, wrap in blocking(scope_of_timers)),
         _sleep_patch(),
+        quiet_threads,
         *handover.patches(_once, scope_of_timers),
     ]
     uvloop = sys.modules.get("uvloop")

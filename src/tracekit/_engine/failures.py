@@ -10,6 +10,7 @@ from .callsite import caller
 from .divergence import describe, looks_like_a_read
 
 __all__ = [
+    "THREAD_ORDER",
     "another_identity",
     "another_step",
     "clock_drift",
@@ -25,6 +26,11 @@ __all__ = [
     "out_of_order",
 ]
 
+#: Said beside a difference where several threads take part.
+THREAD_ORDER = (
+    "\n  thread order may differ: other threads take part, and what they share without a future or a queue "
+    "(a list, a lock, a flag) is not recorded"
+)
 _CHANGED = "look at what changed in the code since the step before; record again if the change is meant"
 
 

@@ -498,7 +498,7 @@ class Replay:
         return self.fail(failures.everything_waits(self.run_id))
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
-        near = self._nearest(kind, data, None)
+        near = self._nearest(kind, data, None) + self._beside()
         steps = self.index.intentions.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
@@ -514,7 +514,7 @@ class Replay:
         told = spec.tell(self.redactor)
         actual = {"name": told.name, "agent_id": scope.agent, "input": loads(data), "meta": told.meta}
         same_kind = recorded["name"] == told.name and recorded["meta"].get("side_effect") == spec.side_effect
-        near = self._nearest(spec.family, data, seq)
+        near = self._nearest(spec.family, data, seq) + self._beside()
         self._report_divergence(
             spec.family, seq, recorded, actual, near, harmless=same_kind and spec.side_effect != "irreversible"
         )
@@ -544,6 +544,10 @@ class Replay:
         seq, equal = near
         used = " (already answered)" if self._used[seq] else ""
         return f"\n  nearest recorded step: {seq}{used}, " + ("with equal input" if equal else "with other input")
+
+    def _beside(self) -> str:
+        """What to think of where several threads take part."""
+        return "" if self.crew.solo else failures.THREAD_ORDER
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
