@@ -32,7 +32,7 @@ IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("_stream", "scope", "seq", "session", "spec")
+    __slots__ = ("_stream", "scope", "seq", "session", "spec", "watched")
 
     live: Final = True
 
@@ -42,6 +42,8 @@ class RecordedStep:
         self.spec: Final = spec
         self.seq: Final = seq
         self._stream: StreamRedactor | None = None
+        #: The input and its encoding, where the step might change what it was given.
+        self.watched: tuple[dict[str, Any], bytes] | None = None
 
     def body(self) -> Scope:
         scope = self.scope
@@ -85,6 +87,8 @@ class RecordedStep:
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
+        if self.watched is not None:
+            info = self._looked(info)
         if info is None and self.scope.agent is None:
             plain = session._plain(output)
             if plain is not None:
@@ -116,6 +120,26 @@ class RecordedStep:
         except LogWriteError:
             if self._unwritten():
                 raise
+
+    def _looked(self, info: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """``info``, and which arguments the step has changed: what a replay does not repeat."""
+        assert self.watched is not None
+        given, before = self.watched
+        self.watched = None
+        if self.session._plain(given) == before:
+            return info
+        was = orjson.loads(before)
+        changed = [
+            name
+            for name, item in given.items()
+            if self.session._plain({name: item}) != dumps_in_order({name: was.get(name)})
+        ]
+        tool = f"{self.spec.family} {self.spec.name!r}"
+        names = ", ".join(changed)
+        self.session.warn(
+            f"{tool} changes what it is given ({names}): a replay does not repeat that. Return it instead."
+        )
+        return {**(info or {}), "mutated": changed}
 
     def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
         session = self.session

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
 MAX_ERROR: Final = 16 << 20
+#: What a tool may change in its caller's hands.
+_MUTABLE: Final = frozenset((list, dict))
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
 
@@ -106,7 +108,10 @@ class Recording:
         if places:
             self.encoder.remember(places, seq)
         self.steps += 1
-        return RecordedStep(self, scope, spec, seq)
+        step = RecordedStep(self, scope, spec, seq)
+        if plain is not None and type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values())):
+            step.watched = (input, plain)
+        return step
 
     def _intention(
         self,
