@@ -34,7 +34,19 @@ class Tools(Protocol):
 
 
 _LEAVES = ("fetch", "fetch", "fetch", "instant", "compute", "sleep")
-_NODES = ("gather", "group", "first", "as_completed", "timeout", "wait_for", "cancel", "lock", "semaphore", "queue", "event")
+_NODES = (
+    "gather",
+    "group",
+    "first",
+    "as_completed",
+    "timeout",
+    "wait_for",
+    "cancel",
+    "lock",
+    "semaphore",
+    "queue",
+    "event",
+)
 _THREADED = ("to_thread", "pool", "threads")
 _IN_THREADS = ("compute", "compute", "nap", "tlock", "get_nothing", "handover", "first_future")
 
@@ -151,7 +163,10 @@ async def _as_completed(world: _World, blocks: list[Program]) -> Any:
         results = [await task for task in asyncio.as_completed(tasks)]
     finally:
         await _dismiss(tasks)
-    return [await world.tools.report(["order", order if world.strict else sorted(order)]), results if world.strict else 0]
+    return [
+        await world.tools.report(["order", order if world.strict else sorted(order)]),
+        results if world.strict else 0,
+    ]
 
 
 async def _after_an_answer(world: _World, block: Program) -> Any:

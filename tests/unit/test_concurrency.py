@@ -57,7 +57,12 @@ def test_tasks_have_lanes_by_name_and_order_of_their_start(run: Recording) -> No
         a = await asyncio.gather(lane(), two_steps(), lane())
         async with asyncio.TaskGroup() as group:
             b = [group.create_task(lane()), group.create_task(two_steps())]
-        return [*a, *(task.result() for task in b), await asyncio.ensure_future(lane()), await asyncio.create_task(lane())]
+        return [
+            *a,
+            *(task.result() for task in b),
+            await asyncio.ensure_future(lane()),
+            await asyncio.create_task(lane()),
+        ]
 
     name = "/test_tasks_have_lanes_by_name_and_order_of_their_start.<locals>.main#1"
     a, b, c, d, e, f, g = asyncio.run(main())

@@ -50,9 +50,7 @@ class Tools:
         return await self._session.call("report", value, body)
 
 
-def execute(
-    session: Any, program: Any, loop: Callable[[], asyncio.AbstractEventLoop], *, strict: bool
-) -> list[Any]:
+def execute(session: Any, program: Any, loop: Callable[[], asyncio.AbstractEventLoop], *, strict: bool) -> list[Any]:
     with session, asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(programs.run(program, Tools(session), strict=strict))
 

@@ -21,7 +21,19 @@ _PATIENCE: Final = 1000
 class LoopWatch:
     """Calls ``idle`` in the loop's thread when the loop has nothing to run but to wait; once for each ``start``."""
 
-    __slots__ = ("_calls", "_calm", "_context", "_idle", "_own", "_ready", "_rounds", "loop", "running", "spare", "thread")
+    __slots__ = (
+        "_calls",
+        "_calm",
+        "_context",
+        "_idle",
+        "_own",
+        "_ready",
+        "_rounds",
+        "loop",
+        "running",
+        "spare",
+        "thread",
+    )
 
     def __init__(self, loop: AbstractEventLoop, idle: Callable[[LoopWatch], None]) -> None:
         self.loop: Final = loop
