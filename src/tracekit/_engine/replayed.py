@@ -119,7 +119,7 @@ class ReplayedTimer:
     @property
     def about(self) -> Mapping[str, Any]:
         """What was recorded beside it."""
-        return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]  # type: ignore[no-any-return]
+        return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
