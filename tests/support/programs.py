@@ -163,10 +163,9 @@ async def _as_completed(world: _World, blocks: list[Program]) -> Any:
         results = [await task for task in asyncio.as_completed(tasks)]
     finally:
         await _dismiss(tasks)
-    return [
-        await world.tools.report(["order", order if world.strict else sorted(order)]),
-        results if world.strict else 0,
-    ]
+    # Two tasks that end in one round of the loop have no order where the loop runs a round in any order.
+    told = world.strict and not getattr(asyncio.get_running_loop(), "permutes", False)
+    return [await world.tools.report(["order", order if told else sorted(order)]), results if told else 0]
 
 
 async def _after_an_answer(world: _World, block: Program) -> Any:

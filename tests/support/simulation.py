@@ -209,6 +209,8 @@ class Shuffled(asyncio.SelectorEventLoop):
     the order of a program's events is all that there is to its schedule.
     """
 
+    permutes = True
+
     def __init__(self, seed: int) -> None:
         super().__init__(_Skipping(self))
         self._seed = seed  # no generator: in a recorded run its draws would be the program's
