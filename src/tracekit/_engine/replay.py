@@ -594,8 +594,7 @@ class Replay:
             self._check()
 
     def _leftovers(self) -> None:
-        at_start = self.trace.entry(1).get("meta", {}).get("snapshots")
-        if not (any(self.index.role) or self.index.snapshots or at_start):
+        if not any(self.index.role):
             self._fail(failures.nothing_recorded(self.run_id))
         if "order" in self.strict and self.report.reordered:
             self._fail(failures.handed_out_of_order(self.run_id, self.report.reordered))

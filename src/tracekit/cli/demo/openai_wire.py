@@ -23,7 +23,7 @@ Body = Mapping[str, Any]
 
 def chat_completions(body: Body, model: NgramModel) -> Reply:
     """``POST /v1/chat/completions``, whole or streamed."""
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 60
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 1024
     said = answer(model, _chat(body), prefix="call_", limit=limit, temperature=_temperature(body))
     head = {
         "id": new_id("chatcmpl-"),
