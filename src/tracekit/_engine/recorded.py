@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from .._canonical import dumps_in_order, to_json
+from .._canonical import dumps_in_order, quick, to_json
 from .._journal.intern import Places
 from ..errors import LogWriteError
 from .arrivals import place
@@ -126,7 +126,7 @@ class RecordedStep:
         assert self.watched is not None
         given, before = self.watched
         self.watched = None
-        if self.session._plain(given) == before:
+        if quick(given) == before:
             return info
         was = orjson.loads(before)
         changed = [
