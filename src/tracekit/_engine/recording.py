@@ -61,7 +61,6 @@ class Recording:
         #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
         self.what_if = False
         self.steps = 0
-        self.open_steps = 0
         self._lanes: list[Lane] = []
         self._identities: set[str] = set()
 
