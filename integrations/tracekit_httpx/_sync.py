@@ -34,7 +34,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
             return library.nothing(request)
         assert isinstance(exchange, Exchange)
         streamed = bool(kwargs.get("stream"))
-        if exchange.step.live:
+        if exchange.step.live or exchange.go():
             return _live(exchange, original, self, args, kwargs, reading if streamed else None)
         return _recorded(exchange, self, request, streamed)
 

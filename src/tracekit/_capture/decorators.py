@@ -179,7 +179,10 @@ class Effect:
             if gate.outside is not None:
                 gate.outside(self._spec.family, self._spec.name)
             return self
-        self._step = step = scope.session.begin(scope, self._spec, dict(self._input))
+        step = scope.session.begin(scope, self._spec, dict(self._input))
+        if step.deferred:
+            step = step.go()
+        self._step = step
         self.live = step.live
         if step.live:
             self._token = current.set(step.body())
@@ -210,7 +213,10 @@ class Effect:
             if gate.outside is not None:
                 gate.outside(self._spec.family, self._spec.name)
             return self
-        self._step = step = scope.session.begin(scope, self._spec, dict(self._input))
+        step = scope.session.begin(scope, self._spec, dict(self._input))
+        if step.deferred:
+            step = await step.go_async()
+        self._step = step
         self.live = step.live
         if step.live:
             self._token = current.set(step.body())

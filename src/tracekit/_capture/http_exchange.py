@@ -47,7 +47,7 @@ class Exchange:
     __slots__ = ("_dialect", "_kept", "_scope", "_started", "_text", "_told", "body", "elapsed", "open", "step")
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
-        self.step: Final = step
+        self.step = step
         self._scope: Final = scope
         self._dialect: Final = dialect
         self._kept: list[bytes] | None = None
@@ -59,7 +59,23 @@ class Exchange:
         #: While true, a request made from inside is part of this one.
         self.open = True
         #: The scope of the live call.
-        self.body: Final = step.body() if step.live else scope
+        self.body = step.body() if step.live else scope
+
+    def go(self) -> bool:
+        """Whether the call is to be made; where a resumed run has first to follow its log to the end, this waits for that."""
+        if self.step.deferred:
+            self._go(self.step.go())
+        return self.step.live
+
+    async def go_async(self) -> bool:
+        if self.step.deferred:
+            self._go(await self.step.go_async())
+        return self.step.live
+
+    def _go(self, step: Step) -> None:
+        self.step = step
+        self.body = step.body() if step.live else self._scope
+        self._started = monotonic_ns()
 
     # -- live ------------------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,9 @@ def _function_wrapper(captured: Captured) -> Any:
             bound = loose(*args, **kwargs)
         step = scope.session.begin(scope, spec, bound)
         if not step.live:
-            return _answered(step)
+            if not step.deferred:
+                return _answered(step)
+            step = step.go()
         token = enter(step.body())
         try:
             result = function(*args, **kwargs)
@@ -179,7 +181,9 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             return await function(*args, **kwargs)
         step = scope.session.begin(scope, spec, bound)
         if not step.live:
-            return given(await step.answer_async())
+            if not step.deferred:
+                return given(await step.answer_async())
+            step = await step.go_async()
         made = function(*args, **kwargs)
         if type(made) is not types.CoroutineType:
             return await _awaited(step, made)
@@ -247,6 +251,8 @@ def _run_generator(
         captured.outside()
         return (yield from function(*args, **kwargs))
     step = scope.session.begin(scope, captured.spec, bound)
+    if step.deferred:
+        step = step.go()
     if step.live:
         return (yield from live_items(step, function(*args, **kwargs)))
     return (yield from recorded_items(step))
@@ -261,6 +267,8 @@ async def _run_async_generator(
         items = function(*args, **kwargs)
     else:
         step = scope.session.begin(scope, captured.spec, bound)
+        if step.deferred:
+            step = await step.go_async()
         items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)
     resume = items.__anext__()
     try:

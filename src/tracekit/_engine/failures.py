@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, UnconsumedStepsError
+from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, TracekitError, UnconsumedStepsError
 from .callsite import caller
 from .divergence import describe, looks_like_a_read
 
@@ -59,6 +59,19 @@ def another_step(
         recorded=recorded,
         actual=actual,
         differences=found,
+    )
+
+
+def now_refused(run_id: str, seq: int, kind: str, name: str, error: TracekitError) -> DivergenceError:
+    return DivergenceError(
+        f"{kind} {name!r} was made in the recording and is refused now: {error.what}",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        recorded=name,
+        actual=error.what,
+        differences=[{"path": "refused", "recorded": None, "actual": error.what}],
+        next_action="look at what changed in its contract or arguments; record again if the change is meant",
     )
 
 

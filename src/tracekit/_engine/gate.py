@@ -12,19 +12,33 @@ from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from .lanes import Lane, collisions, started
 from .scope import Scope, current
 
 if TYPE_CHECKING:
-    from ..errors import ReplayError
+    from ..errors import BudgetExceededError, ContractViolationError, ReplayError, TracekitError
     from .redaction import Redactor
     from .step import Spec
 
-__all__ = ["Call", "Family", "Outcome", "Session", "Step", "Timer", "allow_outside", "here", "owner", "refuse_outside"]
+__all__ = [
+    "Call",
+    "Family",
+    "Outcome",
+    "Refusal",
+    "Session",
+    "Step",
+    "Timer",
+    "allow_outside",
+    "here",
+    "owner",
+    "refuse_outside",
+]
 
 T = TypeVar("T")
+
+Refusal: TypeAlias = "ContractViolationError | BudgetExceededError"
 
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "span"]
@@ -112,6 +126,18 @@ class Step(Protocol):
         """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
         ...
 
+    # -- deferred: the log does not answer, and it is not followed to its end yet (a resumed run) -------------------------
+    @property
+    def deferred(self) -> bool:
+        """Whether a step that is not ``live`` is to be made after all: ask ``go`` for the live one."""
+        ...
+
+    def go(self) -> Step:
+        """The live step, once the rest of the log has been followed. Blocks the calling thread until then."""
+        ...
+
+    async def go_async(self) -> Step: ...
+
     # -- not live: the log answers ---------------------------------------------------------------------------------------
     def answer(self) -> Outcome:
         """The recorded outcome, when its turn has come. Blocks the calling thread until then."""
@@ -173,11 +199,18 @@ class Session(Protocol):
         info: Mapping[str, Any] | None = None,
         key: object = None,
         data: bytes | None = None,
+        once: bytes | None = None,
     ) -> Step:
         """The same with what does not change from call to call worked out before.
 
         ``data`` is the JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then.
+        ``once`` is the key of an ``exactly_once`` contract: a second call under it is not made, but answered.
         """
+        ...
+
+    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+        """A call that must not be made: on the log as ``contract.violated`` or ``budget.exceeded``, or matched with the
+        recorded refusal. Returns what to raise."""
         ...
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:

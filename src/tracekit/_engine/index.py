@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from .._journal.entry import READS, SINGLES, family_of
+from .._journal.entry import READS, REFUSALS, SINGLES, family_of
 
 __all__ = ["EVENT", "INTENTION", "OTHER", "READ", "SINGLE", "Index", "LaneKey"]
 
@@ -60,6 +60,8 @@ class Index:
         self.abandoned: Final[set[int]] = set()
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
+        #: Calls that were not made: an error stands in their intention's place.
+        self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
         #: The places of events that are asked for earlier than they came; see ``_gather``.
@@ -94,6 +96,12 @@ class Index:
         family = family_of(kind)
         if family is not None:
             return self._step(seq, lane, family[0], family[1], entry)
+        if kind in REFUSALS:
+            refused = ((entry.get("meta") or {}).get("info") or {}).get("family")
+            if refused is not None:
+                self.refused.add(seq)
+                self._append(self.intentions, (lane, refused), seq)
+                return INTENTION
         if kind in SINGLES:
             self._append(self.intentions, (lane, kind), seq)
             return SINGLE
@@ -128,7 +136,7 @@ class Index:
         else:
             self.answer[step] = seq
             self._last_chunk.pop(step, None)
-            if role == "skipped":
+            if role == "skipped" and "output" not in entry and "error" not in entry:
                 self.repeated.add(step)
                 return OTHER
             meta = entry.get("meta")

@@ -35,6 +35,7 @@ class RecordedStep:
     __slots__ = ("_stream", "scope", "seq", "session", "spec", "watched")
 
     live: Final = True
+    deferred: Final = False
 
     def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int) -> None:
         self.session: Final = session
@@ -171,6 +172,12 @@ class RecordedStep:
 
     def lazy(self) -> str | None:
         raise AssertionError("a live step is not answered from the log")
+
+    def go(self) -> RecordedStep:
+        return self
+
+    async def go_async(self) -> RecordedStep:
+        return self
 
 
 class UnloggedStep(RecordedStep):

@@ -12,8 +12,8 @@ import orjson
 from .._canonical import contains_opaque, dumps_in_order, exception_to_json, to_json
 from .._journal.intern import Places
 from .._journal.writer import Journal
-from ..errors import LogWriteError, ReplayError, RunEndedError
-from .gate import Call
+from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
+from .gate import Call, Refusal
 from .lanes import Lane
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
 from .redaction import Redactor
@@ -78,6 +78,7 @@ class Recording:
         info: Mapping[str, Any] | None = None,
         key: object = None,
         data: bytes | None = None,
+        once: bytes | None = None,
     ) -> RecordedStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         if self.ended:
@@ -111,6 +112,25 @@ class Recording:
         if plain is not None and type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values())):
             step.watched = (input, plain)
         return step
+
+    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+        """Write that a call was not made, in the place of its intention; returns ``error``."""
+        encoded = self.encoder.encode(input)
+        told = spec.tell(self.redactor)
+        about: dict[str, Any] = {"family": spec.family}
+        self._mark_input(about, encoded, spec)
+        tail = self._agent(scope) + told.prefix + encoded.data + self.error(error, about)
+        if not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
+        kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
+        try:
+            seq = self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}))
+        except LogWriteError:
+            self._unnoted()
+        else:
+            scope.lane.last = seq
+            self.steps += 1
+        return error
 
     def _intention(
         self,

@@ -11,11 +11,11 @@ from orjson import loads
 from .._canonical import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from .._journal.reader import Trace
 from .._journal.scan import TAIL
-from ..errors import NotReplayableError, ReplayError
+from ..errors import BudgetExceededError, ContractViolationError, NotReplayableError, ReplayError, TracekitError
 from . import failures
 from .callsite import caller, stop_in_caller
 from .divergence import OPAQUE, differences, nearest, steady
-from .gate import Call, Outcome, here
+from .gate import Call, Outcome, Refusal, here
 from .index import EVENT, INTENTION, READ, SINGLE, Index, LaneKey
 from .lanes import Lane
 from .placeholders import alike
@@ -33,6 +33,8 @@ __all__ = ["Replay"]
 T = TypeVar("T")
 
 _DIGITS: Final = b"0123456789"
+#: What the caller of a call that must not be made gets.
+_REFUSALS: Final = (ContractViolationError, BudgetExceededError)
 #: How many recorded steps are looked at to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
 #: One of these is in the canonical bytes of every value that holds something opaque, or a placeholder as text or bytes.
@@ -86,6 +88,12 @@ class Replay:
         # An attempt that a resumed run made again is no step of the replay.
         for seq in self.index.repeated:
             self._used[seq] = 2
+            self._skip_inside(seq)
+            piece = self.index.next_chunk[seq]
+            while piece:
+                self.schedule.skip(piece)
+                self._used[piece] = 2
+                piece = self.index.next_chunk[piece]
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
@@ -101,6 +109,7 @@ class Replay:
         info: Mapping[str, Any] | None = None,
         key: object = None,
         data: bytes | None = None,
+        once: bytes | None = None,
     ) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
         tail = self._tail(scope, spec, input, info, key, data)
@@ -119,7 +128,17 @@ class Replay:
             scope.lane.last = seq
         if seq == self.break_at:
             stop_in_caller()
+        if seq in self.index.refused:
+            raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
         return ReplayedStep(self, scope, spec, seq)
+
+    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+        """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
+        try:
+            step = self.begin(scope, spec, input)
+        except _REFUSALS as recorded:
+            return recorded
+        return self.fail(failures.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
 
     def _compared(self, scope: Scope, spec: Spec, key: object, tree: Any, data: bytes) -> int:
         """The next recorded step of the family, compared part by part."""

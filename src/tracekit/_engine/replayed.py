@@ -22,6 +22,8 @@ class ReplayedStep:
 
     __slots__ = ("_chunk", "live", "scope", "seq", "session", "spec")
 
+    deferred: Final = False
+
     def __init__(self, session: Replay, scope: Scope, spec: Spec, seq: int) -> None:
         self.session: Final = session
         self.scope: Final = scope
@@ -32,6 +34,12 @@ class ReplayedStep:
 
     def body(self) -> Scope:
         return self.scope.inside(self.seq, live=not self.spec.structural)
+
+    def go(self) -> ReplayedStep:
+        raise AssertionError("the log answers this step")
+
+    async def go_async(self) -> ReplayedStep:
+        raise AssertionError("the log answers this step")
 
     def answer(self) -> Outcome:
         seq = self._outcome()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from .._canonical import to_json
-from .gate import Call, Outcome
+from ..errors import TracekitError
+from .gate import Call, Outcome, Refusal
 from .lanes import Lane
 from .recorded import RecordedStep
 from .recording import ROOT, Recording
@@ -65,15 +66,22 @@ class WhatIf:
         info: Mapping[str, Any] | None = None,
         key: object = None,
         data: bytes | None = None,
+        once: bytes | None = None,
     ) -> Any:
         mirrored = self._mirrored(scope)
         if goes_live(spec, self.live):
             seq = self.replay.pass_over(scope, spec)
-            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key, data=data), seq)
+            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key, data=data, once=once), seq)
         step = self.replay.begin(scope, spec, input, info=info, key=key, data=data)
         copy = self.new.begin(mirrored, spec, input, info=info, key=key, data=data)
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
+
+    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+        recorded = self.replay.refuse(scope, spec, input, error)
+        if recorded is not self.replay.failure:
+            self.new.refuse(self._mirrored(scope), spec, input, error)
+        return recorded
 
     def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
         seq = self.replay.note(scope, type, name, **fields)
@@ -132,6 +140,7 @@ class LiveStep:
     __slots__ = ("_out", "copy", "recorded", "session")
 
     live: Final = True
+    deferred: Final = False
 
     def __init__(self, session: WhatIf, copy: RecordedStep, recorded: int | None) -> None:
         self.session: Final = session
@@ -172,6 +181,8 @@ class CopiedStep:
     """A step answered from the recorded run, and copied into the new one as it is answered."""
 
     __slots__ = ("copy", "live", "seq", "session", "step")
+
+    deferred: Final = False
 
     def __init__(self, step: ReplayedStep, copy: RecordedStep) -> None:
         self.step: Final = step

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["FAMILIES", "FORMAT_VERSION", "READS", "SINGLES", "EntryFamily", "family_of"]
+__all__ = ["FAMILIES", "FORMAT_VERSION", "READS", "REFUSALS", "SINGLES", "EntryFamily", "family_of"]
 
 FORMAT_VERSION: Final = 1
 
@@ -34,8 +34,11 @@ FAMILIES: Final = {
 #: Steps of one entry, compared whole in a replay.
 SINGLES: Final = frozenset(
     {"decision", "data", "state_transition", "policy.check", "breaker", "detection", "contract.violated"}
-    | {"task_sent", "task_received", "response_sent", "object.patched"}
+    | {"task_sent", "task_received", "response_sent", "object.patched", "fallback.triggered", "fallback.exhausted"}
 )
+
+#: A call that was not made, in the place of its intention: ``meta.info.family`` says of which kind, ``error`` why.
+REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})
 
 #: Reads of the world that have no content to check, aligned between the steps of their lane.
 READS: Final = frozenset({"clock", "random"})
