@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from .errors import TracekitError as TracekitError
     from .errors import TraceVersionError as TraceVersionError
     from .errors import UnconsumedStepsError as UnconsumedStepsError
+    from .failures import FailureType as FailureType
+    from .failures import RecoveryStrategy as RecoveryStrategy
+    from .failures import StructuredFailure as StructuredFailure
 
 #: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
 _HOMES: Final = {
@@ -99,6 +102,9 @@ _HOMES: Final = {
     "TraceVersionError": "errors",
     "TracekitError": "errors",
     "UnconsumedStepsError": "errors",
+    "FailureType": "failures",
+    "RecoveryStrategy": "failures",
+    "StructuredFailure": "failures",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the tests compare it with the names above
