@@ -1,0 +1,236 @@
+"""Whether a run that did not end may go on: a pure function of its log.
+
+The same log gives the same answer, with its reasons step by step; each ``code`` is in ``docs/reference/recovery.md``. A run is
+resumed only if its log is intact, whatever is pending may be made again, and nothing is ambiguous. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from .._journal.reader import Verdict
+from .doubt import Doubt, Steps
+
+__all__ = ["FOR", "Decision", "decide", "newer"]
+
+#: Codes that speak for going on, or only tell something. Every other code refuses.
+FOR: Final = frozenset(
+    {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
+    | {"pending_reversible", "pending_inside", "settled", "supplied"}
+)
+
+Reason = dict[str, Any]
+
+
+class Decision(NamedTuple):
+    """What may be done with a run: ``resume`` or ``abort``, and why.
+
+    ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
+    ``in_doubt`` lists the steps whose effect may or may not have happened; ``pending`` the steps without an outcome.
+    """
+
+    run_id: str
+    state: str
+    decision: Literal["resume", "abort"]
+    reasons: tuple[Reason, ...] = ()
+    in_doubt: tuple[int, ...] = ()
+    pending: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def refusals(self) -> tuple[Reason, ...]:
+        """The reasons that speak against going on."""
+        return tuple(reason for reason in self.reasons if reason["code"] not in FOR)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``tracekit recovery scan`` prints it."""
+        return {**self._asdict(), "reasons": [*self.reasons], "in_doubt": [*self.in_doubt], "pending": [*self.pending]}
+
+
+def decide(
+    entries: Iterable[Mapping[str, Any]],
+    verdict: Verdict,
+    *,
+    holder: int | bool | None = None,
+    segments: Iterable[Decision] = (),
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+    run_id: str | None = None,
+) -> Decision:
+    """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
+
+    ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
+    decisions on the files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
+    word that what a power loss took may be cut off. ``run_id`` is for a file that holds no entry.
+    """
+    who = verdict.run_id or run_id or ""
+    if verdict.end is not None and verdict.state != "broken":
+        # Nothing is to be done; what stands in it is no longer in doubt, or was told when it was aborted.
+        reasons = [*_held(holder), _ended(verdict)]
+        return Decision(who, verdict.state, "abort", tuple(reasons))
+    log = Steps(entries)
+    reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
+    for step in log.steps.values():
+        reasons += _of_a_step(log, step, supplied)
+    reasons += map(_unknown, log.unknown)
+    resume = all(reason["code"] in FOR for reason in reasons)
+    return Decision(
+        who,
+        verdict.state,
+        "resume" if resume else "abort",
+        tuple(reasons),
+        tuple(
+            sorted({*(step.seq for step in log.steps.values() if _doubtful(step)), *(e["seq"] for e in log.unknown)})
+        ),
+        tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
+    )
+
+
+def newer(run_id: str, version: object) -> Decision:
+    """The decision on a run of a later format: nothing in it can be judged."""
+    text = f"the log is of format version {version}, which this tracekit does not read: upgrade tracekit"
+    return Decision(run_id, "broken", "abort", ({"code": "format_newer", "text": text, "version": version},))
+
+
+# -- the log as a whole ------------------------------------------------------------------------------------------------------
+
+
+def _held(holder: int | bool | None) -> Iterator[Reason]:
+    if holder is None or holder is False:
+        return
+    pid = None if holder is True else holder
+    who = "another process" if pid is None else f"process {pid}"
+    yield {"code": "held", "text": f"{who} still runs it", "pid": pid}
+
+
+def _ended(verdict: Verdict) -> Reason:
+    if verdict.end == "run.aborted":
+        return {"code": "aborted", "text": "the run was aborted"}
+    return {"code": "finished", "text": f"the run has ended ({verdict.end})", "end": verdict.end}
+
+
+def _of_the_log(log: Steps, verdict: Verdict, accept_lost_tail: bool) -> Iterator[Reason]:
+    if verdict.state == "broken":
+        yield _damaged(verdict, accept_lost_tail)
+    elif verdict.count == 0:
+        yield {"code": "no_entries", "text": "the log holds no entry: nothing says what was run"}
+    else:
+        finished = sum(step.state != "pending" for step in log.steps.values())
+        text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
+        yield {"code": "intact", "text": text}
+    if verdict.torn_bytes:
+        text = (
+            f"the last line is torn: {verdict.torn_bytes} bytes, which no effect waited for, will be cut off and kept"
+        )
+        yield {"code": "torn_tail", "text": text, "bytes": verdict.torn_bytes}
+    if log.durability == "none":
+        yield {
+            "code": "not_synced",
+            "text": "nothing was synced: after a power loss the log may lack effects that happened",
+        }
+    if log.recoveries:
+        text = f"it was resumed {log.recoveries} times before and did not end"
+        yield {"code": "recovered_before", "text": text, "count": log.recoveries}
+
+
+def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
+    where = f"line {verdict.line}: " if verdict.line else ""
+    about: Reason = {"line": verdict.line, "last_good_seq": verdict.last_good_seq}
+    if not verdict.lost_tail:
+        return {"code": "damaged", "text": f"the log is damaged: {where}{verdict.problem}", **about}
+    kept = f"the log's tail was lost, as in a power loss ({where}{verdict.problem}); up to entry {verdict.last_good_seq} it verifies"
+    if accept_lost_tail:
+        return {"code": "lost_tail_accepted", "text": f"{kept}, and the rest may be cut off", **about}
+    text = f"{kept}: if the machine lost power then, `--accept-lost-tail` cuts off the rest"
+    return {"code": "lost_tail", "text": text, **about}
+
+
+def _of_segments(segments: Iterable[Decision]) -> Iterator[Reason]:
+    """Child processes can't be resumed: one that did not end in order leaves its work undone."""
+    for segment in segments:
+        if segment.state != "sealed":
+            open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
+            what = f"steps {', '.join(map(str, open_steps))} have no certain end" if open_steps else "it has no end"
+            text = f"the child process of segment {segment.run_id} did not end in order: {what}; child processes can't be resumed"
+            yield {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
+
+
+# -- step by step ------------------------------------------------------------------------------------------------------------
+
+
+def _doubtful(step: Doubt) -> bool:
+    """Whether the effect of a step may or may not have happened, and can't be taken back."""
+    return step.effect and step.state in ("pending", "failed")
+
+
+def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[Reason]:
+    if _doubtful(step):
+        yield _in_doubt(step)
+    elif step.state == "pending" and not step.duplicate:
+        yield _again(log, step)
+    elif step.settled:
+        how = "was not done and is made again" if step.state == "given_up" else "was done"
+        yield _reason("settled", step, f"was settled by hand: it {how}")
+    if step.effect and step.state != "given_up":
+        around = [outer for outer in log.enclosing(step) if outer.state == "pending"]
+        for outer in around:
+            text = f"would be made again with {_named(step)} inside it, which can't be taken back"
+            yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
+    if step.state == "pending" and step.went_on and not step.inner:
+        text = f"was being read, and the program had gone on with its first pieces (at entry {step.went_on})"
+        yield _reason("stream_in_progress", step, text)
+    if step.state == "done" and step.hidden and not step.inner:
+        yield _hidden(step, supplied)
+
+
+def _in_doubt(step: Doubt) -> Reason:
+    if step.side_effect is None:
+        what = "has no outcome" if step.state == "pending" else "failed"
+        return _reason("class_missing", step, f"{what}, and nothing says which kind of side effect it has")
+    if step.state == "pending":
+        return _reason("irreversible_pending", step, "was started and has no outcome: it may have happened")
+    if step.in_doubt:
+        return _reason("irreversible_timed_out", step, "timed out: it may have happened after that")
+    return _reason("irreversible_failed", step, "failed: what it had done until then is not known")
+
+
+def _again(log: Steps, step: Doubt) -> Reason:
+    """A step without an outcome that may be made again, if anybody asks for it."""
+    if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
+        # What is around it answers from the log: nobody comes back to this step.
+        if step.side_effect == "reversible":
+            return _reason(
+                "pending_orphaned", step, "has no outcome, and the step around it has ended: nobody makes it again"
+            )
+        return _reason("pending_inside", step, "has no outcome; the step around it has ended, so nobody asks for it")
+    if step.inner:
+        return _reason("pending_inside", step, f"has no outcome and is made again with step {step.inner} around it")
+    said = "read_only" if step.side_effect == "read_only" else "reversible"
+    return _reason(f"pending_{said}", step, "has no outcome and may be made again")
+
+
+def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
+    if step.seq in supplied:
+        return _reason("supplied", step, "is answered by what the operator supplies")
+    if step.hidden == "redacted":
+        return _reason("redacted_output", step, "gave a secret that is not in the log: supply its output")
+    return _reason("opaque_output", step, "gave a value that could not be recorded: supply its output")
+
+
+def _unknown(entry: Mapping[str, Any]) -> Reason:
+    text = f"entry {entry['seq']} is an effect of a type that this tracekit does not know: {entry['type']}"
+    return {"code": "unknown_effect", "text": text, "step": entry["seq"], "name": entry.get("name")}
+
+
+def _reason(code: str, step: Doubt, text: str) -> Reason:
+    return {
+        "code": code,
+        "text": f"{_named(step)} {text}",
+        "step": step.seq,
+        "name": step.name,
+        "side_effect": step.side_effect,
+    }
+
+
+def _named(step: Doubt) -> str:
+    return f"step {step.seq}, {step.family} {step.name!r} ({step.side_effect or 'no class'}),"
