@@ -60,6 +60,8 @@ class Index:
         self.abandoned: Final[set[int]] = set()
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
+        #: Outcomes that a later one took the place of: a person has settled the step.
+        self.overruled: Final[set[int]] = set()
         #: Calls that were not made: an error stands in their intention's place.
         self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
@@ -134,6 +136,8 @@ class Index:
             self.next_chunk[self._last_chunk.get(step, step)] = seq
             self._last_chunk[step] = seq
         else:
+            if self.answer[step]:
+                self.overruled.add(self.answer[step])
             self.answer[step] = seq
             self._last_chunk.pop(step, None)
             if role == "skipped" and "output" not in entry and "error" not in entry:

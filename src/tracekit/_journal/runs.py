@@ -6,6 +6,7 @@
         .gitignore                          ``*``
         runs/<run_id>.jsonl                 0600; one file a run
         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
+        runs/<run_id>.cut-<offset>          bytes that a recovery cut off at that offset, see ``cuts``
         heads/<run_id>                      what the run ended with, see ``heads``
 """
 
@@ -19,6 +20,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
+from .cuts import keep_cut
 from .heads import check_head, check_kept, seal_key, sync_directory, write_head
 from .limits import DEFAULT, Limits
 from .lock import lock
@@ -148,11 +150,13 @@ class Store:
         encode_read: Callable[[Any], bytes] | None = None,
         accept_lost_tail: bool = False,
         limits: Limits = DEFAULT,
+        check: Callable[[Trace, Verdict], None] | None = None,
     ) -> tuple[Journal, Verdict]:
         """The journal of a run that is there, to go on where it ends, and the verdict on what was found.
 
-        A torn last line is cut off, a lost tail only if accepted (both stand in the verdict). ``RunStateError`` if it is being
-        written, ``TraceIntegrityError`` if it is broken.
+        A torn last line is cut off, a lost tail only if accepted (both stand in the verdict); what is cut off is kept beside the
+        file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed. ``RunStateError`` if it is
+        being written, ``TraceIntegrityError`` if it is broken.
         """
         path = self.find(run)
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -162,9 +166,12 @@ class Store:
                 verdict = self.judge(trace)
                 if verdict.state == "broken" and not (accept_lost_tail and verdict.lost_tail):
                     raise _broken(path, verdict)
+                if check is not None:
+                    check(trace, verdict)
                 size = trace.end_of(verdict.count)
                 stamp = trace.entry(verdict.count)["ts_ns"] if verdict.count else 0
             if size != verdict.size:
+                keep_cut(fd, path, size)
                 os.ftruncate(fd, size)
                 os.fsync(fd)
         except BaseException:
