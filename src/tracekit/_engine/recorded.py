@@ -11,6 +11,7 @@ from .._canonical import dumps_in_order, quick, to_json
 from .._journal.intern import Places
 from ..errors import LogWriteError
 from .arrivals import place
+from .classified import of_step
 from .gate import Outcome, here
 from .redaction import StreamRedactor
 from .scope import Scope
@@ -115,6 +116,7 @@ class RecordedStep:
         if session.ended:
             return
         meta = dict(info) if info else {}
+        meta["failure"] = of_step(error, session, self)
         try:
             fields = b"" if output is None else session.value(output, meta, spec=self.spec, step=self.seq)
             self._finish(self.spec.types.error, fields + session.error(error, meta), meta)

@@ -13,6 +13,7 @@ from .._canonical import contains_opaque, dumps_in_order, exception_to_json, to_
 from .._journal.intern import Places
 from .._journal.writer import Journal
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
+from .classified import Raised
 from .gate import Call, Refusal
 from .lanes import Lane
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
@@ -63,6 +64,7 @@ class Recording:
         self.steps = 0
         self._lanes: list[Lane] = []
         self._identities: set[str] = set()
+        self.raised: Final = Raised()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from .. import _reality
 from .._canonical import canonical
 from .._capture import callers, instrumentation, randomness, world
 from .._engine.callsite import caller
+from .._engine.classified import of_run
 from .._engine.environment import environment
 from .._engine.program import Program, this_program
 from .._engine.recording import ROOT, Recording, encode_reads
@@ -276,6 +277,7 @@ class Record(Block[Run]):
             fields = session.result(result, meta)
         else:
             kind = "run.failed"
+            meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]

@@ -1,12 +1,18 @@
 """Failures with a type: what went wrong, whether it can be recovered from, and how.
 
-``classify`` turns an exception into a :class:`StructuredFailure`; ``classify_recorded`` does so for one that a trace holds.
+::
+
+    try:
+        client.chat.completions.create(...)
+    except Exception as error:
+        failure = classify(error)
+        failure.type, failure.recovery_strategy, failure.retry_after_s    # agent_unavailable, retry_after_delay, 20.0
 """
 
 from __future__ import annotations
 
-from .classify import classify, classify_recorded
+from .classify import classify
 from .kinds import DEFAULTS, FailureType, RecoveryStrategy
 from .structured import StructuredFailure
 
-__all__ = ["DEFAULTS", "FailureType", "RecoveryStrategy", "StructuredFailure", "classify", "classify_recorded"]
+__all__ = ["DEFAULTS", "FailureType", "RecoveryStrategy", "StructuredFailure", "classify"]

@@ -120,11 +120,11 @@ def _meaning(known: Seen) -> tuple[Meaning, dict[str, Any]]:
     if status is not None:
         details["status"] = status
     code = next(known.codes, None)
-    if code is not None and status is not None:
-        details["code"] = code[:100]
+    if code is not None and status is not None and len(code) <= 100:
+        details["code"] = code
     request = header(known.headers, "request-id") or header(known.headers, "x-request-id")
-    if request is not None:
-        details["request_id"] = request[:200]
+    if request is not None and len(request) <= 200:
+        details["request_id"] = request
     if known.number is not None:
         details["errno"] = known.number
     if known.exception.startswith("tracekit."):

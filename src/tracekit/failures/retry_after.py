@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from .. import _reality
@@ -67,6 +66,8 @@ def _until(said: str, date: str | None) -> float | None:
 def _instant(text: str | None) -> datetime | None:
     if text is None:
         return None
+    from email.utils import parsedate_to_datetime
+
     try:
         found = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError):

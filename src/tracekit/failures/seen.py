@@ -16,7 +16,7 @@ from .. import errors
 __all__ = ["Seen", "seen", "seen_in"]
 
 #: What of an error's text is kept.
-MAX_TEXT: Final = 2000
+MAX_TEXT: Final = 1 << 20
 
 
 class Seen:
