@@ -71,12 +71,11 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
             return original(self, timeout)  # type: ignore[no-any-return]
         until = _now() + timeout
         timer = scope.session.arm(scope, "threading.wait", timeout)
-        if timer.live:
-            notified: bool = original(self, timeout)
+        notified = False if timer.live else _wait_for_its_place(self, timer)
+        if not notified and timer.live:
+            notified = original(self, timeout)
             if not notified:
                 timer.fired()
-        else:
-            notified = _wait_for_its_place(self, timer)
         if not notified:
             # Else a limit that ran out a little early would be armed again, for the rest.
             _put_forward(until)
@@ -130,15 +129,15 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
             return original(self, timeout)  # type: ignore[no-any-return]
         original(self, 0)  # wrong uses fail here
         timer = scope.session.arm(scope, "threading.join", timeout)
-        if timer.live:
-            original(self, timeout)
-            if self.is_alive():
-                timer.fired()
-        elif self.is_alive():
+        if not timer.live and self.is_alive():
             ended = allocate_lock()
             ended.acquire()
             start_new_thread(_tell, (original, self, ended))
             _hold(ended, timer)
+        if timer.live:
+            original(self, timeout)
+            if self.is_alive():
+                timer.fired()
         return None
 
     join.__qualname__ = "Thread.join"

@@ -191,14 +191,14 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
         miss: Any = scope.session.arm(scope, "queue.miss", 0)
         token = current.set(None)  # how it waits is nothing to record
         try:
-            if turn.live:
-                return _record(original, self, args, options, turn, miss)
             if turn.comes:
                 turn.wait()
                 return original(self, *args, **options)
             if miss.comes:
                 miss.wait()
                 raise _failures().get(miss.about.get("error"), missed)
+            if turn.live:
+                return _record(original, self, args, options, turn, miss)
             if not _blocks(name, args, options):
                 raise missed
             turn.wait()  # it never came back

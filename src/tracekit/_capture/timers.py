@@ -157,18 +157,39 @@ class _Held(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self._timer = timer
+        self._real: asyncio.TimerHandle | None = None
         timer.on_fire(self._fire)
 
     def cancel(self) -> None:
         if not self._cancelled:
             self._timer.cancel()
+            if self._real is not None:
+                self._real.cancel()
         asyncio.Handle.cancel(self)  # the loop does not know of it
 
     def _fire(self) -> None:
         if self._cancelled:
             return
+        if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
+            loop = self._loop  # type: ignore[attr-defined]
+            self._real = _outside_the_run(loop, self._when, self._run_out)  # type: ignore[attr-defined]
+            return
         with _not_before(self._loop, self._when):  # type: ignore[attr-defined]
             self._run()
+
+    def _run_out(self) -> None:
+        self._timer.fired()
+        self._run()
+
+
+def _outside_the_run(loop: Any, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    """A timer of ours: armed by nobody of the run."""
+    token = current.set(None)
+    try:
+        armed: asyncio.TimerHandle = loop.call_at(when, callback)
+        return armed
+    finally:
+        current.reset(token)
 
 
 def _reschedule(original: Any) -> Any:
@@ -208,11 +229,11 @@ def _sleep(real: Callable[[Any], None], seconds: Any) -> None:
     if scope is None or not _positive(seconds):
         return real(seconds)
     timer = scope.session.arm(scope, "time.sleep", seconds)
+    if not timer.live:
+        timer.wait()
     if timer.live:
         real(seconds)
         timer.fired()
-    else:
-        timer.wait()
     return None
 
 

@@ -119,6 +119,26 @@ def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedSteps
     )
 
 
+def not_followed(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
+    first = f", the first is {steps[0]['type']} {steps[0]['name']!r} (step {steps[0]['seq']})" if steps else ""
+    return UnconsumedStepsError(
+        f"the program does not follow the log of the run any more: {len(steps)} recorded steps were not made{first}; nothing went live",
+        run_id=run_id,
+        steps=steps,
+        next_action="resume with the code that made the run (`tracekit replay RUN` shows the difference), or abort it",
+    )
+
+
+def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
+    return NotReplayableError(
+        f"{kind} {name!r} would go live in an event loop while other tasks have recorded steps to make; it was not executed",
+        run_id=run_id,
+        location=caller(),
+        reason="a call that does not await can't wait for them",
+        next_action="resume again, or make the tool a coroutine",
+    )
+
+
 def nothing_recorded(run_id: str) -> NotReplayableError:
     """A recording without a step and without a read."""
     return NotReplayableError(

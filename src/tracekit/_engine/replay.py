@@ -78,6 +78,8 @@ class Replay:
         self.strict: Final = strict
         self.failure: ReplayError | None = None
         self.ended = False
+        #: The session that scopes point to.
+        self.face: object = self
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         self._lock = threading.RLock()
@@ -94,6 +96,9 @@ class Replay:
                 self.schedule.skip(piece)
                 self._used[piece] = 2
                 piece = self.index.next_chunk[piece]
+        for seq in self.index.overruled:
+            self.schedule.skip(seq)
+            self._used[seq] = 2
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
@@ -448,7 +453,7 @@ class Replay:
         with self._lock:
             self._used[seq] = 1
             scope = here()
-            lane = scope.lane if scope is not None and scope.session is self else step.scope.lane
+            lane = scope.lane if scope is not None and scope.session is self.face else step.scope.lane
             state = self._state(lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)

@@ -88,6 +88,8 @@ class Schedule:
         self._bursts: dict[int, Burst] = {}
         self._failed = False
         self._closed = False
+        #: Whether what was never recorded comes at once.
+        self._released = False
         self.crew: Final = Crew()
         self._lock: Final = self.crew.lock
         self._asked: dict[int, Ticket] = {}
@@ -139,14 +141,14 @@ class Schedule:
             raise
         if self._failed:
             raise self._failure()
-        if self._near:
+        if self._near and seq is not None:
             self._came(loop, ticket.place)
 
     def callback(self, seq: int | None, act: Callable[[], object], *, anywhere: bool = False) -> Ticket:
         """Call ``act`` when the turn of ``seq`` has come: in the running loop; without one, or ``anywhere``, from any thread."""
         ticket = Ticket(None if seq is None else self._moved.get(seq, seq), get_ident())
         ticket.loop, ticket.act = None if anywhere else _get_running_loop(), act
-        if self._failed or self._closed:
+        if self._failed or self._closed or (ticket.seq is None and self._released):
             self._release(ticket)
         else:
             self._ask(ticket)
@@ -187,15 +189,26 @@ class Schedule:
             self._watches.clear()
             self.crew.disband()
 
+    def release(self) -> None:
+        """What was never recorded may come now: whoever asked for it goes on, and whoever asks for it later."""
+        with self._lock:
+            self._released = True
+        self._wake(self._never)
+
     def _wake_all(self) -> None:
         with self._lock:
-            tickets = [*self._asked.values(), *self._never]
+            self._never.update(self._asked.values())
+            self._asked.clear()
+            self._order.clear()
+        self._wake(self._never)
+
+    def _wake(self, held: set[Ticket]) -> None:
+        with self._lock:
+            tickets = [*held]
+            held.clear()
             for ticket in tickets:
                 if ticket.member is not None:
                     ticket.member.moved()
-            self._asked.clear()
-            self._order.clear()
-            self._never.clear()
         for ticket in tickets:
             self._release(ticket)
         self._nudge()
@@ -205,7 +218,7 @@ class Schedule:
     def _wait(self, seq: int | None) -> None:
         gate = allocate_lock()
         with self._lock:
-            if self._closed:
+            if self._closed or (seq is None and self._released):
                 return
             member = self.crew.join()
             if self.crew.solo and seq is not None:  # nobody else could bring an earlier one
@@ -247,6 +260,8 @@ class Schedule:
             self._enter(ticket)
         if self._failed or self._closed:  # just now
             self._wake_all()
+        elif ticket.seq is None and self._released:
+            self._wake(self._never)
         elif ticket.loop is not None:
             self._watch(ticket.loop).start()
         else:

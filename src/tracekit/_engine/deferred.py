@@ -1,0 +1,180 @@
+"""What a resumed run does not find in its log: steps, ends of spans and timers that come true once the log is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .gate import Outcome
+from .recorded import RecordedStep, RecordedTimer
+from .replayed import ReplayedStep
+from .scope import Scope
+from .step import Spec
+
+if TYPE_CHECKING:
+    from .resumption import Resumption
+    from .schedule import Ticket
+
+__all__ = ["DeferredStep", "LateTimer", "ResumedSpan", "ResumedTimer"]
+
+
+class DeferredStep:
+    """A step past the end of the log, or one whose outcome the log does not have (``given_up``: its ``seq``).
+
+    ``go`` makes it: after the whole log has been followed, what was cut off is compensated where it can be.
+    """
+
+    __slots__ = ("given_up", "how", "input", "scope", "session", "spec")
+
+    live: Final = False
+    deferred: Final = True
+
+    def __init__(
+        self,
+        session: Resumption,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        how: Mapping[str, Any],
+        given_up: int | None,
+    ) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.spec: Final = spec
+        self.input: Final = input
+        self.how: Final = how
+        self.given_up: Final = given_up
+
+    @property
+    def seq(self) -> int:
+        return self.given_up or 0
+
+    def go(self) -> Any:
+        self.session.wait_open(self.spec)
+        compensation = self._compensation()
+        if compensation is not None:
+            compensation.run(self.scope, self.given_up, self.input, None)
+        return self.session.make(self)
+
+    async def go_async(self) -> Any:
+        await self.session.wait_open_async()
+        compensation = self._compensation()
+        if compensation is not None:
+            await compensation.run_async(self.scope, self.given_up, self.input, None)
+        return self.session.make(self)
+
+    def _compensation(self) -> Any:
+        """How to undo what the attempt that was cut off may have done."""
+        return None if self.given_up is None else self.spec.compensation
+
+    def body(self) -> Scope:
+        raise AssertionError("a deferred step is made by go()")
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def answer(self) -> Outcome:
+        raise AssertionError("a deferred step is made by go()")
+
+    async def answer_async(self) -> Outcome:
+        raise AssertionError("a deferred step is made by go()")
+
+    def next_chunk(self) -> Outcome | None:
+        raise AssertionError("a deferred step is made by go()")
+
+    async def next_chunk_async(self) -> Outcome | None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def lazy(self) -> str | None:
+        raise AssertionError("a deferred step is made by go()")
+
+
+class ResumedSpan(ReplayedStep):
+    """A span that was open when the log was cut off: it ends past the end of the log."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Resumption, scope: Scope, spec: Spec, seq: int) -> None:
+        super().__init__(run.log, scope, spec, seq)
+        self._run: Final = run
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        recorded = RecordedStep(self._run, self.scope, self.spec, self.seq)
+        self._run.late(lambda: recorded.done(output, info=info, data=data))
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        if self._run.log.failure is None:
+            recorded = RecordedStep(self._run, self.scope, self.spec, self.seq)
+            self._run.late(lambda: recorded.failed(error, output=output, info=info))
+
+
+class LateTimer:
+    """What one thread hands to another past the end of the log: it happens at once, and is written in its turn."""
+
+    __slots__ = ("_real", "_run")
+
+    live: Final = True
+    comes: Final = False
+    about: Final[Mapping[str, Any]] = {}
+
+    def __init__(self, run: Resumption, real: RecordedTimer) -> None:
+        self._run: Final = run
+        self._real: Final = real
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self._run.late(lambda: self._real.fired(about))
+
+    def wait(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    async def wait_async(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def cancel(self) -> None:
+        pass
+
+
+class ResumedTimer:
+    """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open.
+
+    ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and tells.
+    """
+
+    __slots__ = ("_real", "_run", "_ticket")
+
+    comes: Final = False
+    about: Final[Mapping[str, Any]] = {}
+
+    def __init__(self, run: Resumption, real: RecordedTimer) -> None:
+        self._run: Final = run
+        self._real: Final = real
+        self._ticket: Ticket | None = None
+
+    @property
+    def live(self) -> bool:
+        return self._run.followed
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self._real.fired(about)
+
+    def wait(self) -> None:
+        self._run.log.schedule.wait(None)
+
+    async def wait_async(self) -> None:
+        await self._run.log.schedule.wait_async(None)
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        self._ticket = self._run.log.schedule.callback(None, callback, anywhere=anywhere)
+
+    def cancel(self) -> None:
+        if self._ticket is not None:
+            self._run.log.schedule.cancel(self._ticket)

@@ -1,0 +1,104 @@
+"""The log of a run that is to be resumed, followed to its end by the program before anything goes live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .._journal.reader import Trace
+from ..errors import ReplayError
+from . import failures
+from .gate import Outcome
+from .index import INTENTION, READ, SINGLE, LaneKey
+from .redaction import Redactor
+from .replay import Replay
+from .replayed import ReplayedStep, ReplayedTimer
+from .scope import Scope
+
+__all__ = ["Followed"]
+
+
+class Followed(Replay):
+    """A replay that may come to the end of its log: it says where the program is past it.
+
+    ``supplied`` holds outputs that the log does not have, by step (an operator knows what was redacted).
+    """
+
+    def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
+        super().__init__(trace, redactor)
+        self._supplied: Final = dict(supplied)
+        self._cursor = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether the program has made every recorded step."""
+        role, used, count = self.index.role, self._used, len(self.index)
+        with self._lock:
+            i = self._cursor
+            while i <= count and (used[i] or role[i] not in (INTENTION, SINGLE)):
+                i += 1
+            self._cursor = i
+        return i > count
+
+    def next_step(self, scope: Scope, kind: str) -> int | None:
+        """The next recorded step of a kind in the scope's lane; ``None``: what comes now is past the end of the log.
+
+        Being past it, the lane must have nothing left that was recorded: else this is the replay's failure.
+        """
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, kind)
+            if seq is None:
+                for left in state.rest():
+                    if self.index.role[left] == READ:
+                        self._unread(state, left)
+                    elif self.index.role[left] in (INTENTION, SINGLE) and not self._used[left]:
+                        self._fail(failures.out_of_order(self.trace.entry(left)))
+        return seq
+
+    def read_past_end(self, scope: Scope, function: str) -> bool:
+        """Whether a read of ``function`` now comes after all that was recorded in its lane."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            if any(name == function and state.taken(seq) < len(values) for seq, name, values in self._window(state)):
+                return False
+            return all(self.index.role[seq] not in (INTENTION, SINGLE) or self._used[seq] for seq in state.rest())
+
+    def timer(self, seq: int) -> ReplayedTimer:
+        """The timer that fired at ``seq``."""
+        return ReplayedTimer(self, seq)
+
+    def answered(self, seq: int) -> bool:
+        """Whether the log has the outcome of a step."""
+        return bool(self.index.answer[seq])
+
+    def number_of(self, parent: int, name: str, n: int, under: int) -> int:
+        """The number of a lane in the log, or 0."""
+        return self.index.lanes.get(LaneKey(parent, name, n, under), 0)
+
+    def last_read(self, function: str) -> Any:
+        """The last recorded value of a clock, or ``None``."""
+        for seq in range(len(self.index), 0, -1):
+            if self.index.role[seq] == READ and self.trace.entry(seq)["name"] == function:
+                return self.trace.expand(self.trace.entry(seq)["values"])[-1]
+        return None
+
+    def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
+        if step.seq not in self._supplied:
+            return super().outcome(step, seq)
+        with self._lock:
+            self._used[seq] = 1
+            state = self._state(step.scope.lane)
+            if self.index.lane[seq] == state.lane:
+                self._pass(state, seq)
+        entry = self.trace.entry(seq)
+        return Outcome(self._decode(self._supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
+
+    def _stuck(self) -> ReplayError:
+        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
+
+    def unfollowed(self) -> ReplayError:
+        """The program has ended, and the log has more: its failure."""
+        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))

@@ -1,0 +1,253 @@
+"""The session that resumes: it answers from the log while that lasts, and records from there on.
+
+Nothing goes live before the program has made every recorded step: a program that no longer follows its log is noticed while
+that is harmless. Then the log is *open*: what was never recorded may happen.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from .._canonical import dumps_in_order, from_json
+from .._journal.writer import Journal
+from ..errors import ReplayError, TracekitError
+from . import failures
+from .deferred import DeferredStep, LateTimer, ResumedSpan, ResumedTimer
+from .followed import Followed
+from .gate import Refusal
+from .index import HAND_OVERS
+from .lanes import Lane
+from .recorded import RecordedTimer
+from .recording import ROOT, Recording
+from .redaction import Redactor
+from .scope import Scope
+from .step import Spec
+
+__all__ = ["Resumption"]
+
+T = TypeVar("T")
+
+#: Clocks that begin anywhere, and must not go back.
+_STEADY: Final = frozenset(
+    ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
+)
+#: What threads hand to one another waits for nobody.
+_AT_ONCE: Final = HAND_OVERS | {"future.arrival"}
+
+
+class Resumption(Recording):
+    """One run that goes on in ``journal``, where ``log`` ends.
+
+    ``opened`` is called when the log has been followed to its end; ``about`` goes into ``recovery.started``.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        redactor: Redactor,
+        log: Followed,
+        *,
+        about: Mapping[str, Any],
+        opened: Callable[[], object],
+    ) -> None:
+        super().__init__(journal, redactor)
+        self.log: Final = log
+        log.face = self
+        self.recording = False
+        self.ordered = log.ordered
+        self.followed = False
+        self._about: Final = dict(about)
+        self._opened: Final = opened
+        self._opening: Final = threading.RLock()
+        self._begun = False
+        #: What is to be written once the log is open, in order.
+        self._late_entries: list[Callable[[], object]] = []
+        self._steady: dict[str, Any] = {}
+        self._last_lane = max(log.index.lanes.values(), default=0)
+        self._identities.update(log.index.identities)
+        self.steps = sum(len(steps) for steps in log.index.intentions.values())
+
+    # -- coming to the end of the log ------------------------------------------------------------------------------------
+
+    @property
+    def crew(self) -> Any:
+        """Whom the hooks tell which threads take part, while the log decides who goes first."""
+        return None if self.followed else self.log.crew
+
+    def look(self) -> bool:
+        """Whether the program has followed the log to its end; the first time, what is past it may come from now on."""
+        if not self.followed and self.log.failure is None and self.log.complete:
+            self._open()
+        return self.followed
+
+    def _open(self) -> None:
+        with self._opening:
+            self.begin_recovery()
+            first, self.recording, self.followed = not self.followed, True, True
+        if first:
+            self._opened()
+            self.log.schedule.release()
+
+    def begin_recovery(self) -> None:
+        """Write ``recovery.started``, and what happened past the end of the log meanwhile. Idempotent."""
+        with self._opening:
+            if self._begun:
+                return
+            self._begun = True
+            meta = dumps_in_order(self._about)
+            self.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
+            late, self._late_entries = self._late_entries, []
+            for write in late:
+                write()
+
+    def late(self, write: Callable[[], object]) -> None:
+        """Write something past the end of the log, as soon as that may be."""
+        with self._opening:
+            if not self._begun:
+                self._late_entries.append(write)
+                return
+        write()
+
+    def wait_open(self, spec: Spec) -> None:
+        """Return when the log is open; in an event loop, where nobody can wait, it must be open now."""
+        if self.followed:
+            return
+        if _get_running_loop() is not None:
+            raise self.log.fail(failures.not_yet_followed(self.run_id, spec.family, spec.name))
+        self.log.schedule.wait(None)
+
+    async def wait_open_async(self) -> None:
+        if not self.followed:
+            await self.log.schedule.wait_async(None)
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        *,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
+        once: bytes | None = None,
+    ) -> Any:
+        if self.followed:
+            return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
+        how = {"info": info, "key": key, "data": data, "once": once}
+        if self.log.next_step(scope, spec.family) is None:
+            if self.look():
+                return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
+            return DeferredStep(self, scope, spec, input, how, None)
+        try:
+            step = self.log.begin(scope, spec, input, info=info, key=key, data=data)
+        finally:
+            self.look()
+        if self.log.answered(step.seq):
+            return step
+        if spec.structural:
+            return ResumedSpan(self, scope, spec, step.seq)
+        return DeferredStep(self, scope, spec, input, how, step.seq)
+
+    def make(self, step: DeferredStep) -> Any:
+        """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
+        how = dict(step.how)
+        if step.given_up is not None:
+            seq = step.given_up
+            entry = self.log.trace.entry(seq)
+            before = ((entry.get("meta") or {}).get("info") or {}).get("attempt", 1)
+            meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
+            self.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
+            how["info"] = {**(how["info"] or {}), "attempt": before + 1, "again": seq}
+        return super().begin(step.scope, step.spec, step.input, **how)
+
+    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+        if self._past_end(scope, spec.family):
+            return super().refuse(scope, spec, input, error)
+        try:
+            return self.log.refuse(scope, spec, input, error)
+        finally:
+            self.look()
+
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        if self._past_end(scope, type):
+            return super().note(scope, type, name, **fields)
+        try:
+            return self.log.note(scope, type, name, **fields)
+        finally:
+            self.look()
+
+    def _past_end(self, scope: Scope, kind: str) -> bool:
+        """Whether a step of one entry is to be written: then it may be now. Nothing but the log changes by it."""
+        if self.followed:
+            return True
+        if self.log.next_step(scope, kind) is not None:
+            return False
+        if not self.look() and _get_running_loop() is None:
+            self.log.schedule.wait(None)
+        self.begin_recovery()
+        return True
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        if agent in self.log.index.identities:
+            self.log.identify(agent, identity)
+        else:
+            self.late(lambda: super(Resumption, self).identify(agent, identity))
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        recorded = self.log.snapshot(name, state)
+        if recorded is None:
+            self.late(lambda: super(Resumption, self).snapshot(name, state))
+        return None if self.followed else recorded
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        return error if self.followed else self.log.fail(error)
+
+    # -- clock, dice and timers ------------------------------------------------------------------------------------------
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        if not self.followed and not self.log.read_past_end(scope, function):
+            return self.log.clock_read(scope, function, real)
+        value: T = self._going_on(function, real())
+        self.late(lambda: self._read("clock", scope, function, value))
+        return value
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        if not self.followed and not self.log.read_past_end(scope, function):
+            return self.log.random_read(scope, function, real)
+        value = real()
+        self.late(lambda: self._read("random", scope, function, value))
+        return value
+
+    def _going_on(self, function: str, value: Any) -> Any:
+        """A clock that began at another instant than in the log goes on from the last value there."""
+        if function not in _STEADY:
+            return value
+        if function not in self._steady:
+            last = self.log.last_read(function)
+            self._steady[function] = 0 if last is None else from_json(last) - value
+        return value + self._steady[function]
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> Any:
+        if self.followed:
+            return super().arm(scope, function, seconds)
+        after, n = scope.lane.armed(function)
+        with self.log._lock:
+            self.log._check()
+            seq = self.log.index.timers.get((self.log._state(scope.lane).lane, function, after, n))
+        if seq is not None:
+            return self.log.timer(seq)
+        real = RecordedTimer(self, scope, function, after, n)
+        return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
+
+    # -- lanes -----------------------------------------------------------------------------------------------------------
+
+    def _number(self, lane: Lane, parent: Lane) -> int:
+        return self.log.number_of(parent.id, lane.name, lane.n, lane.under)
+
+    def open_lanes(self) -> list[Lane]:
+        return [*self.log.open_lanes(), *super().open_lanes()]
