@@ -38,11 +38,14 @@ if TYPE_CHECKING:
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
     from ._engine.report import Report as Report
+    from ._journal.failures import RecordedFailure as RecordedFailure
+    from ._journal.failures import recorded_failures as recorded_failures
     from ._journal.schema import SCHEMA_URI as SCHEMA_URI
     from ._session import Run as Run
     from ._session import current_run as current_run
     from ._session import record as record
     from ._session import replay as replay
+    from ._session import resume as resume
     from .errors import BudgetExceededError as BudgetExceededError
     from .errors import ContractViolationError as ContractViolationError
     from .errors import DivergenceError as DivergenceError
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 #: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
 _HOMES: Final = {
     "SCHEMA_URI": "_journal.schema",
+    "RecordedFailure": "_journal.failures",
     "Report": "_engine.report",
     "Run": "_session",
     "agent": "_capture.notes",
@@ -79,7 +83,9 @@ _HOMES: Final = {
     "instrument": "_capture.instrumentation",
     "policy_check": "_capture.notes",
     "record": "_session",
+    "recorded_failures": "_journal.failures",
     "replay": "_session",
+    "resume": "_session",
     "state_transition": "_capture.notes",
     "traced": "_capture.decorators",
     "traced_model": "_capture.decorators",

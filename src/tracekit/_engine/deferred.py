@@ -65,7 +65,7 @@ class DeferredStep:
 
     def _compensation(self) -> Any:
         """How to undo what the attempt that was cut off may have done."""
-        return None if self.given_up is None else self.spec.compensation
+        return None if self.given_up is None else getattr(self.spec, "compensation", None)
 
     def body(self) -> Scope:
         raise AssertionError("a deferred step is made by go()")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
 from .._canonical import contains_opaque, dumps_in_order, exception_to_json, to_json
 from .._journal.intern import Places
 from .._journal.writer import Journal
-from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
+from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
+from . import metered
 from .classified import Raised
 from .gate import Call, Refusal
 from .lanes import Lane
@@ -21,6 +22,12 @@ from .redaction import Redactor
 from .scope import Scope
 from .step import Circumstances, Spec
 from .values import Encoded, Encoder
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .duplicates import DuplicateStep
+    from .once import Once
+    from .spending import Spending
 
 __all__ = ["Recording"]
 
@@ -40,9 +47,9 @@ class Recording:
     ``warn`` receives a sentence for each thing that the run must say at its end (no silent gaps).
     """
 
-    recording: Final = True
+    recording = True
     #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
-    ordered: Final = True
+    ordered = True
 
     def __init__(self, journal: Journal, redactor: Redactor) -> None:
         self.journal = journal
@@ -61,14 +68,18 @@ class Recording:
         self.discarded = False
         #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
         self.what_if = False
+        #: What the run may spend, and has spent.
+        self.spending: Spending | None = None
         self.steps = 0
         self._lanes: list[Lane] = []
+        self._last_lane = 0
         self._identities: set[str] = set()
+        self._once: Once | None = None
         self.raised: Final = Raised()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, call: Call) -> RecordedStep:
+    def open(self, scope: Scope, call: Call) -> RecordedStep | DuplicateStep:
         return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
 
     def begin(
@@ -81,10 +92,14 @@ class Recording:
         key: object = None,
         data: bytes | None = None,
         once: bytes | None = None,
-    ) -> RecordedStep:
+    ) -> RecordedStep | DuplicateStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        if scope.spending is not None and not spec.structural:
+            return metered.begin(self, scope, spec, input, info, {"key": key, "data": data, "once": once})
         if self.ended:
             return self._late(scope, spec)
+        if once is not None:
+            return self.once().begin(scope, spec, input, info, key, data, once)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -115,6 +130,39 @@ class Recording:
             step.watched = (input, plain)
         return step
 
+    def once(self) -> Once:
+        """The keys of this run's calls that happen once, looked up when there is a first."""
+        found = self._once
+        if found is None:
+            from .once import Once
+
+            with self.journal.held():
+                found = self._once = self._once or Once(self, self.past())
+        return found
+
+    def past(self) -> Trace | None:
+        """The log that this run goes on from, where it is resumed."""
+        return None
+
+    def intend(
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        info: Mapping[str, Any],
+        key: object,
+        data: bytes | None,
+        *,
+        sync: bool,
+    ) -> int:
+        """Write the intention of a step that says more of itself; raises ``LogWriteError`` whatever its class is."""
+        tail = self._intention(scope, spec, input, info, key, None, data)
+        if scope.lane.id < 0:
+            self._enroll(scope.lane)
+        seq = scope.lane.last = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        self.steps += 1
+        return seq
+
     def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
         """Write that a call was not made, in the place of its intention; returns ``error``."""
         encoded = self.encoder.encode(input)
@@ -133,6 +181,11 @@ class Recording:
             scope.lane.last = seq
             self.steps += 1
         return error
+
+    def overspent(self, error: BudgetExceededError) -> None:
+        """A budget has refused a call."""
+        if not isinstance(error, UnknownPriceError):
+            self.warn(f"a budget was exceeded ({error.budget}: {error.resource}); calls were refused, and not made")
 
     def _intention(
         self,
@@ -160,7 +213,7 @@ class Recording:
         return tail + self._tree({**spec.meta, "info": to_json(about)})
 
     def outcome(
-        self, step: RecordedStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
+        self, step: RecordedStep | DuplicateStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
     ) -> int:
         tail = b',"step":%d%b' % (step.seq, fields)
         if meta:
@@ -284,6 +337,7 @@ class Recording:
         answer = self.encoder.encode(output)
         self._mark(about, encoded, f"the input of {type} {name!r}")
         self._mark(about, answer, f"the output of {type} {name!r}")
+        cause = about.pop("cause", None)
         if about:
             meta["info"] = about
         name = self.redactor.redact_text(name)[0]
@@ -292,6 +346,8 @@ class Recording:
         )  # fmt: skip
         if not encoded.whole:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(name, encoded).encode()
+        if cause:
+            tail += b',"cause":%b' % orjson.dumps(cause)
         self.steps += 1
         return self.append(scope, type, tail + self.meta(meta))
 
@@ -346,13 +402,21 @@ class Recording:
         with self.journal.held():
             if lane.id >= 0:
                 return
-            number = len(self._lanes) + 1
+            number = self._number(lane, parent)
+            if number:
+                lane.id = number
+                return
+            number = self._last_lane + 1
             about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
             if lane.under:
                 about["under"] = lane.under
             self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
             self._lanes.append(lane)
-            lane.id = number
+            self._last_lane = lane.id = number
+
+    def _number(self, lane: Lane, parent: Lane) -> int:
+        """The number that ``lane`` has in the log already, or 0."""
+        return 0
 
     def _write_blob(self, data: bytes) -> int:
         return self.journal.append("blob", 0, ROOT, b',"output":%b' % data)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from .._canonical import dumps_in_order, from_json
+from .._journal.reader import Trace
 from .._journal.writer import Journal
 from ..errors import ReplayError, TracekitError
 from . import failures
@@ -243,6 +244,9 @@ class Resumption(Recording):
             return self.log.timer(seq)
         real = RecordedTimer(self, scope, function, after, n)
         return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
+
+    def past(self) -> Trace:
+        return self.log.trace
 
     # -- lanes -----------------------------------------------------------------------------------------------------------
 

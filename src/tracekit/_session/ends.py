@@ -11,7 +11,7 @@ from .._engine.placeholders import alike
 from .._engine.redaction import Redactor
 from .._journal.reader import Trace
 from ..errors import DivergenceError
-from .takeover import PROGRAM
+from . import takeover
 
 __all__ = ["another_end", "failed", "hash_seed_hint", "last_entry", "same_error"]
 
@@ -60,7 +60,7 @@ def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
     """What to think of where the recording's hash seed is not ours: the order of sets; ``first`` is the run's first entry."""
     meta = first.get("meta") or {}
     seed = (meta.get("environment") or {}).get("hash_seed")
-    if seed is None or meta.get("program") == PROGRAM or (seed == here and seed != "random"):
+    if seed is None or meta.get("program") == takeover.program() or (seed == here and seed != "random"):
         return None
     return (
         f"the hash seed was {seed} in the recording and is {here} here, so that sets of strings come in another order: "

@@ -17,7 +17,7 @@ from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.scope import Scope, current
 from .._journal.runs import Store, segment_of
 from .._journal.writer import Journal
-from .takeover import PROGRAM
+from . import takeover
 
 __all__ = ["follow", "forget", "seal", "successor"]
 
@@ -71,7 +71,9 @@ def _in_child() -> None:
         session.ended = session.discarded = True
         session.journal.abandon()
         if scope is not None and scope.session is session:
-            current.set(Scope(child, Lane("", 1, None, id=0, owner=get_ident()), ROOT, scope.agent))
+            spending = None if scope.spending is None else scope.spending.copy()
+            own = Lane("", 1, None, id=0, owner=get_ident())
+            current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
 
 
 class _Segment:
@@ -114,7 +116,7 @@ class _Segment:
         journal = self._store.create(
             self.run_id, segment=self.segment, durability=self.durability, encode_read=encode_reads
         )
-        about = {"program": PROGRAM, "segment": self.segment, "lane": self._lane, "pid": os.getpid()}
+        about = {"program": takeover.program(), "segment": self.segment, "lane": self._lane, "pid": os.getpid()}
         tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self._lane.strip("/")))
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
         self.session.journal = journal

@@ -24,15 +24,15 @@ from ..errors import NotReplayableError, RunStateError
 from . import arguments, forks, gaps, takeover
 from .blocks import Block, called_from
 from .linger import linger, linger_async
-from .replayed import Replaying
 from .runs import UNSET, Run, register, unregister
 
-__all__ = ["Record", "record"]
+__all__ = ["DEFAULTS", "Record", "record"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_DEFAULTS: Final[dict[str, Any]] = {
+#: What ``record`` takes, and what it takes where nothing is said.
+DEFAULTS: Final[dict[str, Any]] = {
     "run_id": None,
     "store": None,
     "durability": "effects",
@@ -53,14 +53,14 @@ class Record(Block[Run]):
         self.options: Final = options
         self.called_from: Final = called_from
         self._input = options["input"]
-        self._instead: Replaying | None = None
+        self._instead: takeover.StandIn | None = None
         self._run: Run | None = None
         self._program: Program | None = None
 
     @classmethod
     def of_program(cls, name: str, program: Program) -> Record:
         """The run of a whole program that may turn out to record itself: then this one gives way."""
-        block = cls({**_DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
+        block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
         block._program = program
         return block
 
@@ -106,11 +106,7 @@ class Record(Block[Run]):
             )
         self._instead = takeover.replacement(self)
         if self._instead is not None:
-            self._instead._start()
-            self._run = Run(self._instead.session, self._instead.session.trace.path, options["name"])
-            register(self._instead.session, self._run)
-            if options["agent"] is not None or options["identity"] is not None:
-                self._instead.session.identify(options["agent"] or "agent", options["identity"])
+            self._run = self._instead.stand_in(options)
             return self._run
         if outer is not None and not outer.session.recording:
             raise outer.session.fail(
@@ -151,7 +147,7 @@ class Record(Block[Run]):
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
         about: dict[str, Any] = {
-            "program": takeover.PROGRAM,
+            "program": takeover.program(),
             "ordinal": takeover.ordinal(),
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
@@ -192,12 +188,7 @@ class Record(Block[Run]):
 
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:
-            run = self._run
-            if run is not None:
-                unregister(self._instead.session)
-                if error is None and run.result is not UNSET:
-                    self._instead.set_result(run.result)
-            self._instead._end(error)
+            self._instead.end_for(self.run, error)
             return None
         session = self._session
         if forks.successor(session) is not None:
@@ -340,7 +331,7 @@ def record(
     arguments.taken_as("identity", identity, Mapping, "a mapping")
     arguments.taken_as("metadata", metadata, Mapping, "a mapping")
     options = {
-        **_DEFAULTS,
+        **DEFAULTS,
         "name": getattr(name, "__qualname__", None) if bare is not None else name,
         "run_id": run_id,
         "store": store,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
@@ -140,6 +140,22 @@ class Replaying(Block["Replaying"]):
         register(self._what_if or session, self._run)
         taken.callback(unregister, self._what_if or session)
         randomness.align_numpy(session)
+
+    def stand_in(self, options: Mapping[str, Any]) -> Run:
+        """Begin in the place of a ``record()`` with these options."""
+        self._start()
+        run = Run(self.session, self.session.trace.path, options["name"])
+        register(self.session, run)
+        if options["agent"] is not None or options["identity"] is not None:
+            self.session.identify(options["agent"] or "agent", options["identity"])
+        return run
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        """End as the ``record()`` block of ``run`` ends."""
+        unregister(self.session)
+        if error is None and run.result is not UNSET:
+            self.set_result(run.result)
+        self._end(error)
 
     @property
     def new_run_id(self) -> str | None:

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._engine.recording import Recording
 
 if TYPE_CHECKING:
     from .recorded import Record
-    from .replayed import Replaying
+    from .runs import Run
 
 __all__ = [
-    "PROGRAM",
+    "StandIn",
     "gives_way",
+    "go_on_as",
     "is_whole_program",
     "next_ordinal",
     "ordinal",
+    "program",
     "replacement",
     "set_controller",
     "whole_program",
 ]
 
 #: An id of this process start.
-PROGRAM: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is exchanged
+_PROGRAM: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is exchanged
 
+_program = _PROGRAM
 _count = 0
-_controller: Callable[[Record], Replaying | None] | None = None
+_controller: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
+
+
+class StandIn(Protocol):
+    """A block that takes the place of a ``record()``: the replay of the run, or its resumption."""
+
+    def stand_in(self, options: Mapping[str, Any]) -> Run:
+        """Begin, for a ``record()`` with these options."""
+        ...
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        """End as the block of ``run`` ends."""
+        ...
 
 
 def next_ordinal() -> int:
@@ -43,14 +58,25 @@ def ordinal() -> int:
     return _count
 
 
-def set_controller(controller: Callable[[Record], Replaying | None]) -> None:
-    """From now on ``controller`` is asked by each ``record()`` for the replay that stands in for it."""
+def program() -> str:
+    """Whose runs these are: an id of the start of the process, or of one that has died and is gone on with."""
+    return _program
+
+
+def go_on_as(program: str) -> None:
+    """The runs of this process belong to those of a process that has died."""
+    global _program
+    _program = program
+
+
+def set_controller(controller: Callable[[Record], StandIn | None]) -> None:
+    """From now on ``controller`` is asked by each ``record()`` for what stands in for it."""
     global _controller
     _controller = controller
 
 
-def replacement(block: Record) -> Replaying | None:
-    """The replay that stands in for this ``record()``, or ``None``."""
+def replacement(block: Record) -> StandIn | None:
+    """What stands in for this ``record()``, or ``None``."""
     return None if _controller is None else _controller(block)
 
 
