@@ -30,8 +30,8 @@ class Doubt:
     """
 
     __slots__ = (
-        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "lane", "name", "outcome",
-        "seq", "settled", "side_effect", "state", "type", "went_on",
+        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "lane", "name", "outcome", "passed",
+        "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -45,6 +45,8 @@ class Doubt:
         self.side_effect: Final = _class(family, meta)
         self.attempt: Final[Any] = info.get("attempt", meta.get("attempt", 1))
         self.duplicate = "duplicate_of" in info
+        #: The step that this one undoes (a compensation), or 0.
+        self.undoes: Final[int] = info["compensates"] if type(info.get("compensates")) is int else 0
         self.state: State = "pending"
         self.outcome = 0
         self.settled = False
@@ -53,6 +55,8 @@ class Doubt:
         self.chunks = 0
         self.first_chunk = 0
         self.went_on = 0
+        #: Whether the program has gone on after its failure: where it was called, or around that.
+        self.passed = False
 
     @property
     def effect(self) -> bool:
@@ -84,13 +88,16 @@ class Steps:
         self.unknown: Final[list[Mapping[str, Any]]] = []
         self.recoveries = 0
         self.durability: Any = None
-        self.count = 0
+        self.last_lane = 0
         self._inner: Final = array("Q", [0])
         self._under: Final[dict[int, int]] = {}
         #: Blobs that hold something opaque.
         self._opaque: Final[set[int]] = set()
         #: Streams without an outcome, by the lanes that they were read in.
         self._streams: Final[dict[int, set[int]]] = {}
+        #: Failed effects, by the lanes in which the program may go on after them.
+        self._failed: Final[dict[int, set[int]]] = {}
+        self._parents: Final[dict[int, int]] = {}
         for entry in entries:
             self._add(entry)
 
@@ -103,7 +110,6 @@ class Steps:
 
     def _add(self, entry: Mapping[str, Any]) -> None:
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
-        self.count = seq
         parent = entry.get("parent", 0)
         inner = parent if parent in self.steps else self._inner[parent]
         inner = inner or self._under.get(lane, 0)
@@ -112,6 +118,8 @@ class Steps:
         if found is not None or kind in _NO_EFFECTS:
             if lane in self._streams:
                 self._went_on(seq, entry.get("step", 0), inner, self._streams[lane])
+            if lane in self._failed:
+                self._passed(inner, lane)
             if found is not None and found[0] != "span":
                 self._step(entry, found[0], found[1], inner)
             return
@@ -120,14 +128,24 @@ class Steps:
                 self._opaque.add(seq)
         elif kind == "lane":
             about = entry.get("input")
-            if isinstance(about, dict) and type(about.get("id")) is type(about.get("under")) is int:
-                self._under[about["id"]] = about["under"] if about["under"] in self.steps else 0
+            if isinstance(about, dict) and type(about.get("id")) is int:
+                self._lane(about["id"], about.get("parent"), about.get("under"))
+        elif kind == "recovery.settled":
+            if (step := self.steps.get(entry.get("step", 0))) is not None:
+                step.settled = True
         elif kind == "recovery.started":
             self.recoveries += 1
         elif kind == "run.started":
             self.durability = _meta(entry)[0].get("durability")
         elif _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
+
+    def _lane(self, number: int, parent: Any, under: Any) -> None:
+        self.last_lane = max(self.last_lane, number)
+        if type(parent) is int and parent < number:
+            self._parents[number] = parent
+        if type(under) is int and under in self.steps:
+            self._under[number] = under
 
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
         if role == "intention":
@@ -164,6 +182,7 @@ class Steps:
             step.state = "given_up"
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
+            self._may_pass(step)
         else:
             step.state = "done"
             self._hides(step, entry, meta)
@@ -182,11 +201,26 @@ class Steps:
         for stream in streams:
             if step == stream or self.steps[stream].went_on:
                 continue
-            around = inner
-            while around and around != stream:
-                around = self.steps[around].inner
-            if around != stream:
+            if not self._inside(inner, stream):
                 self.steps[stream].went_on = seq
+
+    def _may_pass(self, step: Doubt) -> None:
+        lane: int | None = step.lane if step.effect else None
+        while lane is not None:
+            self._failed.setdefault(lane, set()).add(step.seq)
+            lane = self._parents.get(lane)
+
+    def _passed(self, inner: int, lane: int) -> None:
+        """Something happened where the program goes on after failures: it has seen them."""
+        for failed in [*self._failed[lane]]:
+            if not self._inside(inner, failed):
+                self.steps[failed].passed = True
+                self._failed[lane].discard(failed)
+
+    def _inside(self, inner: int, step: int) -> bool:
+        while inner and inner != step:
+            inner = self.steps[inner].inner
+        return inner == step
 
     def _is_opaque(self, tree: Any) -> bool:
         """Whether something in ``tree``, or in what it refers to, could not be recorded."""

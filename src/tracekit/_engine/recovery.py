@@ -160,7 +160,7 @@ def _of_segments(segments: Iterable[Decision]) -> Iterator[Reason]:
 
 def _doubtful(step: Doubt) -> bool:
     """Whether the effect of a step may or may not have happened, and can't be taken back."""
-    return step.effect and step.state in ("pending", "failed")
+    return step.effect and (step.state == "pending" or (step.state == "failed" and not step.settled))
 
 
 def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[Reason]:
@@ -169,8 +169,8 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[R
     elif step.state == "pending" and not step.duplicate:
         yield _again(log, step)
     elif step.settled:
-        how = "was not done and is made again" if step.state == "given_up" else "was done"
-        yield _reason("settled", step, f"was settled by hand: it {how}")
+        how = {"given_up": "it is made again", "done": "its output is what was given", "failed": "the program keeps its error"}
+        yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
     if step.effect and step.state != "given_up":
         around = [outer for outer in log.enclosing(step) if outer.state == "pending"]
         for outer in around:

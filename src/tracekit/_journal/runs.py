@@ -79,6 +79,12 @@ class Store:
         paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
         return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
+    def paths(self) -> tuple[str, ...]:
+        """The file of every run, in the order of their ids: the oldest first, where nobody chose another id."""
+        return tuple(
+            os.path.join(self.runs, stem + SUFFIX) for stem in sorted(self._stems()) if not SEGMENT.fullmatch(stem)
+        )
+
     def _stems(self) -> set[str]:
         try:
             names = os.listdir(self.runs)

@@ -11,7 +11,7 @@ from .limits import DEFAULT, too_deep
 from .names import SUFFIX
 from .scan import ENDS
 
-__all__ = ["RunSummary", "summary"]
+__all__ = ["RunSummary", "last_entry", "summary"]
 
 #: How much of the end of a file is read at first, and at most.
 _EDGE: Final = 64 << 10
@@ -54,6 +54,15 @@ def summary(path: str) -> RunSummary:
         _whole_number(last.get("seq")),
         size,
     )
+
+
+def last_entry(path: str) -> dict[str, Any]:
+    """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0 or os.pread(file.fileno(), 1, size - 1) != b"\n":
+            return {}
+        return _parsed(_last_line(file, size))
 
 
 def _first_line(file: Any) -> bytes:

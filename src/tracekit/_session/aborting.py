@@ -1,0 +1,90 @@
+"""Giving a run up after a crash: what can be undone is undone where asked for, and the log gets its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from .._canonical import dumps_in_order
+from .._engine.doubt import Steps
+from .._engine.recording import ROOT, Recording
+from .._journal.reader import Trace
+from ..errors import LogWriteError
+from . import reopening
+from .compensating import compensate, compensations_of, to_undo
+
+__all__ = ["Aborted", "abort"]
+
+#: Reasons for which a run can't be aborted.
+FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
+
+
+class Aborted(NamedTuple):
+    """What an abort came to: the steps whose effect is in doubt, and the reversible ones that were undone, and that were not."""
+
+    run_id: str
+    path: str
+    in_doubt: tuple[int, ...]
+    compensated: tuple[int, ...]
+    uncompensated: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: [*value] if isinstance(value, tuple) else value for key, value in self._asdict().items()}
+
+
+def abort(
+    run: str | os.PathLike[str],
+    *,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    accept_lost_tail: bool = False,
+    tools: Iterable[str] = (),
+) -> Aborted:
+    """End a run that did not end: ``run.aborted``, with who and why, is its last entry, and nothing resumes it any more.
+
+    ``tools`` names modules that are imported for the ``compensate=`` of their tools: these run for the reversible steps of the run,
+    the last one first, each a step of its own in the log, and once, however often an abort is cut off and asked for again. What was
+    not undone is in the result and in the entry. ``accept_lost_tail`` cuts off what a power loss left. ``RecoveryRefusedError`` for a
+    run that has ended, that another process runs, or that holds nothing; ``TraceIntegrityError`` for a damaged one.
+    """
+    if not reason.strip():
+        raise ValueError("an abort needs a reason")
+    specs = compensations_of(tools)
+    with reopening.reopened(run, store, "the abort", FINAL, accept_lost_tail=accept_lost_tail) as (session, decision):
+        path = session.journal.path
+        before = _log(path)
+        if specs:
+            session._last_lane = before.last_lane
+            with Trace(path) as trace:
+                compensate(session, trace, to_undo(before), specs)
+        after = _log(path) if specs else before
+        left = tuple(step.seq for step in to_undo(after))
+        undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
+        end = {
+            **reopening.who_and_why(session, by, reason),
+            "in_doubt": [*decision.in_doubt],
+            "compensated": [*undone],
+            "uncompensated": [*left],
+        }
+        _end(session, end)
+    reopening.sealed(session)
+    return Aborted(session.run_id, path, decision.in_doubt, undone, left)
+
+
+def _log(path: str) -> Steps:
+    with Trace(path) as trace:
+        return Steps(trace.entries())
+
+
+def _end(session: Recording, end: dict[str, Any]) -> None:
+    journal = session.journal
+    journal.flush()
+    with journal.held():
+        session.ended = True
+        end["segments"] = reopening.segments(journal.path, session.run_id)
+        end["count"] = journal.seq + 1
+        journal.append("run.aborted", 0, ROOT, b',"meta":%b' % dumps_in_order(end), True)
+    if journal.lost:  # of the compensations
+        raise LogWriteError(f"entries of the abort are missing from {journal.path}", run_id=session.run_id)

@@ -1,0 +1,86 @@
+"""The decision on a run as it stands in a store: its file, whoever holds it, and its child processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from itertools import islice
+from typing import Any
+
+from .._engine.recovery import Decision, decide, newer
+from .._journal.lock import holder
+from .._journal.names import SEGMENT, SUFFIX
+from .._journal.reader import Trace, Verdict
+from .._journal.runs import Store
+from ..errors import RecoveryRefusedError, TraceVersionError
+
+__all__ = ["decided", "decision_on", "refused", "store_at", "store_of"]
+
+
+def decision_on(path: str, *, supplied: Collection[int] = (), accept_lost_tail: bool = False) -> Decision:
+    """The decision on the run in the file at ``path``; see ``decide``. Reads only."""
+    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    held = holder(path)
+    try:
+        with Trace(path) as trace:
+            verdict = store_of(path).judge(trace)
+            return decided(trace, verdict, holder=held, supplied=supplied, accept_lost_tail=accept_lost_tail)
+    except TraceVersionError as error:
+        return newer(run_id, error.__dict__.get("version"))
+
+
+def decided(
+    trace: Trace,
+    verdict: Verdict,
+    *,
+    holder: int | bool | None = None,
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+) -> Decision:
+    """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself)."""
+    run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
+    entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
+    return decide(
+        entries,
+        verdict,
+        holder=holder,
+        segments=_segments(trace.path, run_id),
+        supplied=supplied,
+        accept_lost_tail=accept_lost_tail,
+        run_id=run_id,
+    )
+
+
+def _segments(path: str, run_id: str) -> list[Decision]:
+    if SEGMENT.fullmatch(run_id):
+        return []
+    found = []
+    for segment in store_of(path).segments(run_id):
+        name = os.path.basename(segment)[len(run_id) + 1 : -len(SUFFIX)]
+        found.append(decision_on(segment)._replace(run_id=name))
+    return found
+
+
+def store_at(store: Any) -> Store:
+    """The store that a caller means: a directory, a ``Store``, or ``None`` for the usual one."""
+    return store if isinstance(store, Store) else Store(store)
+
+
+def store_of(path: str) -> Store:
+    """The store that a trace file lies in; for a file elsewhere: one that has nothing of it."""
+    runs = os.path.dirname(os.path.abspath(path))
+    return Store(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
+
+
+def refused(
+    decision: Decision, what: str, reasons: Collection[dict[str, object]], next_action: str
+) -> RecoveryRefusedError:
+    """What to raise where ``what`` is refused for ``reasons`` of ``decision``."""
+    said = "; ".join(str(reason["text"]) for reason in reasons)
+    return RecoveryRefusedError(
+        f"{what} is refused: {said}",
+        run_id=decision.run_id,
+        reasons=[*reasons],
+        decision=decision.as_dict(),
+        next_action=next_action,
+    )

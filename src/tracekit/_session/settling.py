@@ -1,0 +1,112 @@
+"""Settling a doubtful step by hand: a person says what became of it, and the log keeps who and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .._canonical import contains_opaque, dumps_in_order, to_json
+from .._engine.doubt import Doubt, Steps
+from .._engine.recovery import Decision
+from .._journal.entry import FAMILIES
+from .._journal.limits import DEFAULT
+from .._journal.reader import Trace
+from ..errors import RecoveryRefusedError
+from . import reopening
+from .decisions import refused
+
+__all__ = ["FINAL", "settle", "settle_as"]
+
+#: Reasons for which nothing in a run can be settled.
+FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
+_MISSING: Final = object()
+
+
+def settle(
+    run: str | os.PathLike[str],
+    step: int,
+    *,
+    output: Any = _MISSING,
+    not_done: bool = False,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+) -> int:
+    """Say of a step in doubt, pending or failed that it was done and gave ``output``, or that it was ``not_done``.
+
+    A step that was done answers with ``output`` when the run is resumed; one that was not done is made again. Where the program has
+    gone on with its error, it keeps the error: then this only says that somebody has looked. ``reason`` and ``by`` (the user of the
+    operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run that has ended or
+    that another process runs, and for a step that has nothing to settle.
+    """
+    if (output is _MISSING) == (not not_done):
+        raise ValueError("a step was done, with output=…, or not_done=True")
+    tree = None if not_done else to_json(output)
+    if contains_opaque(tree) is not None:
+        raise ValueError(f"this output can't be recorded: {contains_opaque(tree)}")
+    return settle_as(run, step, tree, done=not not_done, reason=reason, by=by, store=store)
+
+
+def settle_as(
+    run: str | os.PathLike[str],
+    step: int,
+    tree: Any,
+    *,
+    done: bool,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+) -> int:
+    """The same with the output as a trace writes it."""
+    if not reason.strip():
+        raise ValueError("a settlement needs a reason")
+    looked: list[Doubt] = []
+
+    def look(trace: Trace, decision: Decision) -> None:
+        looked.append(_settleable(Steps(trace.entries(damaged=True)), step, done, decision))
+
+    with reopening.reopened(run, store, "settling a step", FINAL, look=look) as (session, _):
+        found = looked[0]
+        about = {"reason": "settled", "settled": {**reopening.who_and_why(session, by, reason), "done": done}}
+        tail = b',"step":%d' % step
+        if done:
+            tree, redacted = session.redactor.redact(tree)
+            data = dumps_in_order(tree)
+            if len(data) > DEFAULT.line // 2:
+                raise ValueError(f"this output is too large for a line of a trace: {len(data) >> 20} MiB")
+            tail += b',"output":%b' % data
+            meta: dict[str, Any] = {"info": about} | ({"redacted": redacted} if redacted else {})
+        else:
+            meta = {"info": about}
+        tail += b',"meta":%b' % dumps_in_order(meta)
+        return session.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
+
+
+def _kind(step: Doubt, done: bool) -> str:
+    """An outcome; where the program has gone on with the recorded one, only a note."""
+    if step.state == "failed" and step.passed:
+        return "recovery.settled"
+    types = FAMILIES[step.family]
+    return types.outcome if done else types.skipped
+
+
+def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
+    step = log.steps.get(seq)
+    if step is None:
+        raise _refused(decision, f"entry {seq} is not the intention of a tool, a model call or an exchange")
+    what = f"step {seq}, {step.family} {step.name!r},"
+    if step.state in ("done", "given_up") or step.settled:
+        raise _refused(decision, f"{what} has its outcome (entry {step.outcome})")
+    if step.state == "failed" and not step.effect:
+        raise _refused(
+            decision, f"{what} is {step.side_effect} and failed: the program has its error, nothing is in doubt"
+        )
+    if step.state == "pending" and step.went_on and not done:
+        raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
+    return step
+
+
+def _refused(decision: Decision, text: str) -> RecoveryRefusedError:
+    reason: Mapping[str, Any] = {"code": "not_settleable", "text": text}
+    return refused(decision, "settling it", (dict(reason),), "`tracekit recovery scan` lists the steps in doubt")
