@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from .. import _reality
 from ..errors import RunStateError
 
-__all__ = ["holder", "lock"]
+__all__ = ["holder", "live_writer", "lock"]
 
 #: Somebody may be looking who writes it (see ``holder``), which takes no time: so often, and so many seconds apart, is asked again.
 _TRIES: Final = 5
@@ -55,6 +57,23 @@ def holder(path: str) -> int | bool:
         except BlockingIOError:
             return _holder(fd) or True
         return False
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def live_writer(path: str) -> Iterator[bool]:
+    """Whether the file at ``path`` has a live writer; where it has none, nobody becomes one inside the block."""
+    import fcntl
+
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield True
+        else:
+            yield False
     finally:
         os.close(fd)
 

@@ -1,0 +1,104 @@
+"""What a log says of calls that happen once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .._canonical import exception_from_json, from_json
+from .._journal.entry import family_of
+from .._journal.reader import Trace
+from ..errors import ContractViolationError, NotReplayableError
+from .duplicates import Piece, Result
+
+if TYPE_CHECKING:
+    from .step import Spec
+
+__all__ = ["LoggedCall", "calls_of"]
+
+
+class LoggedCall:
+    """The call under one key: its intention, its pieces, and the ``seq`` of its outcome (0: the log has none)."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.seq: Final[int] = entry["seq"]
+        self.name: Final[Any] = entry.get("name")
+        self.run_id: Final[str] = entry["run_id"]
+        self.side_effect: Final[Any] = entry["meta"].get("side_effect")
+        self.pieces: Final[list[int]] = []
+        self.outcome = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome != 0
+
+    def result(self, log: Trace, spec: Spec) -> Result:
+        """What came of it, rebuilt; ``ContractViolationError`` where the log does not have it whole."""
+        try:
+            return self._result(log, spec)
+        except NotReplayableError as error:
+            raise self._not_given(error.what) from None
+
+    def _result(self, log: Trace, spec: Spec) -> Result:
+        pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
+        entry = log.entry(self.outcome)
+        meta = entry.get("meta") or {}
+        lazy = next((told["lazy"] for told in (meta, *(piece.meta for piece in pieces)) if "lazy" in told), None)
+        if "error" in entry:
+            return Result(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
+        if meta.get("abandoned"):
+            return Result(None, self._not_given("it was left before its end"), pieces, lazy)
+        return Result(self._piece(log, self.outcome, spec), None, pieces, lazy)
+
+    @staticmethod
+    def _piece(log: Trace, seq: int, spec: Spec) -> Piece:
+        entry = log.entry(seq)
+        return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, entry.get("meta") or {})
+
+    def _not_given(self, why: str) -> ContractViolationError:
+        return ContractViolationError(
+            f"{self.name!r} was made in run {self.run_id} at step {self.seq}, and its result can't be given again: {why}; "
+            "it was not executed",
+            run_id=self.run_id,
+            step=self.seq,
+            contract="exactly_once",
+            next_action="return something that can be recorded, or use another idempotency key",
+        )
+
+
+def calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, LoggedCall]:
+    """The calls of a log, by key. One that was given up, or settled as not done, is none."""
+    found: dict[str, LoggedCall] = {}
+    open_calls: dict[int, tuple[str, LoggedCall]] = {}
+    for entry in entries:
+        role = family_of(entry["type"])
+        if role is None:
+            continue
+        if role[1] == "intention":
+            digest = _once(entry)
+            if digest is not None:
+                call = found[digest] = LoggedCall(entry)
+                open_calls[call.seq] = digest, call
+            continue
+        known = open_calls.get(entry.get("step", 0))
+        if known is None:
+            continue
+        digest, call = known
+        if role[1] == "chunk":
+            call.pieces.append(entry["seq"])
+        elif role[1] == "skipped" and "output" not in entry and "error" not in entry:
+            if found.get(digest) is call:
+                del found[digest]
+        else:
+            call.outcome = entry["seq"]  # the last one counts: a person may settle what had failed
+    return found
+
+
+def _once(entry: Mapping[str, Any]) -> str | None:
+    """The key of a call that was made, and not answered by an earlier one."""
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, dict) else None
+    if not isinstance(info, dict) or "duplicate_of" in info:
+        return None
+    digest = info.get("once")
+    return digest if isinstance(digest, str) else None

@@ -1,0 +1,255 @@
+"""The keys of a store: what makes a call happen once over all its runs.
+
+A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created"}``, the run that makes the call; once its
+intention is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what the call is told from others
+by, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace.
+
+A file of this directory is there whole or not at all, and is on the device before the call that it stands for starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .. import _reality
+from ..errors import LogWriteError, TraceError
+from .heads import sync_directory
+
+__all__ = ["Keys", "Owner"]
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_MOST: Final = 4096
+#: A file system without hard links says one of these.
+_NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
+
+
+class Owner(NamedTuple):
+    """The run (or the segment of one) that a key belongs to, and the ``seq`` of its intention (0: not known)."""
+
+    run_id: str
+    segment: str | None = None
+    seq: int = 0
+
+    @property
+    def told(self) -> str:
+        return self.run_id if self.segment is None else f"{self.run_id} (segment {self.segment})"
+
+
+class Keys:
+    """The secret and the key files of the store at ``root``. Without ``sync`` nothing waits for the device.
+
+    Each method may be called from any thread and process at once. ``LogWriteError``: it can't be written or is not ours.
+    """
+
+    def __init__(self, root: str, *, sync: bool = True) -> None:
+        self.root: Final = root
+        self.directory: Final = os.path.join(root, "keys")
+        self._sync: Final = sync
+        self._secret: bytes | None = None
+
+    # -- the secret ------------------------------------------------------------------------------------------------------
+
+    def digest(self, *material: bytes) -> str:
+        """The key of ``material``, as hex digits."""
+        import hmac
+
+        secret = self._secret
+        if secret is None:
+            secret = self._secret = self._read_secret()
+        framed = b"".join(b"%d:%b" % (len(part), part) for part in material)
+        return hmac.digest(secret, framed, "sha256").hex()
+
+    def _read_secret(self) -> bytes:
+        with self._opened(self.root, "secret") as directory:
+            found = self._content(directory, "secret")
+            if found is None:
+                self._place(directory, "secret", _reality.urandom(32))
+                found = self._content(directory, "secret")  # another process may have been first
+        if found is None or len(found) != 32:
+            raise self._error("secret", f"{os.path.join(self.root, 'secret')} does not hold 32 bytes")
+        return found
+
+    # -- keys ------------------------------------------------------------------------------------------------------------
+
+    def claim(self, digest: str, run_id: str, segment: str | None = None) -> Owner | None:
+        """Make the key ours, on the device when this returns ``None``; else whose it is."""
+        with self._opened(self.directory, digest) as directory:
+            while True:
+                if self._place(directory, digest, self._claimed(run_id, segment)):
+                    return None
+                owner = self._owner(directory, digest)
+                if owner is not None:  # else it was released just now
+                    return owner
+
+    def take_over(self, digest: str, before: Owner, run_id: str, segment: str | None = None) -> bool:
+        """Make the key of ``before``, who never used it, ours; false where it is not theirs any more."""
+        with self._opened(self.directory, digest) as directory, self._alone(directory):
+            if self._owner(directory, digest) != before:
+                return False
+            temporary = self._temporary(directory, digest, self._claimed(run_id, segment))
+            os.replace(temporary, digest, src_dir_fd=directory, dst_dir_fd=directory)
+            if self._sync:
+                os.fsync(directory)
+            return True
+
+    def used(self, digest: str, seq: int) -> None:
+        """The intention of the call is entry ``seq`` of its owner's log: whoever looks there later must find it.
+
+        Not waited for, and no loss where it can't be written: the log itself is what counts.
+        """
+        with suppress(LogWriteError), self._opened(self.directory, digest) as directory:
+            fd = os.open(digest, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                os.write(fd, b'{"seq":%d}\n' % seq)
+            finally:
+                os.close(fd)
+
+    def release(self, digest: str, run_id: str, segment: str | None = None) -> None:
+        """Give up a key of ours whose call was not made."""
+        with (
+            suppress(LogWriteError, OSError),
+            self._opened(self.directory, digest) as directory,
+            self._alone(directory),
+        ):
+            if self._owner(directory, digest) == (run_id, segment, 0):
+                os.unlink(digest, dir_fd=directory)
+
+    def _claimed(self, run_id: str, segment: str | None) -> bytes:
+        facts: dict[str, Any] = {"run_id": run_id}
+        if segment is not None:
+            facts["segment"] = segment
+        return orjson.dumps({**facts, "created": _reality.time_ns()}) + b"\n"
+
+    def _owner(self, directory: int, digest: str) -> Owner | None:
+        found = self._content(directory, digest)
+        if found is None:
+            return None
+        lines = found.split(b"\n")
+        try:
+            facts = orjson.loads(lines[0])
+            seqs = [orjson.loads(line)["seq"] for line in lines[1:-1]]
+            owner = Owner(facts["run_id"], facts.get("segment"), max(seqs, default=0))
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged(digest) from None
+        if [type(owner.run_id), type(owner.seq)] != [str, int] or not isinstance(owner.segment, str | None):
+            raise self._damaged(digest)
+        return owner
+
+    # -- files -----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, path: str, name: str) -> Iterator[int]:
+        """The directory at ``path``, made if need be, as a descriptor. What goes wrong inside is a ``LogWriteError``."""
+        fd = -1
+        try:
+            try:
+                fd = os.open(path, _DIRECTORY)
+            except FileNotFoundError:
+                with suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+                if self._sync:
+                    sync_directory(os.path.dirname(path))
+                fd = os.open(path, _DIRECTORY)
+            yield fd
+        except OSError as error:
+            raise self._error(name, f"{os.path.join(path, name)} can't be written: {error}") from error
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _content(self, directory: int, name: str) -> bytes | None:
+        """What a file holds, ``None`` where there is none. A link, or what is no file, is refused."""
+        try:
+            fd = os.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
+        except FileNotFoundError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "it is no file")
+            return os.read(fd, _MOST)
+        finally:
+            os.close(fd)
+
+    def _place(self, directory: int, name: str, content: bytes) -> bool:
+        """Put a file there, whole, unless there is one; whether it is ours. On the device when this returns."""
+        temporary = self._temporary(directory, name, content)
+        try:
+            placed = self._link(directory, temporary, name)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+        if self._sync:  # another's file, too: what we conclude from it must not be lost with it
+            os.fsync(directory)
+        return placed
+
+    def _link(self, directory: int, temporary: str, name: str) -> bool:
+        try:
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            return True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        with self._alone(directory):
+            try:
+                os.stat(name, dir_fd=directory, follow_symlinks=False)
+                return False
+            except FileNotFoundError:
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                return True
+
+    def _temporary(self, directory: int, name: str, content: bytes) -> str:
+        temporary = f".{name[:16]}.{_reality.urandom(8).hex()}.tmp"
+        fd = os.open(temporary, _NEW, 0o600, dir_fd=directory)
+        try:
+            try:
+                if os.write(fd, content) != len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if self._sync:
+                    _reality.fdatasync(fd)
+            finally:
+                os.close(fd)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+        return temporary
+
+    @contextmanager
+    def _alone(self, directory: int) -> Iterator[None]:
+        """No other thread or process is in here for this directory."""
+        import fcntl
+
+        fd = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    # -- errors ----------------------------------------------------------------------------------------------------------
+
+    def _error(self, name: str, what: str) -> LogWriteError:
+        return LogWriteError(
+            f"{what}; the call that must happen once was not made",
+            path=os.path.join(self.root, name),
+            next_action="free space, mend the directory's rights, or name another store with TRACEKIT_DIR",
+        )
+
+    def _damaged(self, digest: str) -> TraceError:
+        path = os.path.join(self.directory, digest)
+        return TraceError(
+            f"{path} is no key: it can't be told whether the call was made, so it was not",
+            path=path,
+            next_action="find out what was done, then remove that file if the call may be made again",
+        )

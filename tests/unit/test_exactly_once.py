@@ -1,0 +1,575 @@
+"""Calls that happen once: whatever calls them, how many at a time, and in how many runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.once import once, once_async
+from tracekit import record, replay, traced_tool
+from tracekit._journal.keys import Keys, Owner
+from tracekit._journal.runs import Store
+from tracekit.errors import ContractViolationError, LogWriteError
+
+MANY = 32
+
+
+class Ledger:
+    """What really happened, outside of every trace."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+    def pay(self, given: Any) -> dict[str, Any]:
+        self.lines.append(given)
+        return {"paid": given, "number": len(self.lines)}
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def entries(run_id: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(Store().path(run_id)).read_bytes().splitlines()]
+
+
+def of_type(run_id: str, *kinds: str) -> list[dict[str, Any]]:
+    return [entry for entry in entries(run_id) if entry["type"] in kinds]
+
+
+def recorded(program: Callable[[], Any]) -> tuple[str, Any]:
+    with record("once") as run:
+        result = program()
+    return run.id, result
+
+
+def replayed(run_id: str, program: Callable[[], Any]) -> Any:
+    with replay(run_id) as session:
+        result = program()
+    assert session.report.exact
+    return result
+
+
+# -- in one run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_call_is_given_the_recorded_result(ledger: Ledger) -> None:
+    """Two calls under one key are one effect, and both get its result; a replay does, too, and makes none."""
+    pay = once(ledger.pay)
+
+    def program() -> Any:
+        return [pay("ACME"), pay("ACME"), pay("Other"), pay("ACME")]
+
+    run_id, result = recorded(program)
+    assert ledger.lines == ["ACME", "Other"]
+    assert [one["number"] for one in result] == [1, 1, 2, 1]
+    assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME", "Other"]
+    calls, skipped = of_type(run_id, "tool.call"), of_type(run_id, "tool.skipped")
+    first = calls[0]
+    assert [call["meta"]["info"].get("duplicate_of") for call in calls] == [None, first["seq"], None, first["seq"]]
+    assert len({call["meta"]["info"]["once"] for call in calls}) == 2
+    assert [one["meta"]["info"] for one in skipped] == [{"reason": "exactly_once", "of": first["seq"]}] * 2
+    assert [one["output"] for one in skipped] == [result[0], result[0]]
+
+
+def test_threads_share_one_call(ledger: Ledger) -> None:
+    """However many threads call at once, the effect happens once, all get its result, and the replay is exact every time."""
+    gate = threading.Barrier(MANY)
+
+    def slow(given: Any) -> Any:
+        entered.wait()
+        return ledger.pay(given)
+
+    pay = once(slow)
+
+    def one(number: int) -> Any:
+        gate.wait()
+        return pay("ACME")
+
+    def program() -> Any:
+        with ThreadPoolExecutor(MANY) as pool:
+            return list(pool.map(one, range(MANY)))
+
+    entered = threading.Barrier(1)
+    run_id, result = recorded(program)
+    assert ledger.lines == ["ACME"]
+    assert result == [{"paid": "ACME", "number": 1}] * MANY
+    assert len(of_type(run_id, "tool.skipped")) == MANY - 1
+    for _ in range(3):
+        assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+def test_tasks_share_one_call(ledger: Ledger) -> None:
+    """The same for tasks of one event loop, which goes on meanwhile."""
+
+    async def slow(given: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return ledger.pay(given)
+
+    pay = once_async(slow)
+
+    async def work() -> Any:
+        return await asyncio.gather(*(pay("ACME") for _ in range(MANY)))
+
+    def program() -> Any:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert ledger.lines == ["ACME"]
+    assert result == [{"paid": "ACME", "number": 1}] * MANY
+    for _ in range(3):
+        assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+def test_the_second_caller_waits_for_the_first_in_the_order_of_the_recording(ledger: Ledger) -> None:
+    """Who came first to what the duplicates wait for is the same in a replay."""
+    order: list[int] = []
+
+    async def slow(given: Any) -> Any:
+        await asyncio.sleep(0.005)
+        return ledger.pay(given)
+
+    pay = once_async(slow)
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(0.001 * (number % 3))
+        await pay("ACME")
+        order.append(number)
+
+    def program() -> Any:
+        async def work() -> None:
+            await asyncio.gather(*(one(number) for number in range(9)))
+
+        order.clear()
+        asyncio.run(work())
+        return list(order)
+
+    run_id, result = recorded(program)
+    for _ in range(3):
+        assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+def test_a_failure_is_the_result_of_every_call(ledger: Ledger) -> None:
+    """The step ran once: its error is what a second caller gets, its own copy of it."""
+
+    def fails(given: Any) -> None:
+        ledger.pay(given)
+        raise ValueError("declined")
+
+    pay = once(fails)
+
+    def program() -> list[str]:
+        said = []
+        for _ in range(3):
+            try:
+                pay("ACME")
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    run_id, result = recorded(program)
+    assert result == ["declined"] * 3
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == result
+    assert [one["error"]["text"] for one in of_type(run_id, "tool.skipped")] == ["declined"] * 2
+
+
+def test_a_cancelled_call_is_in_doubt_for_the_next(ledger: Ledger) -> None:
+    """A call that was cancelled may have done something: it is not repeated, and nobody else is cancelled by it."""
+
+    async def forever(given: Any) -> None:
+        ledger.pay(given)
+        await asyncio.Event().wait()
+
+    pay = once_async(forever)
+
+    async def work() -> str:
+        first = asyncio.create_task(pay("ACME"))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        try:
+            await pay("ACME")
+        except ContractViolationError as error:
+            return error.what
+        return "repeated"
+
+    def program() -> str:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert "CancelledError" in result
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == result
+
+
+def test_a_duplicate_that_is_cancelled_leaves_the_first_alone(ledger: Ledger) -> None:
+    """A task that is cancelled while it waits for another's call ends; the call goes on, once."""
+
+    async def slow(given: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return ledger.pay(given)
+
+    pay = once_async(slow)
+
+    async def work() -> Any:
+        first, second = (asyncio.create_task(pay("ACME")) for _ in range(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second.cancel()
+        return [type(one).__name__ for one in await asyncio.gather(first, second, return_exceptions=True)]
+
+    def program() -> Any:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert result == ["dict", "CancelledError"]
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == result
+
+
+def test_what_the_first_caller_does_to_its_result_is_not_the_second_ones(ledger: Ledger) -> None:
+    """Each caller has a value of its own."""
+    pay = once(ledger.pay)
+
+    def program() -> Any:
+        pay("ACME")["paid"] = "changed"
+        return pay("ACME")
+
+    run_id, result = recorded(program)
+    assert result == {"paid": "ACME", "number": 1}
+    assert replayed(run_id, program) == result
+
+
+def test_a_key_tells_tools_apart(ledger: Ledger) -> None:
+    """Two tools under the same key are two calls."""
+
+    def refund(given: Any) -> Any:
+        return ledger.pay(given)
+
+    pay, back = once(ledger.pay), once(refund)
+
+    def program() -> Any:
+        return pay("ACME", b"key"), back("ACME", b"key")
+
+    recorded(program)
+    assert ledger.lines == ["ACME", "ACME"]
+
+
+# -- what could never end ----------------------------------------------------------------------------------------------------
+
+
+def _refused(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except ContractViolationError as error:
+        return error.what
+    return "made"
+
+
+def test_a_call_inside_itself_is_refused_at_once(ledger: Ledger) -> None:
+    """A duplicate inside the first one's own body can never be answered: refused, recorded, replayed."""
+
+    def nested(given: Any) -> Any:
+        ledger.pay(given)
+        return _refused(lambda: pay(given))
+
+    pay = once(nested)
+
+    def program() -> Any:
+        return pay("ACME")
+
+    run_id, result = recorded(program)
+    assert "by that call's own code" in result
+    assert ledger.lines == ["ACME"]
+    assert len(of_type(run_id, "contract.violated")) == 1
+    assert replayed(run_id, program) == result
+
+
+def test_a_thread_of_the_call_is_its_own_code(ledger: Ledger) -> None:
+    """The same where the body calls by way of a thread, and of another tool."""
+
+    @traced_tool(side_effect="read_only")
+    def between(given: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: _refused(lambda: pay(given))).result()
+
+    def nested(given: Any) -> Any:
+        ledger.pay(given)
+        return between(given)
+
+    pay = once(nested)
+
+    def program() -> Any:
+        return pay("ACME")
+
+    run_id, result = recorded(program)
+    assert "by that call's own code" in result
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == result
+
+
+def test_two_calls_that_wait_for_each_other_do_not_hang(ledger: Ledger) -> None:
+    """Each inside the other's body: one of them is told, both end."""
+    both = threading.Barrier(2)
+
+    def left(given: Any) -> Any:
+        ledger.pay("left")
+        both.wait()
+        return _refused(lambda: right_(given))
+
+    def right(given: Any) -> Any:
+        ledger.pay("right")
+        both.wait()
+        return _refused(lambda: left_(given))
+
+    left_, right_ = once(left), once(right)
+
+    def program() -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            found = [pool.submit(left_, 1), pool.submit(right_, 1)]
+            return [one.result() for one in found]
+
+    run_id, result = recorded(program)
+    assert sorted(ledger.lines) == ["left", "right"]
+    assert any("by that call's own code" in str(one) for one in result)
+    assert replayed(run_id, program) == result
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_trace_does_not_tell_the_key(ledger: Ledger, tmp_path: Path) -> None:
+    """Inputs that differ only in a secret are two calls; the trace holds neither the secret nor the store's."""
+    cards = ["sk-ant-api03-" + "a" * 40, "sk-ant-api03-" + "b" * 40]
+    pay = once(lambda given: ledger.pay(given)["number"])
+
+    def program() -> None:
+        for card in cards:
+            pay(card)
+            pay(card)
+
+    run_id, _ = recorded(program)
+    assert ledger.lines == cards
+    content = Path(Store().path(run_id)).read_bytes()
+    secret = Path(Store().root, "secret").read_bytes()
+    assert len(secret) == 32
+    assert secret.hex().encode() not in content
+    assert not any(card.encode() in content for card in cards)
+    replayed(run_id, program)
+    assert stat.S_IMODE(os.stat(Path(Store().root, "secret")).st_mode) == 0o600
+
+
+def test_the_second_caller_gets_what_the_first_got_though_the_log_may_not_hold_it(ledger: Ledger) -> None:
+    """Redaction changes what is stored, not what the program gets."""
+    secret = "sk-ant-api03-" + "c" * 40
+
+    def token(given: Any) -> str:
+        ledger.pay(given)
+        return secret
+
+    ask = once(token)
+    with pytest.warns(RuntimeWarning, match="redacted"):
+        run_id, result = recorded(lambda: [ask("ACME"), ask("ACME")])
+    assert result == [secret, secret]
+    assert secret.encode() not in Path(Store().path(run_id)).read_bytes()
+
+
+def test_processes_that_make_the_secret_at_once_agree(tmp_path: Path) -> None:
+    """Whoever comes first makes it; everybody else reads that one."""
+    start = threading.Barrier(8)
+
+    def digest(_: int) -> str:
+        keys = Keys(str(tmp_path))
+        start.wait()
+        return keys.digest(b"x")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(digest, range(8)))) == 1
+    assert sorted(os.listdir(tmp_path)) == ["secret"]
+
+
+@pytest.mark.parametrize("content", [b"short", b""])
+def test_a_secret_that_is_none_is_told(tmp_path: Path, content: bytes) -> None:
+    """A damaged secret would make other keys: nothing is called under it."""
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(LogWriteError, match="32 bytes"):
+        Keys(str(tmp_path)).digest(b"x")
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """Neither the secret, nor a key, nor their directory may be a link to somewhere else."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_bytes(b"x" * 32)
+    for name, target in (("a", "secret"), ("b", "keys")):
+        root = tmp_path / name
+        root.mkdir()
+        (root / target).symlink_to(elsewhere / "secret" if target == "secret" else elsewhere)
+        keys = Keys(str(root))
+        with pytest.raises(LogWriteError):
+            keys.digest(b"x") if target == "secret" else keys.claim("0" * 64, "run")
+    assert sorted(os.listdir(elsewhere)) == ["secret"]
+
+
+# -- the whole store ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_has_one_owner(tmp_path: Path) -> None:
+    """Claimed once, taken over only from whom it was asked for, released only by its owner; private, and nothing is left over."""
+    keys, digest = Keys(str(tmp_path)), "ab" * 32
+    assert keys.claim(digest, "one") is None
+    assert keys.claim(digest, "two") == Owner("one")
+    keys.release(digest, "two")
+    keys.used(digest, 7)
+    owner = keys.claim(digest, "two", "0" * 16)
+    assert owner == Owner("one", None, 7)
+    assert not keys.take_over(digest, Owner("one"), "two")
+    assert keys.take_over(digest, owner, "two")
+    assert keys.claim(digest, "three") == Owner("two")
+    keys.release(digest, "two")
+    assert keys.claim(digest, "three", "0" * 16) is None
+    assert keys.claim(digest, "one") == Owner("three", "0" * 16)
+    assert stat.S_IMODE(os.stat(keys.directory).st_mode) == 0o700
+    assert {stat.S_IMODE(os.stat(Path(keys.directory, name)).st_mode) for name in os.listdir(keys.directory)} == {0o600}
+    assert not [name for name in os.listdir(keys.directory) if name.endswith(".tmp")]
+
+
+def test_keys_need_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that has none, a key still has one owner."""
+
+    def link(*args: Any, **options: Any) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    start = threading.Barrier(8)
+
+    def claim(number: int) -> Owner | None:
+        start.wait()
+        return Keys(str(tmp_path)).claim("0" * 64, f"run{number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(claim, range(8))).count(None) == 1
+
+
+def test_another_run_is_given_the_result(ledger: Ledger) -> None:
+    """Over all runs of the store: the second run gets what the first one recorded, and says from where."""
+    pay = once(ledger.pay, store=True)
+
+    def program() -> Any:
+        return [pay("ACME"), pay("ACME")]
+
+    first, result = recorded(program)
+    second, again = recorded(program)
+    assert ledger.lines == ["ACME"]
+    assert again == result
+    place = {"run_id": first, "seq": of_type(first, "tool.call")[0]["seq"]}
+    assert [one["meta"]["info"]["of"] for one in of_type(second, "tool.skipped")] == [place, place]
+    assert [one["meta"]["info"]["duplicate_of"] for one in of_type(second, "tool.call")] == [place, place]
+    for run_id in (first, second):
+        assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+def test_another_run_is_given_the_failure(ledger: Ledger) -> None:
+    """What failed in one run has failed for all of them."""
+
+    def fails(given: Any) -> None:
+        ledger.pay(given)
+        raise ValueError("declined")
+
+    pay = once(fails, store=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="declined"):
+            recorded(lambda: pay("ACME"))
+    assert ledger.lines == ["ACME"]
+
+
+def test_a_run_that_is_making_the_call_is_not_waited_for(ledger: Ledger) -> None:
+    """Another run's call that has not ended: refused, with that run's name, and nothing is called."""
+    inside, told = threading.Event(), threading.Event()
+
+    def slow(given: Any) -> Any:
+        inside.set()
+        told.wait()
+        return ledger.pay(given)
+
+    pay = once(slow, store=True)
+    names: list[str] = []
+
+    def other() -> None:
+        with record("other") as run:
+            names.append(run.id)
+            pay("ACME")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    run_id, said = recorded(lambda: _refused(lambda: pay("ACME")))
+    told.set()
+    thread.join()
+    assert names[0] in said
+    assert "is making this call" in said
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, lambda: _refused(lambda: pay("ACME"))) == said
+
+
+@pytest.mark.parametrize("damage", ["gone", "broken", "cut"])
+def test_a_run_that_can_not_be_asked_any_more_is_not_repeated(ledger: Ledger, damage: str) -> None:
+    """Deleted, damaged, or cut to before the call: refused, never silently made again."""
+    pay = once(ledger.pay, store=True)
+    first, _ = recorded(lambda: pay("ACME"))
+    path = Path(Store().path(first))
+    lines = path.read_bytes().splitlines(keepends=True)
+    call = of_type(first, "tool.call")[0]["seq"]
+    if damage == "gone":
+        path.unlink()
+    elif damage == "broken":
+        path.write_bytes(b"".join(lines).replace(b"ACME", b"ACNE"))
+    else:
+        path.write_bytes(b"".join(lines[: call - 1]))
+    _, said = recorded(lambda: _refused(lambda: pay("ACME")))
+    assert first in said
+    assert "it was not executed" in said
+    assert ledger.lines == ["ACME"]
+    path.unlink(missing_ok=True)
+
+
+def test_a_key_that_can_not_be_read_is_told(ledger: Ledger) -> None:
+    """A damaged key file: nobody knows whose it is, so nothing is called."""
+    pay = once(ledger.pay, store=True)
+    recorded(lambda: pay("ACME"))
+    (key,) = Path(Store().root, "keys").iterdir()
+    key.write_bytes(b"{}\n")
+    with pytest.raises(Exception, match="is no key"):
+        recorded(lambda: pay("ACME"))
+    assert ledger.lines == ["ACME"]
+
+
+@pytest.mark.parametrize("place", ["keys", "secret"])
+def test_where_the_key_can_not_be_written_nothing_is_called(ledger: Ledger, place: str) -> None:
+    """The effect waits for its key: no key, no effect, and the error says what to do."""
+    pay = once(ledger.pay, store=True)
+    root = Path(Store().root)
+    root.mkdir()
+    (root / place).mkdir() if place == "secret" else (root / place).write_text("in the way")
+    with record("unwritable"), pytest.raises(LogWriteError, match="was not made"):
+        pay("ACME")
+    assert ledger.lines == []
+    (root / place).rmdir() if place == "secret" else (root / place).unlink()
+    recorded(lambda: pay("ACME"))
+    assert ledger.lines == ["ACME"]
