@@ -14,12 +14,22 @@
     │   ├── TraceVersionError          written by a newer major format
     │   ├── RunNotFoundError
     │   └── LogWriteError              the log can't be written, so the effect did not happen
+    ├── GraphError                     the events of several agents make no graph that can be ordered
+    │   ├── MissingParentError         an event names a parent that is not there
+    │   ├── DuplicateEventError        two events have one id
+    │   ├── EventCycleError            events are each other's causes
+    │   └── InvalidEventError          a line is no event
+    ├── InvalidMessageError            a message between agents, or its headers, can't be read
     ├── ContractViolationError
-    ├── BudgetExceededError
+    ├── BudgetExceededError (BaseException)
+    │   └── UnknownPriceError          a limit in dollars, and a model whose price nobody knows
     ├── StepTimeoutError
     ├── RunEndedError                  an effect was asked for after its run had ended
     ├── RunStateError                  record, replay or a run used in a way that makes no sense
     ├── RecoveryRefusedError
+    ├── EnvelopeError                  a request to agents that can't be read
+    ├── RegistryError                  agents registered in a way that makes no sense
+    ├── RoutingFailedError             no agent answered a request
     └── RecordedError                  stands for a recorded exception whose type is not loaded
 
 Each error carries its facts as attributes (``run_id``, ``step``, ``location``, ``next_action`` and its own), and its
@@ -34,12 +44,21 @@ __all__ = [
     "BudgetExceededError",
     "ContractViolationError",
     "DivergenceError",
+    "DuplicateEventError",
+    "EnvelopeError",
+    "EventCycleError",
+    "GraphError",
+    "InvalidEventError",
+    "InvalidMessageError",
     "LiveCallBlockedError",
     "LogWriteError",
+    "MissingParentError",
     "NotReplayableError",
     "RecordedError",
     "RecoveryRefusedError",
+    "RegistryError",
     "ReplayError",
+    "RoutingFailedError",
     "RunEndedError",
     "RunNotFoundError",
     "RunStateError",
@@ -50,6 +69,7 @@ __all__ = [
     "TraceVersionError",
     "TracekitError",
     "UnconsumedStepsError",
+    "UnknownPriceError",
 ]
 
 
@@ -187,16 +207,72 @@ class LogWriteError(TraceError):
     code = "log-write"
 
 
+class GraphError(_Error):
+    """The events of several agents make no graph that can be ordered; ``ids`` names the events that are wrong."""
+
+    code = "graph"
+
+
+class MissingParentError(GraphError):
+    """Events name parents that are not there; ``ids`` are the missing ones, ``children`` who names them."""
+
+    code = "missing-parent"
+
+
+class DuplicateEventError(GraphError):
+    """Two events have one id; ``ids`` lists each such id once."""
+
+    code = "duplicate-event"
+
+
+class EventCycleError(GraphError):
+    """Events are each other's causes, so none can come first; ``ids`` is one such circle in order."""
+
+    code = "event-cycle"
+
+
+class InvalidEventError(GraphError):
+    """A line is no event of the inter-agent format; ``line`` is its number, ``problem`` says what is wrong."""
+
+    code = "invalid-event"
+
+
+class InvalidMessageError(_Error):
+    """A message between agents, or its headers, can't be read: it came damaged, or somebody made it up."""
+
+    code = "invalid-message"
+
+
 class ContractViolationError(_Error):
     """A contract was broken or can't be kept; the tool was not called."""
 
     code = "contract-violation"
 
 
-class BudgetExceededError(_Error):
-    """The next call would go over the run's budget; it was not made."""
+class BudgetExceededError(TracekitError):
+    """The next call would go over a budget; it was not made.
+
+    ``resource`` is the limit (``"usd"``, ``"llm_calls"`` …), ``limit`` how much it allows, ``spent`` what was spent or held back, ``estimate``
+    what the call might have taken; ``budget`` says whose it is. It derives from ``BaseException``: agents wrap calls in ``except
+    Exception`` and go on, and SDKs take what their transport raises for a broken connection, and try again.
+    """
 
     code = "budget-exceeded"
+
+    resource: str
+    limit: float
+    spent: float
+    estimate: float
+    budget: str
+
+
+class UnknownPriceError(BudgetExceededError):
+    """A budget in US dollars can't tell what a call may cost: nobody knows the price of ``model``. The call was not made."""
+
+    code = "unknown-price"
+
+    model: str
+    provider: str | None
 
 
 class StepTimeoutError(_Error):
@@ -221,6 +297,24 @@ class RecoveryRefusedError(_Error):
     """It is not safe to resume this run; ``reasons`` lists why."""
 
     code = "recovery-refused"
+
+
+class EnvelopeError(_Error, ValueError):
+    """A request to agents is not what it must be; ``key`` names the part."""
+
+    code = "envelope"
+
+
+class RegistryError(_Error, ValueError):
+    """An agent can't be registered like this, or there is no registry where one was looked for."""
+
+    code = "registry"
+
+
+class RoutingFailedError(_Error):
+    """No agent answered a request; ``failure`` says why, and its ``caused_by`` what went wrong first."""
+
+    code = "routing-failed"
 
 
 class RecordedError(_Error):

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .._engine.gate import here
 from .._engine.scope import Scope, current
 from .schemas import validate
 
-__all__ = ["agent", "breaker", "data", "decision", "detection", "policy_check", "state_transition"]
+__all__ = ["agent", "breaker", "caused", "data", "decision", "detection", "policy_check", "state_transition"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _note(kind: str, name: str, *, input: Any, output: Any, meta: Mapping[str, Any]) -> int | None:
+def _note(
+    kind: str, name: str, *, input: Any, output: Any, meta: Mapping[str, Any], info: Mapping[str, Any] | None = None
+) -> int | None:
     scope = here()
     if scope is None:
         return None
-    return scope.session.note(scope, kind, name, input=input, output=output, signature=meta)
+    return scope.session.note(scope, kind, name, input=input, output=output, signature=meta, info=info)
+
+
+def caused(meta: Mapping[str, Any], causes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What a step says of its causes (messages between agents): their ids, to be compared, and where they stand.
+
+    A message that is on no log, since it was sent outside every run, is no cause.
+    """
+    origins = list(dict.fromkeys(cause.origin for cause in causes if cause.origin is not None))
+    if not origins:
+        return dict(meta), None
+    ids = [origin.event_id for origin in origins]
+    return {**meta, "causes": ids}, {"cause": [origin.as_dict() for origin in origins]}
 
 
 def decision(name: str, *, input: Any, output: Any, schema: Any = None, **meta: Any) -> Any:
@@ -51,9 +69,13 @@ def data(name: str, path_or_bytes: str | os.PathLike[str] | bytes, **meta: Any) 
     return version
 
 
-def state_transition(name: str, *, from_: Any, to: Any, **meta: Any) -> None:
-    """Record that ``name`` (an agent, a workflow, an object) went from one state to another."""
-    _note("state_transition", name, input=from_, output=to, meta=meta)
+def state_transition(name: str, *, from_: Any, to: Any, causes: Iterable[Any] = (), **meta: Any) -> None:
+    """Record that ``name`` (an agent, a workflow, an object) went from one state to another.
+
+    ``causes`` are messages of ``tracekit.agents`` that brought it about.
+    """
+    signature, info = caused(meta, causes)
+    _note("state_transition", name, input=from_, output=to, meta=signature, info=info)
 
 
 def policy_check(name: str, *, input: Any, output: Any, **meta: Any) -> Any:
@@ -75,7 +97,7 @@ def detection(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
 
 
 class agent:
-    """The acting agent of a block: ``with agent("planner", identity={"spiffe_id": …}):``.
+    """The acting agent of a block, ``with agent("planner", identity={"spiffe_id": …}):``, or of a function: ``@agent("planner")``.
 
     Every step inside carries ``agent_id``; ``identity`` (SPIFFE id, attestation, configuration) is recorded once, and compared in a
     replay.
@@ -109,3 +131,24 @@ class agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """``function``, sync or async, so that this agent acts in each call of it."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator: say who acts in a block inside it")
+        name, identity = self.name, self.identity
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def act_async(*args: Any, **kwargs: Any) -> Any:
+                with agent(name, identity):
+                    return await function(*args, **kwargs)
+
+            return act_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def act(*args: Any, **kwargs: Any) -> Any:
+            with agent(name, identity):
+                return function(*args, **kwargs)
+
+        return act  # type: ignore[return-value]

@@ -1,0 +1,176 @@
+"""One agent asked once: the same step as a traced tool, so that contracts, budgets, retries and the log hold for it, too."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from .._capture import callers
+from .._capture.decorators import traced, traced_tool
+from .._capture.notes import agent as acting
+from .._engine.contract import ExecutionContract
+from .._engine.gate import here
+from .._engine.step import Spec
+from ..errors import BudgetExceededError, ContractViolationError, LogWriteError, ReplayError, RunEndedError
+from ..failures import StructuredFailure, classify
+from .envelope import IntentEnvelope
+from .registry import BaseAgent
+from .result import AgentResult
+
+__all__ = ["Attempt", "Terms"]
+
+#: What is raised instead of a call, not by it.
+_NOT_CALLED: Final = (ContractViolationError, BudgetExceededError, LogWriteError, RunEndedError)
+
+#: The request that the running attempt is about. The step itself has the payload as its input.
+_envelope: Final[ContextVar[IntentEnvelope]] = ContextVar("tracekit.envelope")
+
+
+class Terms:
+    """On which terms an agent is asked: its own side-effect class and contract, else those of the route."""
+
+    __slots__ = ("contract", "side_effect")
+
+    def __init__(self, agent: BaseAgent, contract: ExecutionContract | None, side_effect: str | None) -> None:
+        self.side_effect: Final = side_effect if agent.side_effect is None else agent.side_effect
+        self.contract: Final = contract if agent.contract is None else agent.contract
+
+    @property
+    def key(self) -> tuple[str | None, ExecutionContract | None]:
+        return self.side_effect, self.contract
+
+
+class Attempt:
+    """One agent that is asked, and what it comes to."""
+
+    __slots__ = ("agent", "error", "failure", "index", "payload", "run_id", "terms")
+
+    def __init__(self, agent: BaseAgent, index: int, terms: Terms, run_id: str | None) -> None:
+        self.agent: Final = agent
+        self.index: Final = index
+        self.terms: Final = terms
+        self.run_id: Final = run_id
+        self.payload: Any = None
+        self.error: BaseException | None = None
+        self.failure: StructuredFailure | None = None
+
+    def make(self, envelope: IntentEnvelope) -> None:
+        """Ask the agent and wait for it."""
+        token = _envelope.set(envelope)
+        try:
+            call = _call(self.agent, self.terms, "coroutine" if self.agent.asynchronous else "function")
+            self.payload = asyncio.run(call(envelope.payload)) if self.agent.asynchronous else call(envelope.payload)
+        except Exception as error:
+            self._failed(error)
+        finally:
+            _envelope.reset(token)
+
+    async def make_async(self, envelope: IntentEnvelope, *, beside: bool = False) -> None:
+        """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others."""
+        token = _envelope.set(envelope)
+        try:
+            if self.agent.asynchronous or beside:
+                self.payload = await _call(self.agent, self.terms, "coroutine")(envelope.payload)
+            else:
+                self.payload = _call(self.agent, self.terms, "function")(envelope.payload)
+        except Exception as error:
+            self._failed(error)
+        finally:
+            _envelope.reset(token)
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        side_effect = self.terms.side_effect if self.called else None
+        name = self.agent.name
+        self.failure = classify(error, side_effect=side_effect, run_id=self.run_id, name=name, agent=name)
+
+    @property
+    def called(self) -> bool:
+        """Whether the handler was called: not where a contract, a budget or the log forbade it."""
+        return not isinstance(self.error, _NOT_CALLED)
+
+    @property
+    def status(self) -> str:
+        return "success" if self.error is None else "error"
+
+    def result(self) -> AgentResult:
+        if self.failure is None:
+            return AgentResult(agent=self.agent.name, status="success", payload=self.payload)
+        return AgentResult(agent=self.agent.name, status="error", error=self.failure, exception=self.error)
+
+
+# -- the step ------------------------------------------------------------------------------------------------------------------
+
+
+def _call(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
+    """The agent's handler as a step on these terms; made once."""
+    key = *terms.key, shape
+    found = agent.calls.get(key)
+    if found is None:
+        found = agent.calls[key] = _made(agent, terms, shape)
+    return found
+
+
+def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
+    code = getattr(inspect.unwrap(agent.handler), "__code__", None)
+    if code is not None:  # what reads the clock in there is the program's own code
+        callers.include(code.co_filename)
+    body = _coroutine(agent) if shape == "coroutine" else _function(agent)
+    body.__annotations__ = {"return": agent.returns}
+    body.__name__ = body.__qualname__ = agent.name
+    try:
+        return _step(agent, terms)(body)
+    except ContractViolationError as error:  # nobody could keep it: told at each call, in the place of the step
+        return _refused(agent, terms, error, shape)
+
+
+def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
+    if terms.side_effect is None:
+        if terms.contract is not None:
+            raise ContractViolationError(
+                f"agent {agent.name!r} has a contract and no side-effect class: nothing says what may be repeated",
+                next_action="declare side_effect= where the agent is registered, or default_side_effect= in the call of route",
+            )
+        return traced(agent.name)
+    contract = {} if terms.contract is None else terms.contract.as_dict()
+    return traced_tool(
+        side_effect=terms.side_effect,  # type: ignore[arg-type]  # one of the three words
+        name=agent.name,
+        version=agent.version,
+        **agent.options,
+        **contract,
+    )
+
+
+def _function(agent: BaseAgent) -> Any:
+    def body(payload: Any) -> Any:
+        with acting(agent.name, agent.identity):
+            return agent.ask(_envelope.get())
+
+    return body
+
+
+def _coroutine(agent: BaseAgent) -> Any:
+    async def body(payload: Any) -> Any:
+        with acting(agent.name, agent.identity):
+            if agent.asynchronous:
+                return await agent.ask(_envelope.get())
+            return await asyncio.to_thread(agent.ask, _envelope.get())
+
+    return body
+
+
+def _refused(agent: BaseAgent, terms: Terms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
+    spec = Spec("tool", agent.name, side_effect=terms.side_effect)
+
+    def refuse(payload: Any) -> Any:
+        scope = here()
+        raise error.fresh() if scope is None else scope.session.refuse(scope, spec, {"payload": payload}, error)
+
+    async def refuse_async(payload: Any) -> Any:
+        refuse(payload)
+
+    return refuse_async if shape == "coroutine" else refuse

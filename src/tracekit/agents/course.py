@@ -1,0 +1,271 @@
+"""The course of one request: who is asked when, what is decided, and what is written down of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace as _replace
+from typing import Any, Final
+
+from .._canonical import dumps_in_order, to_json
+from .._engine.budget import Budget
+from .._engine.contract import check_transition
+from .._engine.gate import here
+from .._engine.scope import Scope, current
+from .._engine.spending import Spending
+from ..errors import ContractViolationError, ReplayError, RunStateError
+from ..failures import FailureType, StructuredFailure, classify
+from .attempt import Attempt, Terms
+from .envelope import IntentEnvelope
+from .hashing import identity_of, stable_hash
+from .registry import AgentRegistry, BaseAgent
+from .result import IntentResponse, Status
+from .strategies import plan
+
+__all__ = ["Course"]
+
+#: After these nobody else is asked: what forbade one call forbids the next.
+_FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
+
+
+class Course:
+    """One request on its way. ``terms`` says on which terms an agent is asked."""
+
+    def __init__(
+        self,
+        envelope: IntentEnvelope,
+        registry: AgentRegistry,
+        budget_limit: float | None,
+        terms: Callable[[BaseAgent], Terms],
+    ) -> None:
+        self.envelope: Final = envelope
+        self.plan: Final = plan(envelope, registry)
+        self._terms: Final = terms
+        self._scope: Final = here()
+        self._budget: Final = None if budget_limit is None else Budget(cost_units=budget_limit)
+        self._made: Final[list[Attempt]] = []
+
+    def needs_no_loop(self) -> None:
+        """``RunStateError`` where an agent would have to be awaited, and can't."""
+        waiting = [agent.name for agent in self.plan.agents if agent.asynchronous]
+        if not waiting:
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise RunStateError(
+            f"agent {waiting[0]!r} is a coroutine function, and `route` was called in a running event loop",
+            next_action="`await router.route_async(envelope)`",
+        )
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """A block in which what is called counts in the request's own budget, where it has one."""
+        scope = self._scope
+        if self._budget is None or scope is None:
+            yield
+            return
+        ledger = Spending(self._budget, name=f"intent {self._name}", outer=scope.spending)
+        token = current.set(scope.within(ledger))
+        try:
+            yield
+        finally:
+            current.reset(token)
+
+    # -- the course --------------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Generator[list[Attempt], None, IntentResponse]:
+        """Yields the attempts to be made next, one or several at once, and goes on when they are; returns the response."""
+        self._received()
+        if self.plan.failure is not None:
+            return self._respond(None, "error", None, self.plan.failure, "nobody to ask")
+        strategy = self.envelope.routing.strategy
+        if strategy in ("broadcast", "parallel"):
+            return (yield from self._everyone(strategy == "parallel"))
+        return (yield from self._one_after_another())
+
+    def _one_after_another(self) -> Generator[list[Attempt], None, IntentResponse]:
+        """The first that answers; after it nobody is asked."""
+        agents = self.plan.agents
+        refused: StructuredFailure | None = None
+        for place, agent in enumerate(agents):
+            if self._made:
+                refused = self._stands_in(agent, place + 1 == len(agents))
+                if refused is not None:
+                    continue
+            attempt = yield from self._ask([agent])
+            if attempt.failure is None:
+                reason = "the first in order" if attempt.index == 0 else "the one before it failed"
+                return self._respond(attempt, "success", attempt.payload, None, reason)
+            if attempt.failure.type in _FINAL or self._irreversible(attempt):
+                break
+        return self._nobody_answered(refused)
+
+    def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
+        for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
+            yield from self._ask(list(batch))
+        told = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
+        failed = [one for one in self._made if one.failure is not None]
+        if not failed:
+            return self._respond(None, "success", told, None, "every agent answered")
+        if len(failed) < len(self._made):
+            return self._respond(None, "partial", told, failed[0].failure, f"{len(failed)} of {len(told)} agents failed")
+        return self._nobody_answered(None)
+
+    def _ask(self, agents: list[BaseAgent]) -> Generator[list[Attempt], None, Attempt]:
+        """The agents at once, the beginnings written down before, the ends after, each in the order of the agents."""
+        run_id = None if self._scope is None else self._scope.session.run_id
+        first = len(self._made)
+        attempts = [Attempt(agent, first + i, self._terms(agent), run_id) for i, agent in enumerate(agents)]
+        self._made.extend(attempts)
+        for attempt in attempts:
+            about = {"attempt": attempt.index + 1, "class": attempt.terms.side_effect}
+            self._note("agent.attempt.start", attempt.agent.name, about, None)
+        try:
+            yield attempts
+        except ReplayError:
+            raise
+        except BaseException as error:
+            for attempt in attempts:
+                self._ended(attempt, {"status": "interrupted", "exception": _type_of(error)}, None)
+            raise
+        for attempt in attempts:
+            said = {"status": attempt.status}
+            if attempt.error is not None:
+                said["exception"] = _type_of(attempt.error)
+            self._ended(attempt, said, attempt.failure)
+        return attempts[-1]
+
+    def _irreversible(self, attempt: Attempt) -> bool:
+        """Whether what the attempt did can't be undone, so that nobody may stand in for it."""
+        return attempt.called and attempt.terms.side_effect == "irreversible"
+
+    def _stands_in(self, agent: BaseAgent, last: bool) -> StructuredFailure | None:
+        """Write down that ``agent`` is asked in place of the one that failed; or say why it may not be."""
+        before = self._made[-1]
+        one, other = before.terms.side_effect, self._terms(agent).side_effect
+        escalation = False
+        if one is not None and other is not None and before.called:
+            try:
+                escalation = check_transition(before.agent.name, one, agent.name, other)
+            except ContractViolationError as error:
+                failure = classify(error, name=agent.name, agent=agent.name)
+                return _replace(failure, type=FailureType.SIDE_EFFECT_VIOLATION)
+        said = {"escalation": True} if escalation else {}
+        self._note(
+            "fallback.triggered",
+            before.agent.name,
+            {"from": before.agent.name, "to": agent.name},
+            {"from_class": one, "to_class": other, **said},
+            failure=before.failure,
+        )
+        return None
+
+    def _nobody_answered(self, refused: StructuredFailure | None) -> IntentResponse:
+        first = self._made[0]
+        assert first.failure is not None
+        last = self._made[-1]
+        if len(self._made) == 1 and refused is None:
+            reason = "it may not be asked again" if len(self.plan.agents) > 1 else "the only one to ask"
+            return self._respond(None, "error", None, first.failure, f"{first.agent.name} failed: {reason}")
+        if last.failure is not None and (last.failure.type in _FINAL or self._irreversible(last)):
+            # What stopped the chain is told first, what began it stays behind it.
+            failure = _behind(last.failure, first.failure)
+            return self._respond(None, "error", None, failure, f"{last.agent.name} failed: nobody may stand in for it")
+        failures = [one.failure for one in self._made if one.failure is not None] + ([refused] if refused else [])
+        asked = [one.agent.name for one in self._made]
+        self._note("fallback.exhausted", first.agent.name, {"tried": asked}, None, failure=first.failure)
+        failure = StructuredFailure(
+            type=FailureType.FALLBACK_EXHAUSTED,
+            reason=f"no agent is left for the intent {self._name!r}: {', '.join(asked)} failed",
+            run_id=first.run_id,
+            agent=last.agent.name,
+            details={"failures": [{"agent": f.agent, "type": f.type.value, "reason": f.reason} for f in failures]},
+            caused_by=first.failure,
+        )
+        return self._respond(None, "error", None, failure, "every agent failed")
+
+    # -- what is written down ----------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self.envelope.intent.name
+
+    def _received(self) -> None:
+        scope = self._scope
+        if scope is None:
+            return
+        tree = self.envelope.as_dict()
+        # Of what the log keeps, not of what it was given: a hash of a short secret gives the secret away.
+        stored = _without_secrets(scope, tree)
+        hashes = {"envelope_hash": stable_hash(stored), "identity_hash": stable_hash(identity_of(stored))}
+        chosen = [agent.name for agent in self.plan.agents]
+        self._note("intent.received", self._name, tree, {"agents": chosen}, info=hashes)
+
+    def _ended(self, attempt: Attempt, said: Mapping[str, Any], failure: StructuredFailure | None) -> None:
+        seq = self._note("agent.attempt.end", attempt.agent.name, {"attempt": attempt.index + 1}, said, failure=failure)
+        attempt.failure = self._recalled(seq, failure)
+
+    def _respond(
+        self, answered: Attempt | None, status: Status, payload: Any, failure: StructuredFailure | None, reason: str
+    ) -> IntentResponse:
+        agent = None if answered is None else answered.agent.name
+        strategy = self.envelope.routing.strategy
+        asked = [one.agent.name for one in self._made]
+        self._note(
+            "router.decision", self._name, {"strategy": strategy, "asked": asked}, {"agent": agent, "reason": reason}
+        )
+        results = tuple(one.result() for one in self._made)
+        response = IntentResponse(
+            status=status, payload=payload, agent=agent, strategy=strategy, results=results, error=failure,
+            version=self.envelope.version,
+        )  # fmt: skip
+        seq = self._note("final.response", self._name, None, response.about(), failure=failure)
+        recalled = self._recalled(seq, failure)
+        return response if recalled is failure else _replace(response, error=recalled)
+
+    def _note(
+        self,
+        kind: str,
+        name: str,
+        input: Any,
+        output: Any,
+        *,
+        failure: StructuredFailure | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        """One entry. A failure is told beside what a replay compares: of an exception that is made again less may be known."""
+        scope = self._scope
+        if scope is None:
+            return 0
+        if failure is not None:
+            info = {**(info or {}), "failure": failure.as_dict()}
+        return scope.session.note(scope, kind, name, input=input, output=output, info=info)
+
+    def _recalled(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
+        """The failure as it was recorded, in a replay."""
+        scope = self._scope
+        trace = None if scope is None or scope.session.recording else getattr(scope.session, "trace", None)
+        if failure is None or trace is None or not seq:
+            return failure
+        told = (trace.entry(seq).get("meta") or {}).get("info", {}).get("failure")
+        return failure if told is None else StructuredFailure.from_dict(trace.expand(told))
+
+
+def _without_secrets(scope: Scope, tree: dict[str, Any]) -> Any:
+    redactor = scope.session.redactor
+    return redactor.redact(tree)[0] if redactor.suspicious(dumps_in_order(to_json(tree))) else tree
+
+
+def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:
+    """``failure`` with ``first`` at the end of its chain of causes."""
+    if first in failure.chain():
+        return failure
+    cause = first if failure.caused_by is None else _behind(failure.caused_by, first)
+    return _replace(failure, caused_by=cause)
+
+
+def _type_of(error: BaseException) -> str:
+    return f"{type(error).__module__}:{type(error).__qualname__}"

@@ -1,0 +1,303 @@
+"""The envelope of a request: what is wanted, of whom, by whom, and how it is to be routed.
+
+In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. What is not set is left out,
+so that a key added one day changes no hash of today.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from ..errors import EnvelopeError
+from .hashing import identity_hash, stable_hash
+
+__all__ = ["IntentContext", "IntentEnvelope", "IntentMetadata", "IntentRef", "RoutingOptions", "Strategy"]
+
+#: How an intent finds its agents.
+Strategy = Literal["direct", "fallback", "broadcast", "parallel"]
+
+_STRATEGIES: Final = get_args(Strategy)
+_NEXT: Final = "docs/reference/routing.md describes every key of an envelope"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRef:
+    """What is wanted: the intent's name and version."""
+
+    name: str
+    version: str = "1.0"
+
+    def __post_init__(self) -> None:
+        _text("intent.name", self.name)
+        _text("intent.version", self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class IntentContext:
+    """In which circumstances it is wanted. ``extra`` holds keys of your own, JSON values; they stand beside the others in JSON."""
+
+    source_agent: str | None = None
+    timestamp: str | None = None
+    priority: str | int | None = None
+    tags: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _optional("context.sourceAgent", self.source_agent)
+        _optional("context.timestamp", self.timestamp)
+        if self.priority is not None and (isinstance(self.priority, bool) or not isinstance(self.priority, (str, int))):
+            raise _wrong("context.priority", "a word or a number", self.priority)
+        object.__setattr__(self, "tags", _texts("context.tags", self.tags))
+        object.__setattr__(self, "extra", _extra("context", self))
+
+
+@dataclass(frozen=True, slots=True)
+class IntentMetadata:
+    """Which request it is. Nothing here is filled in by itself: an id or a time that is made here would be another in each replay.
+
+    ``extra`` as in :class:`IntentContext`.
+    """
+
+    request_id: str | None = None
+    source: str | None = None
+    created_at: str | None = None
+    trace_id: str | None = None
+    identity_chain: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("request_id", "source", "created_at", "trace_id"):
+            _optional(f"metadata.{_camel(name)}", getattr(self, name))
+        object.__setattr__(self, "identity_chain", _texts("metadata.identityChain", self.identity_chain))
+        object.__setattr__(self, "extra", _extra("metadata", self))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingOptions:
+    """How to route: ``direct`` (one agent), ``fallback`` (the next where one fails), ``broadcast`` (all, one after another),
+    ``parallel`` (all at once).
+
+    ``target_agent`` comes first, or is the only one (``direct``); ``fallback_agents`` are those to go on with, in this order.
+    """
+
+    strategy: Strategy = "direct"
+    target_agent: str | None = None
+    fallback_agents: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        strategy = self.strategy.lower() if isinstance(self.strategy, str) else self.strategy
+        if strategy not in _STRATEGIES:
+            raise _wrong("routing.strategy", f"one of {', '.join(_STRATEGIES)}", self.strategy)
+        object.__setattr__(self, "strategy", strategy)
+        _optional("routing.targetAgent", self.target_agent)
+        object.__setattr__(self, "fallback_agents", _texts("routing.fallbackAgents", self.fallback_agents))
+        if self.fallback_agents and strategy != "fallback":
+            raise EnvelopeError(
+                f"routing.fallbackAgents is set, and the strategy is {strategy!r}: they would never be asked",
+                key="routing.fallbackAgents",
+                next_action="set routing.strategy to 'fallback', or leave the agents out",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class IntentEnvelope:
+    """One request. ``intent`` must be given, by its name alone if you like; ``payload`` is a JSON object.
+
+    ``EnvelopeError`` says which key is wrong, missing or unknown.
+    """
+
+    version: str = "1.0"
+    intent: IntentRef = None  # type: ignore[assignment]  # a text is made one; without any it is refused
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    context: IntentContext = field(default_factory=IntentContext)
+    metadata: IntentMetadata = field(default_factory=IntentMetadata)
+    routing: RoutingOptions = field(default_factory=RoutingOptions)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.intent, str):
+            object.__setattr__(self, "intent", IntentRef(self.intent))
+        for name, kind in _PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise _wrong(name, f"an {kind.__name__}", getattr(self, name))
+        object.__setattr__(self, "payload", _object("payload", self.payload))
+        _text("version", self.version)
+
+    # -- JSON ------------------------------------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """The envelope as JSON values. What is not set is left out."""
+        return {
+            "version": self.version,
+            "intent": {"name": self.intent.name, "version": self.intent.version},
+            "payload": self.payload,
+            "context": _told(self.context),
+            "metadata": _told(self.metadata),
+            "routing": _told(self.routing),
+        }
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> IntentEnvelope:
+        """The envelope that :meth:`as_dict` told. Only ``intent`` must be there."""
+        given = _known("", _object("an envelope", tree), _names(cls))
+        if "intent" not in given:
+            raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
+        intent = given.pop("intent")
+        parts = {name: _part(name, kind, given.pop(name)) for name, kind in _PARTS.items() if name in given}
+        return cls(intent=IntentRef(intent) if isinstance(intent, str) else _part("intent", IntentRef, intent), **parts, **given)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        try:
+            return json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise _not_json(error) from None
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> IntentEnvelope:
+        """The envelope that :meth:`to_json` told."""
+        try:
+            tree = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise EnvelopeError(f"an envelope is a JSON object: {error}", key=None, next_action=_NEXT) from None
+        return cls.from_dict(tree)
+
+    # -- hashes ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def envelope_hash(self) -> str:
+        """:func:`stable_hash` of :meth:`as_dict`: of all that the request says."""
+        try:
+            return stable_hash(self.as_dict())
+        except (TypeError, ValueError) as error:
+            raise _not_json(error) from None
+
+    @property
+    def identity_hash(self) -> str:
+        """:func:`identity_hash` of this envelope: without ids and times."""
+        try:
+            return identity_hash(self)
+        except (TypeError, ValueError) as error:
+            raise _not_json(error) from None
+
+
+_PARTS: Final[dict[str, Any]] = {
+    "intent": IntentRef,
+    "context": IntentContext,
+    "metadata": IntentMetadata,
+    "routing": RoutingOptions,
+}
+
+
+# -- reading and telling the parts ---------------------------------------------------------------------------------------------
+
+
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
+def _names(kind: Any) -> dict[str, str]:
+    """Each spelling of a field's name -> the field."""
+    own = [one.name for one in fields(kind) if one.name != "extra"]
+    return {spelling: name for name in own for spelling in (name, _camel(name))}
+
+
+def _told(part: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, key in _KEYS[type(part)]:
+        value = getattr(part, name)
+        if value is not None and value != ():
+            tree[key] = list(value) if type(value) is tuple else value
+    extra = getattr(part, "extra", None)
+    return {**tree, **extra} if extra else tree
+
+
+_KEYS: Final = {
+    kind: tuple((one.name, _camel(one.name)) for one in fields(kind) if one.name != "extra") for kind in _PARTS.values()
+}
+
+
+def _part(name: str, kind: type[T], tree: Any) -> T:
+    tree = _object(name, {} if tree is None else tree)
+    names = _names(kind)
+    if kind in (IntentContext, IntentMetadata):
+        known = {key: value for key, value in tree.items() if key in names}
+        extra = {key: value for key, value in tree.items() if key not in names}
+        return kind(**_known(name, known, names), extra=extra)
+    if kind is IntentRef and "name" not in tree:
+        raise EnvelopeError("an envelope's `intent` has no `name`", key="intent.name", next_action=_NEXT)
+    return kind(**_known(name, tree, names))
+
+
+def _known(part: str, tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that ``tree`` sets, whichever way they are spelt; none of them twice."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        where = f"{part}.{key}" if part else key
+        name = names.get(key)
+        if name is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, names, 1)
+            raise EnvelopeError(
+                f"an envelope has no key `{where}`",
+                key=where,
+                next_action=f"did you mean `{near[0]}`?" if near else _NEXT,
+            )
+        if name in found:
+            raise EnvelopeError(f"an envelope says `{where}` twice, in two spellings", key=where, next_action=_NEXT)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------------
+
+
+def _wrong(key: str, what: str, value: object) -> EnvelopeError:
+    return EnvelopeError(f"`{key}` of an envelope is {what}, not {value!r:.80}", key=key, next_action=_NEXT)
+
+
+def _not_json(error: BaseException) -> EnvelopeError:
+    return EnvelopeError(f"an envelope holds JSON values only: {error}", key=None, next_action=_NEXT)
+
+
+def _text(key: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise _wrong(key, "a text that is not empty", value)
+
+
+def _optional(key: str, value: object) -> None:
+    if value is not None:
+        _text(key, value)
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple)):
+        raise _wrong(key, "a list of texts", value)
+    for item in value:
+        _text(key, item)
+    return tuple(value)
+
+
+def _object(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _wrong(key, "an object with text keys", value)
+    return dict(value)
+
+
+def _extra(part: str, holder: Any) -> dict[str, Any]:
+    extra = _object(f"{part}.extra", holder.extra)
+    taken = sorted(extra.keys() & _names(type(holder)).keys())
+    if taken:
+        raise EnvelopeError(
+            f"`{part}` of an envelope has a key `{taken[0]}` of its own; it can't be in `extra`",
+            key=f"{part}.{taken[0]}",
+            next_action="set the field of that name",
+        )
+    return extra

@@ -1,0 +1,250 @@
+"""The graph of what caused what among events: its order, and whether two recordings of one workflow are the same.
+
+**Order.** An event comes after all its parents; where several could come next, the one with the lowest id does. Time is never looked
+at, nor the order in which lines were written: the same events give the same bytes.
+
+**Comparison.** Ids, times and places are other ones in every recording, so :func:`compare` looks at what events say and how they hang
+together. Each event gets a colour, a hash of its content; colours are refined by those of parents and children until that tells
+no more of them apart (Weisfeiler and Leman's method); then events are put in topological order, of several the one with the lowest
+colour and the earliest parents first. Two recordings are equal if these orders agree, event by event, parents included, so *equal* is
+always a proof. Events that refinement can't tell apart although they differ (in large regular graphs of equal events; no workflow that
+we know makes one) could be ordered differently in two recordings, which would then be called different: wrong, but on the safe side.
+In which order an event names its parents is not compared: a join that takes answers as they come is the same workflow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple
+
+from .._canonical import dumps
+from ..errors import DuplicateEventError, EventCycleError, MissingParentError
+from .view import Event, dump
+
+__all__ = ["Difference", "compare", "ordered", "serialize"]
+
+#: What is another one in each recording.
+_INCIDENTAL: Final = frozenset(
+    {"event_id", "timestamp_ns", "parent_event_id", "parent_event_ids", "payload_ref", "call_event_id", "payload"}
+)
+#: How many ids a message names.
+_NAMED: Final = 5
+
+
+class _Graph:
+    """Events by position, with the positions of their parents and children; checked, but for circles."""
+
+    def __init__(self, found: Iterable[Event]) -> None:
+        self.events: Final = list(found)
+        self.ids: Final[list[str]] = [event["event_id"] for event in self.events]
+        places = {event: place for place, event in enumerate(self.ids)}
+        if len(places) != len(self.ids):
+            raise _duplicates(self.ids)
+        missing: dict[str, str] = {}
+        self.parents: Final[list[list[int]]] = []
+        self.children: Final[list[list[int]]] = [[] for _ in self.ids]
+        for place, event in enumerate(self.events):
+            known = []
+            for parent in dict.fromkeys(event["parent_event_ids"]):
+                if parent in places:
+                    known.append(places[parent])
+                    self.children[places[parent]].append(place)
+                else:
+                    missing.setdefault(parent, self.ids[place])
+            self.parents.append(known)
+        if missing:
+            raise _missing(missing)
+
+    def order(self, keys: Sequence[Any]) -> list[int]:
+        """Positions in topological order; of those that could come next, the one with the lowest key."""
+        waiting = list(map(len, self.parents))
+        ready = [(keys[place], place) for place, count in enumerate(waiting) if not count]
+        heapify(ready)
+        found: list[int] = []
+        while ready:
+            place = heappop(ready)[1]
+            found.append(place)
+            for child in self.children[place]:
+                waiting[child] -= 1
+                if not waiting[child]:
+                    heappush(ready, (keys[child], child))
+        if len(found) != len(self.ids):
+            raise self._circle(waiting)
+        return found
+
+    def _circle(self, waiting: list[int]) -> EventCycleError:
+        """One circle among the events that wait for ever: from any of them, back along parents that wait, until one comes again."""
+        place = next(place for place, count in enumerate(waiting) if count)
+        seen: dict[int, int] = {}
+        path: list[int] = []
+        while place not in seen:
+            seen[place] = len(path)
+            path.append(place)
+            place = next(parent for parent in self.parents[place] if waiting[parent])
+        circle = [self.ids[one] for one in reversed(path[seen[place] :])]
+        start = circle.index(min(circle))
+        circle = circle[start:] + circle[:start]
+        return EventCycleError(
+            f"events are each other's causes: {_listed(circle)} and back again",
+            ids=tuple(circle),
+            next_action="export the runs again: nothing that happened can be so",
+        )
+
+
+def ordered(found: Iterable[Event]) -> list[Event]:
+    """Events in the order of their graph, ties broken by id.
+
+    ``DuplicateEventError``, ``MissingParentError`` or ``EventCycleError``, each with the ids, where there is no such order.
+    """
+    graph = _Graph(found)
+    return [graph.events[place] for place in graph.order(graph.ids)]
+
+
+def serialize(found: Iterable[Event]) -> bytes:
+    """Events as a file in the order of their graph: the same bytes, in whatever order they come."""
+    return dump(ordered(found))
+
+
+# -- two recordings ------------------------------------------------------------------------------------------------------
+
+
+class Difference(NamedTuple):
+    """The first difference of two recordings: the first event of each, in order, that the other has not.
+
+    ``None`` where one recording has no such event. ``text`` says it in words.
+    """
+
+    first: Event | None
+    second: Event | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | None:
+    """``None`` if two recordings tell the same workflow, else the first difference. Raises as :func:`ordered`."""
+    one, other = _Shape(_Graph(first)), _Shape(_Graph(second))
+    if one.form() == other.form():
+        return None
+    mine, theirs = one.beyond(other), other.beyond(one)
+    return Difference(mine, theirs, _described(mine, theirs))
+
+
+class _Shape:
+    """What of a graph is the same in each recording."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self.graph: Final = graph
+        self.labels: Final = [_label(event) for event in graph.events]
+        self.topological: Final = graph.order(graph.ids)
+        #: Of each event, the hash of its label and of all that came before it.
+        self.pasts: Final = self._upward(self.labels)
+        self.colours: Final = self._refined()
+
+    def _upward(self, colours: Sequence[bytes]) -> list[bytes]:
+        found: list[bytes] = [b""] * len(colours)
+        for place in self.topological:
+            found[place] = _mixed(colours[place], (found[parent] for parent in self.graph.parents[place]))
+        return found
+
+    def _downward(self, colours: Sequence[bytes]) -> list[bytes]:
+        found: list[bytes] = [b""] * len(colours)
+        for place in reversed(self.topological):
+            found[place] = _mixed(colours[place], (found[child] for child in self.graph.children[place]))
+        return found
+
+    def _refined(self) -> list[bytes]:
+        colours: list[bytes] = self.pasts
+        classes = 0
+        while len(set(colours)) > classes:
+            classes = len(set(colours))
+            colours = self._upward(self._downward(colours))
+        return colours
+
+    def form(self) -> list[tuple[bytes, tuple[int, ...]]]:
+        """Labels in canonical order, each with the places of its parents in it."""
+        graph, colours = self.graph, self.colours
+        waiting = list(map(len, graph.parents))
+        ready = [
+            (colours[place], (), graph.ids[place], place) for place, count in enumerate(waiting) if not count
+        ]  # fmt: skip
+        heapify(ready)
+        places: dict[int, int] = {}
+        found: list[tuple[bytes, tuple[int, ...]]] = []
+        while ready:
+            _, parents, _, place = heappop(ready)
+            places[place] = len(found)
+            found.append((self.labels[place], parents))
+            for child in graph.children[place]:
+                waiting[child] -= 1
+                if not waiting[child]:
+                    around = tuple(sorted(places[parent] for parent in graph.parents[child]))
+                    heappush(ready, (colours[child], around, graph.ids[child], child))  # type: ignore[misc]
+        return found
+
+    def beyond(self, other: _Shape) -> Event | None:
+        """The first event, in the order of the graph, that has no counterpart with the same past in the other recording."""
+        left = Counter(other.pasts)
+        for place in self.topological:
+            if not left[self.pasts[place]]:
+                return self.graph.events[place]
+            left[self.pasts[place]] -= 1
+        return None
+
+
+def _mixed(own: bytes, others: Iterable[bytes]) -> bytes:
+    return sha256(own + b"".join(sorted(others))).digest()
+
+
+def _label(event: Mapping[str, Any]) -> bytes:
+    return sha256(dumps({key: value for key, value in event.items() if key not in _INCIDENTAL})).digest()
+
+
+# -- in words ------------------------------------------------------------------------------------------------------------
+
+
+def _described(first: Event | None, second: Event | None) -> str:
+    if first is None and second is None:
+        return "the same events, hanging together in another way: causes that two events share in one recording, they have apart in the other"
+    return f"first:  {_told(first)}\nsecond: {_told(second)}"
+
+
+def _told(event: Event | None) -> str:
+    if event is None:
+        return "nothing that the other has not"
+    about = {
+        key: value
+        for key, value in sorted(event.items())
+        if key not in _INCIDENTAL and key not in ("event_type", "agent_id", "payload_sha256") and value is not None
+    }
+    facts = " ".join(f"{key}={value}" for key, value in about.items())
+    return f"{event['event_type']} of {event['agent_id']} ({facts}), event {event['event_id']}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more
+
+
+def _duplicates(ids: Sequence[str]) -> DuplicateEventError:
+    twice = sorted(event for event, count in Counter(ids).items() if count > 1)
+    return DuplicateEventError(
+        f"there are several events with one id: {_listed(twice)}",
+        ids=tuple(twice),
+        next_action="leave out the second copy of what was added twice",
+    )
+
+
+def _missing(missing: Mapping[str, str]) -> MissingParentError:
+    ids = sorted(missing)
+    shown = [f"{parent} (a parent of {missing[parent]})" for parent in ids]
+    return MissingParentError(
+        f"parents are not there: {_listed(shown)}",
+        ids=tuple(ids),
+        children=tuple(sorted(set(missing.values()))),
+        next_action="put the events of all runs that exchanged messages together",
+    )

@@ -1,0 +1,235 @@
+"""Who there is to ask: agents by the intents that they handle, in an order that never depends on chance."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
+from ..errors import RegistryError
+from .envelope import IntentEnvelope, IntentRef
+
+__all__ = ["AgentRegistry", "BaseAgent", "class_of", "contract_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The priority of an agent that names none; a lower number comes first.
+_PRIORITY: Final = 100
+#: An intent that every version of a name falls under, by its name; or one version of it.
+Key = tuple[str, str | None]
+
+
+class BaseAgent:
+    """Something that handles intents: wrap an existing handler, or derive from it and write ``handle``.
+
+    A handler takes one argument, the envelope; or, where its parameter is called ``payload``, the payload. It may be a
+    coroutine function. ``intent`` is a name, an ``IntentRef`` for one version only, or several of them. ``node_id`` says on which other
+    node the agent lives; an agent without one is local. ``side_effect`` is the class of *all* that the handler does: such an agent is
+    answered from the log in a replay. Without it the handler runs in a replay, too, and the steps in it are answered. ``contract``,
+    ``idempotency_key`` and ``compensate`` are as for ``traced_tool``; ``version`` and ``identity`` are recorded and compared in a replay.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any] | None = None,
+        *,
+        intent: str | IntentRef | Iterable[str | IntentRef],
+        name: str | None = None,
+        priority: int = _PRIORITY,
+        node_id: str | None = None,
+        side_effect: SideEffectClass | str | None = None,
+        contract: ExecutionContract | Mapping[str, Any] | None = None,
+        version: str | None = None,
+        identity: Mapping[str, Any] | None = None,
+        idempotency_key: Callable[..., Any] | None = None,
+        compensate: Callable[..., Any] | None = None,
+    ) -> None:
+        self.handler: Final[Callable[..., Any]] = self.handle if handler is None else handler
+        if not callable(self.handler) or inspect.isclass(self.handler):
+            raise RegistryError(f"an agent's handler is a function or another callable, not {handler!r}")
+        self.name: Final = _name(name, handler, self)
+        self.intents: Final[tuple[Key, ...]] = _keys(self.name, intent)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RegistryError(f"the priority of agent {self.name!r} is a whole number, not {priority!r}")
+        self.priority: Final = priority
+        self.node_id: Final = node_id
+        self.side_effect: Final = class_of(side_effect)
+        self.contract: Final = contract_of(contract)
+        if self.contract is not None and self.side_effect is not None:
+            self.contract.check(self.name, self.side_effect)
+        self.version: Final = version
+        self.identity: Final = identity
+        #: What else its step is told.
+        self.options: Final[dict[str, Any]] = _set(idempotency_key=idempotency_key, compensate=compensate)
+        #: The handler as a step, by the terms on which it is asked.
+        self.calls: Final[dict[Any, Callable[[Any], Any]]] = {}
+        #: Whether the handler is to be awaited.
+        self.asynchronous: Final = _asynchronous(self.handler)
+        self._wants_payload: Final = _wants_payload(self.name, self.handler)
+
+    def handle(self, envelope: IntentEnvelope) -> Any:
+        """What the agent does with a request, in a class of your own; it may be a coroutine."""
+        raise NotImplementedError(f"agent {self.name!r} has neither a handler nor a `handle` of its own")
+
+    def ask(self, envelope: IntentEnvelope) -> Any:
+        """Call the handler with what it takes."""
+        return self.handler(envelope.payload if self._wants_payload else envelope)
+
+    @property
+    def returns(self) -> Any:
+        """What the handler says that it returns, or ``None``."""
+        function = inspect.unwrap(self.handler)
+        try:
+            return typing.get_type_hints(function).get("return")
+        except Exception:  # a name that only the type checker knows, or something without annotations
+            return None
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Local ones first, then the lower number, then the name."""
+        return (0 if self.node_id is None else 1), self.priority, self.name
+
+    def about(self) -> dict[str, Any]:
+        """Its facts as JSON values."""
+        return {
+            "name": self.name,
+            "intents": [name if version is None else f"{name}@{version}" for name, version in self.intents],
+            "priority": self.priority,
+            "node_id": self.node_id,
+            "side_effect": self.side_effect,
+        }
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name}>"
+
+
+class AgentRegistry:
+    """The agents that an :class:`IntentRouter` may ask. A name is given once."""
+
+    def __init__(self, agents: Iterable[BaseAgent] = ()) -> None:
+        self._agents: Final[dict[str, BaseAgent]] = {}
+        self._found: Final[dict[tuple[str, str], tuple[BaseAgent, ...]]] = {}
+        for agent in agents:
+            self.register(agent)
+
+    def register(self, agent: BaseAgent) -> BaseAgent:
+        """Add ``agent``; ``RegistryError`` if there is one of its name."""
+        if not isinstance(agent, BaseAgent):
+            raise RegistryError(
+                f"{agent!r:.80} is no agent", next_action="wrap a handler: BaseAgent(handler, intent='…'), or @registry.agent"
+            )
+        if agent.name in self._agents:
+            raise RegistryError(
+                f"there is an agent {agent.name!r} already", agent=agent.name, next_action="name one of them with name='…'"
+            )
+        self._agents[agent.name] = agent
+        self._found.clear()
+        return agent
+
+    def agent(
+        self,
+        *,
+        intent: str | IntentRef | Iterable[str | IntentRef],
+        priority: int = _PRIORITY,
+        node_id: str | None = None,
+        name: str | None = None,
+        side_effect: SideEffectClass | str | None = None,
+        contract: ExecutionContract | Mapping[str, Any] | None = None,
+        version: str | None = None,
+        identity: Mapping[str, Any] | None = None,
+        idempotency_key: Callable[..., Any] | None = None,
+        compensate: Callable[..., Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function as an agent's handler, and leave it as it is; see :class:`BaseAgent`."""
+
+        def decorate(handler: F) -> F:
+            self.register(
+                BaseAgent(
+                    handler, intent=intent, name=name, priority=priority, node_id=node_id, side_effect=side_effect,
+                    contract=contract, version=version, identity=identity, idempotency_key=idempotency_key, compensate=compensate,
+                )
+            )  # fmt: skip
+            return handler
+
+        return decorate
+
+    def for_intent(self, intent: IntentRef) -> tuple[BaseAgent, ...]:
+        """Those who handle ``intent``, in the order in which they are asked."""
+        key = intent.name, intent.version
+        found = self._found.get(key)
+        if found is None:
+            keys = {key, (intent.name, None)}
+            able = [agent for agent in self._agents.values() if not keys.isdisjoint(agent.intents)]
+            found = self._found[key] = tuple(sorted(able, key=lambda agent: agent.order))
+        return found
+
+    def get(self, name: str) -> BaseAgent | None:
+        """The agent of that name, or ``None``."""
+        return self._agents.get(name)
+
+    def __iter__(self) -> Iterator[BaseAgent]:
+        return iter(sorted(self._agents.values(), key=lambda agent: agent.order))
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
+    def __repr__(self) -> str:
+        return f"<AgentRegistry of {len(self)}>"
+
+
+def class_of(side_effect: object) -> str | None:
+    """A side-effect class by its word, however it was given; ``None`` where none was."""
+    return None if side_effect is None else side_effect_class(side_effect).value
+
+
+def contract_of(contract: ExecutionContract | Mapping[str, Any] | None) -> ExecutionContract | None:
+    """A contract, however it was given; ``None`` where none was, or nothing is set in it."""
+    if isinstance(contract, Mapping):
+        contract = ExecutionContract(**contract)
+    return contract or None
+
+
+def _set(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _name(name: str | None, handler: Any, agent: BaseAgent) -> str:
+    if name is None:
+        name = getattr(handler, "__name__", None) or type(agent if handler is None else handler).__name__
+    if not isinstance(name, str) or not name:
+        raise RegistryError(f"an agent's name is a text that is not empty, not {name!r}")
+    return name
+
+
+def _keys(name: str, intent: Any) -> tuple[Key, ...]:
+    several = [intent] if isinstance(intent, (str, IntentRef)) else list(intent)
+    keys = tuple((one, None) if isinstance(one, str) else (one.name, one.version) for one in several)
+    if not keys or not all(key[0] for key in keys):
+        raise RegistryError(f"agent {name!r} handles no intent", next_action="name at least one: intent='…'")
+    return keys
+
+
+def _asynchronous(handler: Any) -> bool:
+    handler = inspect.unwrap(handler)
+    call = getattr(type(handler), "__call__", None)  # noqa: B004 - it may be a coroutine function
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _wants_payload(name: str, handler: Any) -> bool:
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):  # a callable without a readable signature
+        return False
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    first = parameters[0] if parameters else None
+    if first is None or len(needed) > 1 or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        raise RegistryError(
+            f"the handler of agent {name!r} takes {len(needed)} arguments",
+            next_action="let it take one: the envelope, or the payload in a parameter called `payload`",
+        )
+    return first.name == "payload"

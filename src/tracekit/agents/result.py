@@ -1,0 +1,89 @@
+"""What came of a request: the response, and what each agent that was asked contributed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..failures import StructuredFailure
+
+__all__ = ["AgentResult", "IntentResponse", "ReplayResult", "Status"]
+
+#: ``partial``: of several agents, some failed.
+Status = Literal["success", "partial", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """What one agent that was asked came to: its ``payload``, or why there is none.
+
+    ``exception`` is the exception itself, for a debugger; ``error`` says what it means.
+    """
+
+    agent: str
+    status: Literal["success", "error"]
+    payload: Any = None
+    error: StructuredFailure | None = None
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentResponse:
+    """What a request came to.
+
+    ``payload`` is what the agent returned; of ``broadcast`` and ``parallel`` a list with ``agent``, ``status`` and ``payload`` of each
+    agent in the registry's order. ``agent`` is who answered, ``results`` are all who were asked, in the order in which they were. ``error``
+    says why there is no answer; its ``caused_by`` leads to what went wrong first.
+    """
+
+    status: Status
+    payload: Any = None
+    agent: str | None = None
+    strategy: str = "direct"
+    results: tuple[AgentResult, ...] = ()
+    error: StructuredFailure | None = None
+    version: str = "1.0"
+
+    @property
+    def ok(self) -> bool:
+        """Whether every agent that had to answer did."""
+        return self.status == "success"
+
+    def unwrap(self) -> Any:
+        """The payload of a success; else ``RoutingFailedError``, caused by what the last agent raised."""
+        if self.status != "error":
+            return self.payload
+        from ..errors import RoutingFailedError
+
+        raised = next((one.exception for one in reversed(self.results) if one.exception is not None), None)
+        raise RoutingFailedError(
+            f"no agent answered: {self.error.reason if self.error else 'for no reason that was told'}",
+            failure=self.error,
+            next_action="`failure` and its chain of `caused_by` say what went wrong",
+        ) from raised
+
+    def about(self) -> dict[str, Any]:
+        """The part of it that is the same in every replay."""
+        asked = [{"agent": one.agent, "status": one.status} for one in self.results]
+        return {
+            "version": self.version,
+            "status": self.status,
+            "payload": self.payload,
+            "metadata": {"agent": self.agent, "strategy": self.strategy, "attempts": asked},
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Version, status, payload, metadata, error."""
+        return {**self.about(), "error": None if self.error is None else self.error.as_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What a recorded execution came to, read from its record: no agent was asked."""
+
+    payload: Any
+    status: Status
+    error: StructuredFailure | None = None
+    agent: str | None = None
+    run_id: str | None = None
+    from_replay: bool = True
