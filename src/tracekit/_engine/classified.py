@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .redaction import Redactor
@@ -66,9 +67,9 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep) -> dic
     try:
         from ..failures import classify
 
-        failure = classify(error, side_effect=spec.side_effect)
+        failure = classify(error, side_effect=spec.side_effect, name=spec.name)
         session.raised.remember(error, _Raised(step.seq, spec.name, agent, spec.side_effect, _looks(error)))
-        return _small(failure, session.redactor)
+        return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
 

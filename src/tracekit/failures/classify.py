@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from .kinds import ORDER, FailureType, RecoveryStrategy
+from .kinds import DEFAULTS, ORDER, FailureType, RecoveryStrategy
 from .retry_after import header, retry_after
 from .rules import Meaning, by_code, by_name, by_status
-from .seen import NETWORK_NUMBERS, Seen, seen, seen_in
+from .seen import NETWORK_NUMBERS, Seen, seen, seen_answer, seen_in
 from .structured import StructuredFailure
 
-__all__ = ["classify", "classify_recorded"]
+__all__ = ["classify", "classify_answer", "classify_recorded"]
 
 #: How far causes are followed, and how many members of a group are looked at.
 MAX_CAUSES: Final = 8
 MAX_MEMBERS: Final = 32
+#: What gives way to a wait that the other side asks for.
+_AT_ONCE: Final = (RecoveryStrategy.RETRY, RecoveryStrategy.FALLBACK)
 #: Facts of our own errors that are worth querying.
 _FACTS: Final = ("contract", "reasons", "budget", "operation", "timeout_ms", "limit", "estimate", "spent")
 
@@ -51,6 +54,11 @@ def classify_recorded(
     return _placed(_failure(tree, MAX_CAUSES, frozenset()), side_effect, run_id, step, name, agent)
 
 
+def classify_answer(status: int, headers: Any, body: Any) -> StructuredFailure:
+    """What an HTTP answer with an error's ``status`` means; headers and body as far as they are known."""
+    return _of(seen_answer(status, headers, body), None)
+
+
 def _placed(
     failure: StructuredFailure,
     side_effect: str | None,
@@ -59,13 +67,12 @@ def _placed(
     name: str | None,
     agent: str | None,
 ) -> StructuredFailure:
-    from dataclasses import replace
-
     if side_effect == "irreversible" and failure.type is not FailureType.IRREVERSIBLE_STEP_FAILED:
-        what = f"{name!r} is irreversible and raised" if name else "an irreversible step raised"
+        what = repr(name) if name else "an irreversible step"
+        raised = (failure.exception or "an error").rpartition(":")[2]
         failure = StructuredFailure(
             type=FailureType.IRREVERSIBLE_STEP_FAILED,
-            reason=f"{what} {failure.exception or 'an error'}: whether it took effect is not known",
+            reason=f"{what} failed, and may have taken effect: {raised}: {failure.reason}",
             exception=failure.exception,
             caused_by=failure,
         )
@@ -86,21 +93,26 @@ def _failure(error: Any, left: int, above: frozenset[int]) -> StructuredFailure:
     above |= {id(error)}
     if known.members:
         return _group(known, left, above)
+    behind = known.cause()
+    follow = behind is not None and left > 1 and id(behind) not in above
+    return _of(known, _failure(behind, left - 1, above) if follow else None)
+
+
+def _of(known: Seen, caused_by: StructuredFailure | None) -> StructuredFailure:
     meaning, details = _meaning(known)
     wait = retry_after(known.headers, known.get("retry_after"))
     strategy = meaning.strategy
-    if wait is not None and (strategy or _default(meaning.type)) in (RecoveryStrategy.RETRY, RecoveryStrategy.FALLBACK):
+    if wait is not None and (strategy or DEFAULTS[meaning.type].strategy) in _AT_ONCE:
         strategy = RecoveryStrategy.RETRY_AFTER_DELAY
-    behind = known.cause()
-    follow = behind is not None and left > 1 and id(behind) not in above
+    run_id = known.get("run_id") if known.exception.startswith("tracekit.") else None
     return StructuredFailure(
         type=meaning.type,
         reason=known.text or known.exception,
-        run_id=_text(known.get("run_id")) if known.exception.startswith("tracekit.") else None,
+        run_id=run_id if isinstance(run_id, str) else None,
         details=details,
         recovery_strategy=strategy,  # type: ignore[arg-type]  # None: the type's own
         retry_after_s=wait,
-        caused_by=_failure(behind, left - 1, above) if follow else None,
+        caused_by=caused_by,
         exception=known.exception or None,
     )
 
@@ -155,17 +167,7 @@ def _group(known: Seen, left: int, above: frozenset[int]) -> StructuredFailure:
     )
 
 
-def _default(kind: FailureType) -> RecoveryStrategy:
-    from .kinds import DEFAULTS
-
-    return DEFAULTS[kind].strategy
-
-
 def _small(value: object) -> bool:
     if isinstance(value, list):
         return len(value) <= 32 and all(map(_small, value))
     return isinstance(value, (int, float, bool)) or (isinstance(value, str) and len(value) <= 500)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -42,6 +42,8 @@ def header(headers: Any, name: str) -> str | None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list) and value:  # a header that came twice, as a trace has it
+        value = value[0]
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .. import errors
 
-__all__ = ["Seen", "seen", "seen_in"]
+__all__ = ["NETWORK_NUMBERS", "Seen", "seen", "seen_answer", "seen_in"]
 
 #: What of an error's text is kept.
 MAX_TEXT: Final = 1 << 20
@@ -118,6 +118,17 @@ def seen_in(tree: Mapping[str, Any]) -> Seen:
     return Seen(name, _names_of(name), text[:MAX_TEXT] if isinstance(text, str) else "", attributes, cause, found)
 
 
+def seen_answer(status: int, headers: Any, body: Any) -> Seen:
+    """An HTTP answer that is an error by its status."""
+    inner = _item(body, "error")
+    said = next(
+        (text for text in (_item(inner, "message"), inner, _item(body, "message")) if isinstance(text, str)), ""
+    )
+    text = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    about = {"status_code": status, "headers": headers, "body": body}
+    return Seen("", (), text[:MAX_TEXT], about, lambda: None, [])
+
+
 def _names_of(name: str) -> tuple[str, ...]:
     """The names of a recorded class and its bases, where it is built in or ours: of others only its own is known."""
     module, _, qualname = name.partition(":")
@@ -133,7 +144,8 @@ def _item(holder: Any, name: str) -> Any:
     if holder is None:
         return None
     if isinstance(holder, Mapping):
-        return holder.get(name)
+        inside = holder.get("v") if "$t" in holder else holder  # as it stands in a trace
+        return inside.get(name) if isinstance(inside, Mapping) else None
     try:
         return getattr(holder, name, None)
     except Exception:  # a property that raises, such as `request` of httpx

@@ -1,0 +1,270 @@
+"""The failures of recorded runs: one pass over each file in which there may be one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from ..errors import TraceError
+from ..failures import FailureType, RecoveryStrategy, StructuredFailure
+from ..failures.classify import classify_answer, classify_recorded
+from .entry import REFUSALS, family_of
+from .lock import holder
+from .names import SEGMENT, SUFFIX
+from .runs import Store
+from .scan import ENDS, scan
+from .summary import summary
+
+__all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
+
+#: A file without any of these holds no failure.
+_MARKS: Final = (b'"error":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"')
+#: What is looked for in the lines themselves: families of steps that call something.
+_CALLS: Final = ("tool", "llm", "http")
+
+
+class RecordedFailure(NamedTuple):
+    """A failure, and where it stands: ``entry`` is the ``seq`` of the entry of type ``at`` that tells it, in the file ``path``.
+
+    ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run, or
+    ``"run"``. ``ts_ns`` is when, in ns since the epoch.
+    """
+
+    run_id: str
+    step: int | str | None
+    name: str | None
+    agent: str | None
+    family: str
+    at: str
+    entry: int
+    ts_ns: int
+    path: str
+    failure: StructuredFailure
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**self._asdict(), "failure": self.failure.as_dict()}
+
+
+def recorded_failures(
+    *runs: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    type: FailureType | str | None = None,
+    tool: str | None = None,
+    agent: str | None = None,
+    recoverable: bool | None = None,
+    strategy: RecoveryStrategy | str | None = None,
+    since: datetime | None = None,
+    on_damage: Callable[[TraceError], object] | None = None,
+) -> Iterator[RecordedFailure]:
+    """The failures of ``runs`` (ids, beginnings of ids, paths), or of every run of the store, the newest run first.
+
+    ``type`` is that of the failure, or of what an irreversible step failed by; ``tool`` the name of the tool or model that was called. A
+    trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
+    when all that can be read has been told. Nothing is verified of a run in which there is no failure.
+    """
+    wanted = None if type is None else FailureType(type)
+    how = None if strategy is None else RecoveryStrategy(strategy)
+    after = 0 if since is None else int(since.timestamp() * 1e9)
+    damage: list[TraceError] = []
+    for path in _paths(Store(store), runs):
+        try:
+            for found in failures_in(path):
+                failure = found.failure
+                if (
+                    (wanted is None or _is(failure, wanted))
+                    and (tool is None or (found.family in _CALLS and found.name == tool))
+                    and (agent is None or found.agent == agent)
+                    and (recoverable is None or failure.recoverable is recoverable)
+                    and (how is None or failure.recovery_strategy is how)
+                    and found.ts_ns >= after
+                ):
+                    yield found
+        except TraceError as error:
+            (on_damage or damage.append)(error)
+    if damage:
+        raise damage[0]
+
+
+def _is(failure: StructuredFailure, wanted: FailureType) -> bool:
+    if failure.type is wanted:
+        return True
+    behind = failure.caused_by
+    return failure.type is FailureType.IRREVERSIBLE_STEP_FAILED and behind is not None and behind.type is wanted
+
+
+def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """The files of the runs, each with those of its segments."""
+    paths = [store.find(run) for run in runs] or [run.path for run in store.list()]
+    segments: dict[str, list[str]] = {}
+    for directory in {os.path.dirname(path) for path in paths}:
+        for name in sorted(os.listdir(directory or ".")):
+            match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+            if match:
+                own = os.path.join(directory, match["run"] + SUFFIX)
+                segments.setdefault(own, []).append(os.path.join(directory, name))
+    for path in dict.fromkeys(paths):
+        yield path
+        yield from segments.get(path, ())
+
+
+def failures_in(path: str) -> Iterator[RecordedFailure]:
+    """The failures of one file, in its order. ``TraceIntegrityError`` at the first line that does not verify."""
+    if not _may_hold_one(path):
+        return
+    reading = _Reading(path)
+    for raw in scan(path):
+        found = reading.take(raw.data)
+        if found is not None:
+            yield found
+    crashed = reading.crashed()
+    if crashed is not None:
+        yield crashed
+
+
+def _may_hold_one(path: str) -> bool:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if any(data.find(mark) >= 0 for mark in _MARKS):
+                return True
+    return summary(path).end is None
+
+
+class _Step(NamedTuple):
+    seq: int
+    name: str | None
+    agent: str | None
+    family: str
+    side_effect: str | None
+
+
+class _Reading:
+    """One pass over a file: the steps that are open, and what the last answer was."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open: dict[int, _Step] = {}
+        #: Heads of answers that come in pieces.
+        self._heads: dict[int, Mapping[str, Any]] = {}
+        self._agent: str | None = None
+        self._last: dict[str, Any] = {}
+        #: Status of the last HTTP answer, and its step.
+        self._answered: tuple[Any, _Step] | None = None
+
+    def take(self, entry: dict[str, Any]) -> RecordedFailure | None:
+        kind, seq, self._last = entry["type"], entry["seq"], entry
+        known = family_of(kind)
+        if known is not None:
+            return self._of_step(entry, *known)
+        if seq == 1:
+            self._agent = _text(entry.get("agent_id"))
+        if kind in REFUSALS:
+            return self._refused(entry)
+        if kind == "fallback.exhausted":
+            failure = _told(entry) or StructuredFailure(
+                type=FailureType.FALLBACK_EXHAUSTED, reason=f"every fallback of {entry.get('name')!r} failed"
+            )
+            return self._found(entry, self._step(entry, "step"), failure)
+        return self._of_run(entry) if kind == "run.failed" else None
+
+    def crashed(self) -> RecordedFailure | None:
+        """That the run has no end, and nobody writes it any more."""
+        entry = self._last
+        if not entry or entry["type"] in ENDS or holder(self._path):
+            return None
+        doubtful = [step for step in self._open.values() if step.side_effect == "irreversible"]
+        inner = doubtful[-1] if doubtful else next(reversed(self._open.values()), None)
+        failure = StructuredFailure(
+            type=FailureType.AGENT_CRASHED,
+            reason=f"the run has no end; its last entry is {entry['seq']} ({entry['type']})",
+            details={"pending": list(self._open)[-32:], "in_doubt": [step.seq for step in doubtful][-32:]},
+            recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION if doubtful else None,  # type: ignore[arg-type]
+        )
+        step = _Step(inner.seq if inner else 0, inner and inner.name, self._agent, "run", None)
+        return self._found(entry, step, failure)
+
+    def _of_step(self, entry: dict[str, Any], family: str, role: str) -> RecordedFailure | None:
+        if role == "intention":
+            self._open[entry["seq"]] = self._step(entry, family)
+            return None
+        seq, output = entry.get("step", 0), entry.get("output")
+        if role == "chunk":
+            head = output.get("head") if isinstance(output, dict) else None
+            if isinstance(head, dict):
+                self._heads[seq] = head
+            return None
+        step = self._open.pop(seq, None) or _Step(seq, None, self._agent, family, None)
+        head = self._heads.pop(seq, None)
+        if role == "skipped":
+            return None
+        error = entry.get("error")
+        if isinstance(error, dict):
+            failure = _told(entry) or classify_recorded(error, side_effect=step.side_effect)
+            return self._found(entry, step, failure)
+        if family not in ("llm", "http"):
+            return None
+        answer = head or (output if isinstance(output, dict) else {})
+        status = answer.get("status")
+        self._answered = status, step
+        if type(status) is not int or status < 400:
+            return None
+        return self._found(entry, step, classify_answer(status, answer.get("headers"), answer.get("body")))
+
+    def _refused(self, entry: dict[str, Any]) -> RecordedFailure:
+        info = (entry.get("meta") or {}).get("info")
+        family = info.get("family") if isinstance(info, dict) else None
+        kind = FailureType.BUDGET_EXCEEDED if entry["type"] == "budget.exceeded" else FailureType.CONTRACT_VIOLATION
+        error = entry.get("error")
+        failure = classify_recorded(error) if isinstance(error, dict) else None
+        if failure is None or failure.type is not kind:
+            reason = failure.reason if failure else f"{entry['type']}: {entry.get('name')!r}"
+            failure = StructuredFailure(type=kind, reason=reason, caused_by=failure)
+        return self._found(entry, self._step(entry, family if family in _CALLS else "step"), failure)
+
+    def _of_run(self, entry: dict[str, Any]) -> RecordedFailure:
+        error = entry.get("error")
+        failure = _told(entry) or classify_recorded(error if isinstance(error, dict) else {})
+        step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
+        status = failure.details.get("status")
+        if failure.step is None and self._answered is not None and status is not None and status == self._answered[0]:
+            step = self._answered[1]._replace(family="run")  # nothing was asked after the answer that it tells of
+        return self._found(entry, step, failure)
+
+    def _step(self, entry: dict[str, Any], family: str) -> _Step:
+        meta = entry.get("meta")
+        side_effect = meta.get("side_effect") if isinstance(meta, dict) else None
+        return _Step(
+            entry["seq"],
+            _text(entry.get("name")),
+            _text(entry.get("agent_id")) or self._agent,
+            family,
+            _text(side_effect),
+        )
+
+    def _found(self, entry: dict[str, Any], step: _Step, failure: StructuredFailure) -> RecordedFailure:
+        where = failure.step if failure.step is not None else step.seq or None
+        failure = replace(failure, run_id=entry["run_id"], step=where, name=step.name, agent=step.agent)
+        return RecordedFailure(
+            entry["run_id"], where, step.name, step.agent, step.family, entry["type"], entry["seq"], entry["ts_ns"],
+            self._path, failure,
+        )  # fmt: skip
+
+
+def _told(entry: Mapping[str, Any]) -> StructuredFailure | None:
+    """What the entry says of its failure itself; ``None`` for older traces, and for one that says nothing sensible."""
+    meta = entry.get("meta")
+    told = meta.get("failure") if isinstance(meta, dict) else None
+    try:
+        return None if told is None else StructuredFailure.from_dict(told)
+    except ValueError:
+        return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

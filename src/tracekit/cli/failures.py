@@ -1,0 +1,121 @@
+"""``tracekit failures``: what went wrong, over many runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+import click
+
+from .. import _reality
+from .._journal.failures import RecordedFailure, recorded_failures
+from .._journal.runs import Store
+from ..errors import TraceError
+from ..failures import FailureType, RecoveryStrategy
+from . import output
+from .store import located
+from .timeline import printable, short
+
+__all__ = ["failures"]
+
+_AGO: Final = re.compile(r"(\d{1,9})\s*([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """``2026-11-20``, ``2026-11-20T10:00``, or ``12h`` ago."""
+    if value is None:
+        return None
+    ago = _AGO.fullmatch(value.strip())
+    try:
+        if ago is not None:
+            now = datetime.fromtimestamp(_reality.time()).astimezone()
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(value).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no date (2026-11-20, 2026-11-20T10:00) and no time ago (30m, 12h, 2d)"
+        ) from None
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.option("--type", "kind", metavar="TYPE", type=click.Choice(tuple(FailureType)), help="Of this type only.")
+@click.option("--tool", metavar="NAME", help="Of this tool or model only.")
+@click.option("--agent", metavar="NAME", help="Of this agent only.")
+@click.option("--recoverable/--not-recoverable", default=None, help="Only those that a program can(not) recover from.")
+@click.option(
+    "--strategy", metavar="S", type=click.Choice(tuple(RecoveryStrategy)), help="Only those that call for this."
+)
+@click.option(
+    "--since", metavar="TIME", callback=_since, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."
+)
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, on a terminal too.")
+def failures(
+    runs: tuple[str, ...],
+    kind: str | None,
+    tool: str | None,
+    agent: str | None,
+    recoverable: bool | None,
+    strategy: str | None,
+    since: datetime | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """List the failures of runs: of those named, else of all of the store.
+
+    Each has a type, and says whether it can be recovered from and how. A trace that does not verify is told on stderr and read
+    up to its first wrong line; the exit code is 1 then.
+    """
+    damaged: list[TraceError] = []
+
+    def tell(error: TraceError) -> None:
+        damaged.append(error)
+        output.message(str(error))
+
+    with output.reported():
+        where = Store(store)
+        found = recorded_failures(
+            *(located(run, where) for run in runs), store=store, type=kind, tool=tool, agent=agent, recoverable=recoverable,
+            strategy=strategy, since=since, on_damage=tell,
+        )  # fmt: skip
+        if output.structured(as_json):
+            output.emit(each.as_dict() for each in found)
+        else:
+            _print(found)
+    if damaged:
+        sys.exit(output.DIFFERENT)
+
+
+def _print(found: Iterator[RecordedFailure]) -> None:
+    """A table that the terminal may wrap and we do not: ids are for copying."""
+    from rich.text import Text
+
+    rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]
+    if len(rows) == 1:
+        output.message("No failure.")
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    console = output.console()
+    for number, row in enumerate(rows):
+        cells = [Text(cell.ljust(width) + "  ") for cell, width in zip(row, [*widths, 0], strict=True)]
+        if number:
+            cells[3].stylize("red")
+        console.print(Text.assemble(*cells, style="" if number else "dim"), soft_wrap=True)
+
+
+def _row(found: RecordedFailure) -> tuple[str, ...]:
+    failure = found.failure
+    wait = "" if failure.retry_after_s is None else f" {failure.retry_after_s:g} s"
+    return (
+        printable(found.run_id),
+        "" if found.step is None else printable(str(found.step)),
+        short(found.name or "", 24),
+        failure.type.value,
+        failure.recovery_strategy.value + wait,
+        short(failure.reason, 80),
+    )
