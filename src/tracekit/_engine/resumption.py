@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from .._canonical import dumps_in_order, from_json
 from .._journal.reader import Trace
+from .._journal.reader import Trace
 from .._journal.writer import Journal
 from ..errors import ReplayError, TracekitError
 from . import failures
@@ -125,6 +126,9 @@ class Resumption(Recording):
             await self.log.schedule.wait_async(None)
 
     # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def past(self) -> Trace:
+        return self.log.trace
 
     def begin(
         self,
