@@ -27,12 +27,14 @@ Durability = Literal["none", "effects", "always"]
 #: What the first entry is chained to.
 GENESIS: Final = b"0" * 64
 
-#: How long a read of clock or dice, or an entry that asked for no sync, waits for the background at most, in seconds.
+#: How long a read of clock or dice waits for the background at most, in seconds; an entry that asked for no sync waits twice that.
 _PAUSE: Final = 0.005
 #: A slow device is asked less often: the background waits so many times as long as its last round took, but not longer than
 #: this many seconds.
 _REST: Final = 9
 _LONGEST: Final = 0.05
+#: How long a follower waits for a leader that may have been interrupted before it could wake anybody, in seconds.
+_INTERRUPTED: Final = 0.1
 #: How many pauses without work until the background thread goes back to sleep.
 _IDLE: Final = 20
 
@@ -41,6 +43,7 @@ _os_write: Final = os.write
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
+_get_ident: Final = threading.get_ident
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
@@ -79,7 +82,10 @@ class Journal:
         self._lock = threading.RLock()
         #: Where the file will end once the entry that is being written is.
         self._in_flight: tuple[int, bytes, int, int] | None = None
+        #: Held by the thread that syncs, which is ``_leader``; the others wait as ``_followers``: up to which ``seq``, and at what.
         self._sync_lock = threading.Lock()
+        self._leader = 0
+        self._followers: deque[tuple[int, threading.Lock]] = deque()
         self._synced = seq
         self._reads: deque[tuple[str, int, int, str, Any]] = deque()
         self._encode_read = encode_read
@@ -88,6 +94,8 @@ class Journal:
         self._background: _Background | None = None
         #: Whether whoever brings work must wake the background thread.
         self._asleep = True
+        #: What the background has seen and not synced yet.
+        self._due = seq
         self._always = durability == "always"
         self._lazy = durability == "effects"
 
@@ -229,21 +237,58 @@ class Journal:
         """
         if self.durability == "none":
             return
-        want = self.seq if seq is None else seq
-        if self._synced >= want:
-            return
-        with self._sync_lock:
-            if self._synced >= want:
-                return
+        want = self._end[0] if seq is None else seq
+        while self._synced < want:
             if self._broken is not None:
                 raise self._error(self._broken)
-            reached = self.seq
-            try:
-                _fdatasync(self._fd)
-            except OSError as error:
-                self._broken = f"a sync failed: {error}"
-                raise self._error(self._broken) from error
+            me = _get_ident()
+            if not self._sync_lock.locked():
+                try:
+                    with self._sync_lock:
+                        self._leader = me
+                        if self._synced < want and self._broken is None:
+                            self._bring()
+                finally:
+                    if self._followers:
+                        self._release()
+            elif self._leader == me:  # a signal handler or a finalizer has come into this thread's own sync
+                self._bring()
+            else:
+                self._follow(want)
+
+    def _bring(self) -> None:
+        reached = self._end[0]
+        try:
+            _fdatasync(self._fd)
+        except OSError as error:
+            self._broken = f"a sync failed: {error}"
+            raise self._error(self._broken) from error
+        if reached > self._synced:
             self._synced = reached
+
+    def _follow(self, want: int) -> None:
+        """Wait for the sync that is under way; whose entry came too late for it syncs next, or waits for who does."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._followers.append((want, gate))
+        if self._sync_lock.locked():  # so its holder is going to look at the followers after this
+            gate.acquire(timeout=_INTERRUPTED)
+
+    def _release(self) -> None:
+        """Wake the followers whose entries are on the device, and one of the others, to lead the next sync."""
+        followers, led = self._followers, False
+        for _ in range(len(followers)):
+            try:
+                want, gate = followers.popleft()
+            except IndexError:  # another thread does the same
+                return
+            if want <= self._synced or self._broken is not None:
+                gate.release()
+            elif led:
+                followers.append((want, gate))
+            else:
+                led = True
+                gate.release()
 
     def flush(self) -> None:
         """Write the pending reads of clock and dice."""
@@ -266,9 +311,11 @@ class Journal:
         worked = bool(self._reads)
         try:
             self.flush()
-            if self._lazy and self._synced < self.seq:
-                worked = True
-                self.sync()
+            if self._lazy:
+                # What was there a round ago: an effect is just now syncing what is newer, and would have to wait for us.
+                due, self._due = self._due, self.seq
+                worked = worked or self._synced < self._due
+                self.sync(due)
         except LogWriteError:
             self.lost += 1
         return worked
@@ -293,6 +340,7 @@ class Journal:
         """Forget the file without touching it: for a forked child, whose parent goes on writing."""
         self._lock = threading.RLock()
         self._sync_lock = threading.Lock()
+        self._followers.clear()
         self._reads.clear()
         if not self.closed:
             os.close(self._fd)  # the parent keeps its own, and the lock with it

@@ -1,0 +1,163 @@
+"""Syncs of one log by many threads: shared where they wait at once, never taken for done before they are, and never a standstill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit._journal import writer
+from tracekit._journal.runs import Store
+from tracekit._journal.writer import Journal
+from tracekit.errors import LogWriteError
+
+THREADS = 8
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Store(tmp_path).create(durability="always")
+    made.append("run.started", 0, 0, b',"input":null')
+    yield made
+    try:
+        made.close()
+    except LogWriteError:
+        pass
+
+
+def append(journal: Journal) -> int:
+    return journal.append("decision", 0, 1, b',"name":"d","input":null,"output":1')
+
+
+class Disk:
+    """Syncs that are held until they are let through; counted, each with what the file held when it began."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        self.entered = threading.Semaphore(0)
+        self.let = threading.Semaphore(0)
+        self.error: OSError | None = None
+        monkeypatch.setattr(writer, "_fdatasync", self.sync)
+
+    def sync(self, fd: int) -> None:
+        self.sizes.append(os.fstat(fd).st_size)
+        self.entered.release()
+        assert self.let.acquire(timeout=30)
+        if self.error is not None:
+            raise self.error
+
+
+def all_waiting(journal: Journal, count: int) -> None:
+    """Until so many threads wait for the sync that is under way."""
+    pause = threading.Event()
+    while len(journal._followers) < count:
+        pause.wait(0.001)
+
+
+def started(call: Callable[[], Any], count: int) -> list[threading.Thread]:
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_threads_that_wait_at_once_share_one_sync(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread syncs the others append and wait; the next sync is for all of them, and no append returns before its own."""
+    disk = Disk(monkeypatch)
+    done: list[tuple[int, int]] = []
+
+    def work() -> None:
+        seq = append(journal)
+        done.append((seq, len(disk.sizes)))
+
+    threads = started(work, THREADS)
+    assert disk.entered.acquire(timeout=30)
+    all_waiting(journal, THREADS - 1)
+    assert done == []
+    disk.let.release()
+    assert disk.entered.acquire(timeout=30)
+    disk.let.release()
+    for thread in threads:
+        thread.join(30)
+    assert len(disk.sizes) == 2
+    assert sorted(seq for seq, _ in done) == list(range(2, THREADS + 2))
+    assert all(syncs == 2 for seq, syncs in done if seq > 2)
+    assert disk.sizes[1] == os.path.getsize(journal.path)
+
+
+def test_a_failed_sync_is_everybodys(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a sync that fails is told so, and so is everybody after: nobody takes the entry for safe."""
+    disk = Disk(monkeypatch)
+    disk.error = OSError(5, "Input/output error")
+    failures: list[LogWriteError] = []
+
+    def work() -> None:
+        try:
+            append(journal)
+        except LogWriteError as error:
+            failures.append(error)
+
+    threads = started(work, THREADS)
+    assert disk.entered.acquire(timeout=30)
+    all_waiting(journal, THREADS - 1)
+    for _ in range(THREADS):
+        disk.let.release()
+    for thread in threads:
+        thread.join(30)
+    assert len(failures) == THREADS
+    assert all("a sync failed" in str(error) and error.path == journal.path for error in failures)
+    with pytest.raises(LogWriteError, match="a sync failed"):
+        append(journal)
+    assert len(disk.sizes) == 1
+
+
+def test_a_signal_handler_may_write_during_its_own_threads_sync(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that runs within a sync appends and syncs an entry of its own: the thread does not wait for itself."""
+    handled: list[int] = []
+
+    def sync(fd: int) -> None:
+        if not handled:
+            handled.append(0)
+            signal.raise_signal(signal.SIGUSR1)
+        os.fsync(fd)
+
+    monkeypatch.setattr(writer, "_fdatasync", sync)
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.append(append(journal)))
+    try:
+        seq = append(journal)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [0, seq + 1]
+
+
+def test_a_leader_that_was_interrupted_leaves_nobody_waiting(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is thrown out of its sync (Ctrl-C) passes the disk on: those that waited for it sync themselves."""
+    disk = Disk(monkeypatch)
+    disk.error = KeyboardInterrupt()  # type: ignore[assignment]
+    interrupted: list[BaseException] = []
+    done: list[int] = []
+
+    def first() -> None:
+        try:
+            append(journal)
+        except KeyboardInterrupt as error:
+            disk.error = None
+            interrupted.append(error)
+
+    leader = started(first, 1)
+    assert disk.entered.acquire(timeout=30)
+    others = started(lambda: done.append(append(journal)), THREADS)
+    all_waiting(journal, THREADS)
+    monkeypatch.setattr(writer, "_fdatasync", os.fdatasync)
+    disk.let.release()
+    for thread in leader + others:
+        thread.join(30)
+    assert len(interrupted) == 1
+    assert sorted(done) == list(range(3, THREADS + 3))
