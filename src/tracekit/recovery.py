@@ -16,11 +16,8 @@ import os
 from collections.abc import Iterator
 
 from ._engine.recovery import Decision
-from ._journal.heads import read_head
-from ._journal.scan import ENDS
-from ._journal.summary import last_entry
 from ._session.aborting import Aborted, abort
-from ._session.decisions import decision_on, store_at
+from ._session.decisions import candidates, decision_on, store_at
 from ._session.settling import settle
 
 __all__ = ["Aborted", "Decision", "abort", "scan", "settle"]
@@ -32,19 +29,5 @@ def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> I
     A run whose last line is an end, and the one of which the head was kept, has ended and is left out; with ``all`` each run
     is verified whole, and those that have ended are among the decisions.
     """
-    where = store_at(store)
-    for path in where.paths():
-        if all or not _ended(path, where.heads):
-            yield decision_on(path)
-
-
-def _ended(path: str, heads: str) -> bool:
-    """Whether a file ends as it did when the run ended, so that a cut, or another end, is not taken for it."""
-    last = last_entry(path)
-    if last.get("type") not in ENDS:
-        return False
-    try:
-        kept = read_head(os.path.join(heads, os.path.basename(path)[: -len(".jsonl")]))
-    except ValueError:
-        return False
-    return kept is not None and (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
+    for path in candidates(store_at(store), all=all):
+        yield decision_on(path)

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
 from .._engine.recovery import Decision, decide, newer
+from .._journal.heads import read_head
 from .._journal.lock import holder
 from .._journal.names import SEGMENT, SUFFIX
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
+from .._journal.scan import ENDS
+from .._journal.summary import last_entry
 from ..errors import RecoveryRefusedError, TraceVersionError
 
-__all__ = ["decided", "decision_on", "refused", "store_at", "store_of"]
+__all__ = ["candidates", "decided", "decision_on", "refused", "store_at", "store_of"]
+
+
+def candidates(store: Store, *, all: bool = False) -> Iterator[str]:
+    """The files of the runs that did not end, or not as the head kept for them says; with ``all`` of every run."""
+    for path in store.paths():
+        if all or not _ended(path, store.heads):
+            yield path
+
+
+def _ended(path: str, heads: str) -> bool:
+    """Whether a file ends as it did when the run ended, so that a cut, or another end, is not taken for it."""
+    try:
+        last = last_entry(path)
+        kept = read_head(os.path.join(heads, os.path.basename(path)[: -len(SUFFIX)])) if last else None
+    except (OSError, ValueError):
+        return False
+    if kept is None or last.get("type") not in ENDS:
+        return False
+    return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
 
 
 def decision_on(path: str, *, supplied: Collection[int] = (), accept_lost_tail: bool = False) -> Decision:

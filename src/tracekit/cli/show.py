@@ -14,7 +14,7 @@ from . import output
 from .store import located
 from .timeline import Step, Timeline, duration, error_text, printable, said, short, streamed
 
-__all__ = ["show"]
+__all__ = ["entries_of", "show"]
 
 _STATE: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
 _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only": "dim"}
@@ -44,7 +44,7 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
             answers = explain(Timeline(trace, verdict))
             output.emit(answers) if structured else print_answers(answers)
         elif structured:
-            output.emit(_entries(trace, first, expand))
+            output.emit(entries_of(trace, first, expand))
         else:
             _print_tree(Timeline(trace, verdict), first, limit)
         if verdict.problem and (structured or verdict.state == "broken"):
@@ -54,7 +54,8 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
         sys.exit(_STATE[verdict.state])
 
 
-def _entries(trace: Trace, first: int, expand: bool) -> Any:
+def entries_of(trace: Trace, first: int, expand: bool) -> Any:
+    """The entries that verify from ``first`` on, values in place of references where asked for."""
     for entry in trace.entries(first=first, damaged=True):
         if expand and entry["type"] != "blob":
             for key in ("input", "output"):

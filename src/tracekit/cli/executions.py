@@ -1,0 +1,154 @@
+"""``tracekit executions``: runs under another name. ``diff`` compares two of them step by step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+import click
+
+from .._canonical import dumps
+from .._engine.divergence import differences
+from .._journal.entry import SINGLES, family_of
+from .._journal.reader import Trace
+from .._journal.runs import Store
+from . import output
+from .runs import list_
+from .show import entries_of, show
+from .store import located
+from .timeline import printable, short
+
+__all__ = ["executions"]
+
+#: What is compared of a step.
+_PARTS: Final = ("input", "output", "error")
+
+
+@click.group()
+def executions() -> None:
+    """List, show, trace and compare runs."""
+
+
+executions.add_command(list_, "list")
+executions.add_command(show, "show")
+
+
+@executions.command("trace")
+@click.argument("run", metavar="RUN")
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--expand", is_flag=True, help="Put values in place of the references to them.")
+def trace(run: str, store: str | None, expand: bool) -> None:
+    """Print the entries of RUN as JSON lines, on a terminal too.
+
+    Exit code: 0 for a whole trace, with or without an end; 1 for a broken one, of which the entries that verify are printed.
+    """
+    with output.reported(), Trace(located(run, where := Store(store))) as file:
+        verdict = where.judge(file)
+        output.emit(entries_of(file, 1, expand))
+        if verdict.state == "broken":
+            output.message(f"broken: {printable(str(verdict.problem))}")
+            sys.exit(output.DIFFERENT)
+
+
+@executions.command("diff")
+@click.argument("old", metavar="RUN")
+@click.argument("new", metavar="OTHER")
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
+    """Compare the steps of two runs: their kinds, names, inputs and outcomes.
+
+    As JSON lines: change (removed, added or changed), kind, name, the step in each run, and for a changed one its differences by field.
+    Exit code: 0 if there is none, else 1.
+    """
+    with output.reported():
+        where = Store(store)
+        with Trace(located(old, where)) as one, Trace(located(new, where)) as other:
+            where.check(one)
+            where.check(other)
+            changes = list(_changes(list(_steps(one)), list(_steps(other))))
+        if output.structured(as_json):
+            output.emit(changes)
+        else:
+            _print(changes)
+        sys.exit(output.DIFFERENT if changes else output.RIGHT)
+
+
+def _steps(trace: Trace) -> Iterator[dict[str, Any]]:
+    """The steps of a run in the order in which they began, values in place of references."""
+    found: dict[int, dict[str, Any]] = {}
+    for entry in trace.entries():
+        known = family_of(entry["type"])
+        if entry["type"] in SINGLES or (known is not None and known[1] == "intention"):
+            found[entry["seq"]] = _step(trace, entry)
+        elif known is not None and (step := found.get(entry["step"])) is not None:
+            told = _step(trace, entry)
+            if known[1] == "chunk":
+                step.setdefault("chunks", []).append(told.get("output"))
+            else:
+                step.update({key: told[key] for key in _PARTS if key in told}, outcome=entry["type"])
+    yield from found.values()
+
+
+def _step(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
+    about = {"step": entry["seq"], "kind": entry["type"], "name": entry.get("name")}
+    values = {key: trace.expand(entry[key], before=entry["seq"]) for key in _PARTS if key in entry}
+    if isinstance(values.get("error"), dict):  # where it was raised is no part of what happened
+        values["error"] = {key: values["error"].get(key) for key in ("type", "text")}
+    return about | values
+
+
+def _changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    matcher = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
+    for tag, i, k, j, m in matcher.get_opcodes():
+        if tag == "equal":
+            pairs = zip(old[i:k], new[j:m], strict=True)
+            yield from (change for pair in pairs if (change := _changed(*pair)) is not None)
+            continue
+        # Steps of one name in one place are one step that was given something else.
+        left, right = old[i:k], new[j:m]
+        while left and right and _named(left[0]) == _named(right[0]):
+            change = _changed(left.pop(0), right.pop(0))
+            if change is not None:
+                yield change
+        yield from ({"change": "removed", **_place(step, None)} for step in left)
+        yield from ({"change": "added", **_place(None, step)} for step in right)
+
+
+def _named(step: dict[str, Any]) -> tuple[Any, Any]:
+    return step["kind"], step["name"]
+
+
+def _key(step: dict[str, Any]) -> tuple[Any, Any, bytes]:
+    return step["kind"], step["name"], dumps(step.get("input"))
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
+    left, right = ({key: value for key, value in one.items() if key != "step"} for one in (old, new))
+    if dumps(left) == dumps(right):
+        return None
+    return {"change": "changed", **_place(old, new), "differences": differences(left, right)}
+
+
+def _place(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
+    step = old or new or {}
+    places = {"step": old and old["step"], "other_step": new and new["step"]}
+    return {"kind": step["kind"], "name": step["name"], **places}
+
+
+def _print(changes: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    console = output.console()
+    for change in changes:
+        where = "/".join(str(change[key]) for key in ("step", "other_step") if change[key] is not None)
+        style = {"removed": "red", "added": "green", "changed": "yellow"}[change["change"]]
+        what = f"  {change['kind']} {printable(str(change['name']))}  (step {where})"
+        console.print(Text(change["change"], style=style) + Text(what), soft_wrap=True)
+        for one in change.get("differences", ())[:20]:
+            line = f"    {one['path']}: {short(one.get('recorded'))} -> {short(one.get('actual'))}"
+            console.print(printable(line), markup=False, soft_wrap=True)
+    if not changes:
+        output.message("The two runs have the same steps.")

@@ -1,0 +1,193 @@
+"""``tracekit recovery``: what to do with runs that did not end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final
+
+import click
+
+from .._engine.recovery import FOR, Decision
+from .._journal.runs import Store
+from ..errors import TracekitError
+from . import output
+from .store import located
+from .timeline import printable
+
+__all__ = ["recovery"]
+
+_STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+_REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept in the log.")
+_BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the user of the system).")
+
+
+@click.group()
+def recovery() -> None:
+    """Decide what to do with runs that did not end.
+
+    The decision is a pure function of the log: same log, same answer, with its reasons.
+    """
+
+
+@recovery.command("scan")
+@click.option("--all", "every", is_flag=True, help="Verify every run whole, those that have ended too.")
+@_STORE
+@_JSON
+def scan(every: bool, store: str | None, as_json: bool) -> None:
+    """List the runs that did not end, or are broken, and whether they may be resumed.
+
+    As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0 if
+    all could be read, whatever was decided; else 2.
+    """
+    from .._session.decisions import candidates
+
+    with output.reported():
+        where = Store(store)
+        unread: list[str] = []
+        found = _decisions(candidates(where, all=every), unread)
+        if output.structured(as_json):
+            output.emit(decision.as_dict() for decision in found)
+        else:
+            _print(found, where)
+        for problem in unread:
+            output.message(printable(problem))
+        sys.exit(output.WRONG_USE if unread else output.RIGHT)
+
+
+def _decisions(paths: Iterable[str], unread: list[str]) -> Iterator[Decision]:
+    """The decision on each run; what can't be read is told at the end."""
+    from .._session.decisions import decision_on
+
+    for path in paths:
+        try:
+            yield decision_on(path)
+        except FileNotFoundError:
+            continue  # pruned meanwhile
+        except (OSError, TracekitError) as error:
+            unread.append(str(error))
+
+
+def _print(decisions: Iterable[Decision], where: Store) -> None:
+    from rich.text import Text
+
+    console, found = output.console(), False
+    for decision in decisions:
+        found = True
+        style = "bold green" if decision.decision == "resume" else "bold red"
+        line = Text(f"{decision.decision:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
+        console.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
+        for reason in decision.reasons:
+            mark = Text("  + ", style="green") if reason["code"] in FOR else Text("  - ", style="red")
+            text = Text(f"{reason['code']}: ", style="bold") + Text(printable(str(reason["text"])))
+            console.print(mark + text, soft_wrap=True)
+    if not found:
+        output.message(f"Every run in {where.root} has ended.")
+
+
+@recovery.command("abort")
+@click.argument("run", metavar="RUN")
+@_REASON
+@_BY
+@click.option(
+    "--tools", metavar="MODULE", multiple=True, help="Import MODULE and run the compensations of its tools. Repeatable."
+)
+@click.option("--accept-lost-tail", is_flag=True, help="Cut off what a power loss left unreadable; it is kept.")
+@_STORE
+@_JSON
+def abort(
+    run: str,
+    reason: str,
+    by: str | None,
+    tools: tuple[str, ...],
+    accept_lost_tail: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Give RUN up: its log gets an end, and nothing resumes it any more.
+
+    With --tools, what its reversible steps did is undone first, in reverse order, each once; without, the output lists what was
+    not undone. Exit code: 0 aborted, 4 refused (it has ended, or another process runs it), 1 its log is damaged.
+    """
+    from ..recovery import abort as give_up
+
+    with output.reported():
+        if not reason.strip():
+            raise click.BadParameter("say why", param_hint="--reason")
+        if tools:
+            sys.path.insert(0, "")  # as `python -m` has it
+        done = give_up(located(run, Store(store)), reason=reason, by=by, tools=tools, accept_lost_tail=accept_lost_tail)
+        if output.structured(as_json):
+            output.emit(done.as_dict())
+            return
+        console = output.console()
+        console.print(f"aborted {printable(done.run_id)}", markup=False, soft_wrap=True)
+        for what, steps in (
+            ("in doubt", done.in_doubt),
+            ("undone", done.compensated),
+            ("not undone", done.uncompensated),
+        ):
+            if steps:
+                console.print(f"  {what}: steps {', '.join(map(str, steps))}", markup=False, soft_wrap=True)
+
+
+@recovery.command("settle")
+@click.argument("run", metavar="RUN")
+@click.argument("step", metavar="STEP", type=click.IntRange(1))
+@click.option("--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, and gave this ("-": stdin).')
+@click.option("--not-done", is_flag=True, help="It was not done; a resumed run makes it again.")
+@_REASON
+@_BY
+@_STORE
+@_JSON
+def settle(
+    run: str,
+    step: int,
+    done: BinaryIO | None,
+    not_done: bool,
+    reason: str,
+    by: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Say what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
+
+    OUTPUT.json holds its output as traces write it (`tracekit show RUN --json --expand`). Who and why is kept in the log. Exit code: 0
+    settled, 4 refused (nothing is in doubt, the run has ended, or another process runs it), 1 its log is damaged.
+    """
+    from .._session.settling import settle_as
+
+    with output.reported():
+        if (done is None) == (not not_done):
+            raise click.UsageError("say --done OUTPUT.json or --not-done")
+        if not reason.strip():
+            raise click.BadParameter("say why", param_hint="--reason")
+        path = located(run, Store(store))
+        tree = None if done is None else _tree(done)
+        seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
+        if output.structured(as_json):
+            output.emit({"path": path, "step": step, "done": done is not None, "seq": seq})
+        else:
+            output.console().print(f"step {step} is settled (entry {seq})", markup=False)
+
+
+def _tree(file: BinaryIO) -> Any:
+    """An output as a trace writes it, checked: no reference, every tag known."""
+    import orjson
+
+    from .._canonical import contains_opaque
+
+    try:
+        tree = orjson.loads(file.read())
+    except ValueError as error:
+        raise click.BadParameter(f"it is no JSON: {error}", param_hint="--done") from None
+    if contains_opaque(tree) is not None:
+        raise click.BadParameter("it holds a value that was not recorded", param_hint="--done")
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict) and ("$ref" in node or "$extend" in node):
+            raise click.BadParameter("it refers to another entry: use `tracekit show --expand`", param_hint="--done")
+        stack.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    return tree
