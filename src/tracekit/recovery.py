@@ -1,4 +1,4 @@
-"""What to do with runs that did not end: ``scan`` them, ``settle`` what is in doubt, ``abort`` them.
+"""What to do with runs that did not end: ``scan`` them, ``resume`` them, ``settle`` what is in doubt, ``abort`` them.
 
 ::
 
@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from ._engine.recovery import Decision
 from ._session.aborting import Aborted, abort
 from ._session.decisions import candidates, decision_on, store_at
+from ._session.resumed import resume
 from ._session.settling import settle
 
-__all__ = ["Aborted", "Decision", "abort", "scan", "settle"]
+__all__ = ["Aborted", "Decision", "abort", "resume", "scan", "settle"]
 
 
 def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> Iterator[Decision]:

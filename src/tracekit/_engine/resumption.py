@@ -152,6 +152,8 @@ class Resumption(Recording):
             step = self.log.begin(scope, spec, input, info=info, key=key, data=data)
         finally:
             self.look()
+        if scope.spending is not None and not spec.structural:
+            scope.spending.recall(self.log.told_of(step.seq))
         if self.log.answered(step.seq):
             return step
         if spec.structural:
@@ -248,9 +250,6 @@ class Resumption(Recording):
             return self.log.timer(seq)
         real = RecordedTimer(self, scope, function, after, n)
         return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
-
-    def past(self) -> Trace:
-        return self.log.trace
 
     # -- lanes -----------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from .. import _reality
-from .._canonical import dumps_in_order
+from .._canonical import dumps_in_order, from_json
 from .._capture import callers, instrumentation, randomness, world
 from .._capture import guard as guards
 from .._engine import gate
@@ -20,6 +20,7 @@ from .._engine.recovery import Decision
 from .._engine.redaction import Redactor
 from .._engine.resumption import Resumption
 from .._engine.scope import current
+from .._engine.spending import Spending
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
 from .._journal.writer import Durability, Journal
@@ -69,6 +70,18 @@ class Resuming(Record):
         """The session, once the block has begun."""
         assert isinstance(self._session, Resumption)
         return self._session
+
+    @property
+    def input(self) -> Any:
+        """What the run was given."""
+        trace = self.session.log.trace
+        return from_json(trace.expand(trace.entry(1).get("input")))
+
+    def leave(self) -> None:
+        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
+        self._scope_out()
+        unregister(self.session)
+        self._end_of(self.session, None)
 
     @property
     def begun(self) -> bool:
@@ -162,7 +175,8 @@ class Resuming(Record):
         register(session, self._run)
         gaps.begin(session)
         forks.follow(session, self._store)
-        session.root = self._scope_in(session, first.get("agent_id"))
+        session.spending = Spending.resumed(log.trace)
+        session.root = self._scope_in(session, first.get("agent_id"), session.spending)
         randomness.align_numpy(log)
         session.look()
 

@@ -25,6 +25,7 @@ from .._session import Record, Replaying, takeover
 from ..errors import ReplayError, RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
+from .going_on import resumed
 from .players import Players, Watchdog, spelled
 
 __all__ = ["main"]
@@ -42,7 +43,10 @@ def main() -> None:
         if body is None:
             sys.exit(1)
     try:
-        status = _record(program, body, told) if told["mode"] == "record" else _replay(body, told)
+        if told["mode"] == "record":
+            status = _record(program, body, told)
+        else:
+            status = _replay(body, told) if told["mode"] == "replay" else resumed(body, told)
     except TracekitError as error:
         print(spelled(error), file=sys.stderr)
         status = 1

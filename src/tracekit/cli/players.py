@@ -6,12 +6,12 @@ import faulthandler
 import os
 import sys
 import threading
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._session import Record, Replaying, takeover
-from ..errors import LiveCallBlockedError, RunStateError, TracekitError
+from ..errors import LiveCallBlockedError, RunStateError
+from .siblings import siblings
 
 __all__ = ["Players", "Watchdog", "spelled"]
 
@@ -27,24 +27,8 @@ class Players:
         self._options = options
         self._break_at = break_at
         self._path = path
-        with Trace(path) as trace:
-            meta = trace.entry(1).get("meta", {})
-        self._program = meta.get("program")
-        self._target = meta.get("ordinal")
-        self._siblings = self._by_ordinal()
+        self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
         self._blocked: LiveCallBlockedError | None = None
-
-    def _by_ordinal(self) -> dict[int, str]:
-        found = {self._target: self._path}
-        for path in (run.path for run in self._store.list()):
-            with Trace(path) as trace:
-                try:
-                    meta = trace.entry(1).get("meta", {})
-                except (TracekitError, IndexError):
-                    continue
-            if meta.get("program") == self._program:
-                found.setdefault(meta.get("ordinal"), path)
-        return found
 
     def of(self, path: str) -> Replaying:
         player = Replaying(path, self._options, None)
@@ -96,10 +80,17 @@ class Players:
         return any(player.recorded_failure(error) for player in self.started)
 
 
+class Watched(Protocol):
+    """What may fail while its program goes on: the first failure, if there is one."""
+
+    @property
+    def failure(self) -> BaseException | None: ...
+
+
 class Watchdog:
     """Ends a program that has not ended ``grace`` seconds after the replay's first failure, stacks on stderr."""
 
-    def __init__(self, players: Players, grace: float) -> None:
+    def __init__(self, players: Watched, grace: float) -> None:
         self._players = players
         self._grace = grace
         self._over = threading.Lock()

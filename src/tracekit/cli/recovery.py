@@ -12,6 +12,7 @@ from .._engine.recovery import FOR, Decision
 from .._journal.runs import Store
 from ..errors import TracekitError
 from . import output
+from .resume import resume
 from .store import located
 from .timeline import printable
 
@@ -191,3 +192,6 @@ def _tree(file: BinaryIO) -> Any:
             raise click.BadParameter("it refers to another entry: use `tracekit show --expand`", param_hint="--done")
         stack.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
     return tree
+
+
+recovery.add_command(resume)

@@ -15,6 +15,7 @@ from .._journal.runs import Store
 from ..errors import RunStateError, TracekitError
 from .launching import launch
 from .output import emit, fail, message
+from .programs import hash_seed, program_of
 from .store import located
 
 __all__ = ["replay"]
@@ -71,8 +72,8 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             if dry_run:
                 _dry(trace)
             _check_break(trace, options["break_at"])
-            program, cwd = _program(trace, where, path, command, options["entry"])
-            environment = trace.entry(1).get("meta", {}).get("environment", {})
+            program, cwd = program_of(trace, where, path, command, options["entry"], "replay")
+            environment = hash_seed(trace)
     except TracekitError as error:
         fail(error)
     message(f"tracekit: replaying {run}: {options['entry'] or program}")
@@ -82,7 +83,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
             f"tracekit replay {run} -- {what} ARGS…"
         )
-    launch(_told(run, path, where, program, options), _environment(environment), cwd)
+    launch(_told(run, path, where, program, options), environment, cwd)
 
 
 def _dry(trace: Trace) -> NoReturn:
@@ -108,39 +109,6 @@ def _check_break(trace: Trace, step: int | None) -> None:
             f"--break {step}: no step begins there; entry {step} {what}{whose}",
             next_action="`tracekit show RUN` shows the number of each step",
         )
-
-
-def _program(trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None) -> tuple[Program, str]:
-    if command:
-        script = command[1:] if command[0] in ("python", "python3") else command
-        if script and script[0] == "-m":
-            return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
-        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), os.getcwd()), os.getcwd()
-    if entry is not None:
-        return Program(None, None, (), os.getcwd()), os.getcwd()
-    if not _own(store, path):
-        raise RunStateError(
-            f"{path} is not a run of your own store, so its program is not run from its word",
-            next_action="name the program: tracekit replay PATH -- SCRIPT [ARGS…], or --entry module:function",
-        )
-    program = Program.of(trace.entry(1).get("meta", {}).get("program_command") or {})
-    if program is None:
-        raise RunStateError(
-            f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
-            next_action="name it: tracekit replay RUN -- SCRIPT [ARGS…], or --entry module:function",
-        )
-    missing = next((name for name in (program.cwd, program.script) if name and not os.path.exists(name)), None)
-    if missing is not None:
-        raise RunStateError(
-            f"the run was recorded at {missing}, which is not here",
-            next_action="name the program: tracekit replay RUN -- SCRIPT [ARGS…], or --entry module:function",
-        )
-    return program, program.cwd
-
-
-def _own(store: Store, path: str) -> bool:
-    inside = os.path.realpath(path).startswith(os.path.realpath(store.root) + os.sep)
-    return inside and os.stat(path).st_uid == os.getuid()
 
 
 def _told(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
@@ -169,8 +137,3 @@ def _told(run: str, path: str, store: Store, program: Program, options: dict[str
             "live": [],
         },
     }
-
-
-def _environment(recorded: dict[str, Any]) -> dict[str, str]:
-    seed = recorded.get("hash_seed")
-    return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}
