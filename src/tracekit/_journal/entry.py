@@ -35,6 +35,7 @@ FAMILIES: Final = {
 SINGLES: Final = frozenset(
     {"decision", "data", "state_transition", "policy.check", "breaker", "detection", "contract.violated"}
     | {"task_sent", "task_received", "response_sent", "object.patched", "fallback.triggered", "fallback.exhausted"}
+    | {"intent.received", "agent.attempt.start", "agent.attempt.end", "router.decision", "final.response"}
 )
 
 #: A call that was not made, in the place of its intention: ``meta.info.family`` says of which kind, ``error`` why.

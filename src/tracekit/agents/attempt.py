@@ -14,19 +14,17 @@ from .._capture.notes import agent as acting
 from .._engine.contract import ExecutionContract
 from .._engine.gate import here
 from .._engine.step import Spec
-from ..errors import BudgetExceededError, ContractViolationError, LogWriteError, ReplayError, RunEndedError
+from ..errors import ContractViolationError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
+from .inside import Place
 from .registry import BaseAgent
 from .result import AgentResult
 
 __all__ = ["Attempt", "Terms"]
 
-#: What is raised instead of a call, not by it.
-_NOT_CALLED: Final = (ContractViolationError, BudgetExceededError, LogWriteError, RunEndedError)
-
-#: The request that the running attempt is about. The step itself has the payload as its input.
-_envelope: Final[ContextVar[IntentEnvelope]] = ContextVar("tracekit.envelope")
+#: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
+_running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
 
 
 class Terms:
@@ -46,51 +44,57 @@ class Terms:
 class Attempt:
     """One agent that is asked, and what it comes to."""
 
-    __slots__ = ("agent", "error", "failure", "index", "payload", "run_id", "terms")
+    __slots__ = ("agent", "called", "envelope", "error", "failure", "index", "payload", "place", "run_id", "terms")
 
-    def __init__(self, agent: BaseAgent, index: int, terms: Terms, run_id: str | None) -> None:
+    def __init__(self, agent: BaseAgent, index: int, terms: Terms, envelope: IntentEnvelope, run_id: str | None) -> None:
         self.agent: Final = agent
         self.index: Final = index
         self.terms: Final = terms
+        self.envelope: Final = envelope
         self.run_id: Final = run_id
         self.payload: Any = None
         self.error: BaseException | None = None
         self.failure: StructuredFailure | None = None
+        #: Whether the handler was really called; not where the log answered, or something forbade it.
+        self.called = False
+        #: Where in the log it begins, for an agent without a class.
+        self.place: Place | None = None
 
-    def make(self, envelope: IntentEnvelope) -> None:
+    def make(self) -> None:
         """Ask the agent and wait for it."""
-        token = _envelope.set(envelope)
+        token = _running.set(self)
         try:
             call = _call(self.agent, self.terms, "coroutine" if self.agent.asynchronous else "function")
-            self.payload = asyncio.run(call(envelope.payload)) if self.agent.asynchronous else call(envelope.payload)
+            made = call(self.envelope.payload)
+            self.payload = asyncio.run(made) if self.agent.asynchronous else made
         except Exception as error:
             self._failed(error)
         finally:
-            _envelope.reset(token)
+            _running.reset(token)
 
-    async def make_async(self, envelope: IntentEnvelope, *, beside: bool = False) -> None:
+    async def make_async(self, *, beside: bool = False) -> None:
         """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others."""
-        token = _envelope.set(envelope)
+        token = _running.set(self)
         try:
             if self.agent.asynchronous or beside:
-                self.payload = await _call(self.agent, self.terms, "coroutine")(envelope.payload)
+                self.payload = await _call(self.agent, self.terms, "coroutine")(self.envelope.payload)
             else:
-                self.payload = _call(self.agent, self.terms, "function")(envelope.payload)
+                self.payload = _call(self.agent, self.terms, "function")(self.envelope.payload)
         except Exception as error:
             self._failed(error)
         finally:
-            _envelope.reset(token)
+            _running.reset(token)
+
+    def ask(self) -> Any:
+        """Call the handler: from within the step."""
+        self.called = True
+        return self.agent.ask(self.envelope)
 
     def _failed(self, error: Exception) -> None:
         self.error = error
-        side_effect = self.terms.side_effect if self.called else None
         name = self.agent.name
+        side_effect = self.terms.side_effect if self.called else None
         self.failure = classify(error, side_effect=side_effect, run_id=self.run_id, name=name, agent=name)
-
-    @property
-    def called(self) -> bool:
-        """Whether the handler was called: not where a contract, a budget or the log forbade it."""
-        return not isinstance(self.error, _NOT_CALLED)
 
     @property
     def status(self) -> str:
@@ -148,7 +152,7 @@ def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
 def _function(agent: BaseAgent) -> Any:
     def body(payload: Any) -> Any:
         with acting(agent.name, agent.identity):
-            return agent.ask(_envelope.get())
+            return _running.get().ask()
 
     return body
 
@@ -157,8 +161,8 @@ def _coroutine(agent: BaseAgent) -> Any:
     async def body(payload: Any) -> Any:
         with acting(agent.name, agent.identity):
             if agent.asynchronous:
-                return await agent.ask(_envelope.get())
-            return await asyncio.to_thread(agent.ask, _envelope.get())
+                return await _running.get().ask()
+            return await asyncio.to_thread(_running.get().ask)
 
     return body
 

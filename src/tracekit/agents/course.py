@@ -19,6 +19,7 @@ from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
 from .envelope import IntentEnvelope
 from .hashing import identity_of, stable_hash
+from .inside import Place
 from .registry import AgentRegistry, BaseAgent
 from .result import IntentResponse, Status
 from .strategies import plan
@@ -45,6 +46,7 @@ class Course:
         self._scope: Final = here()
         self._budget: Final = None if budget_limit is None else Budget(cost_units=budget_limit)
         self._made: Final[list[Attempt]] = []
+        self._stopped = False
 
     def needs_no_loop(self) -> None:
         """``RunStateError`` where an agent would have to be awaited, and can't."""
@@ -92,14 +94,15 @@ class Course:
         refused: StructuredFailure | None = None
         for place, agent in enumerate(agents):
             if self._made:
-                refused = self._stands_in(agent, place + 1 == len(agents))
+                refused = self._stands_in(agent)
                 if refused is not None:
                     continue
             attempt = yield from self._ask([agent])
             if attempt.failure is None:
                 reason = "the first in order" if attempt.index == 0 else "the one before it failed"
                 return self._respond(attempt, "success", attempt.payload, None, reason)
-            if attempt.failure.type in _FINAL or self._irreversible(attempt):
+            self._stopped = self._final(attempt, place + 1 == len(agents))
+            if self._stopped:
                 break
         return self._nobody_answered(refused)
 
@@ -118,11 +121,13 @@ class Course:
         """The agents at once, the beginnings written down before, the ends after, each in the order of the agents."""
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
-        attempts = [Attempt(agent, first + i, self._terms(agent), run_id) for i, agent in enumerate(agents)]
+        attempts = [Attempt(agent, first + i, self._terms(agent), self.envelope, run_id) for i, agent in enumerate(agents)]
         self._made.extend(attempts)
         for attempt in attempts:
             about = {"attempt": attempt.index + 1, "class": attempt.terms.side_effect}
-            self._note("agent.attempt.start", attempt.agent.name, about, None)
+            seq = self._note("agent.attempt.start", attempt.agent.name, about, None)
+            if attempt.terms.side_effect is None and self._scope is not None and seq:
+                attempt.place = Place(self._scope, seq)
         try:
             yield attempts
         except ReplayError:
@@ -138,16 +143,29 @@ class Course:
             self._ended(attempt, said, attempt.failure)
         return attempts[-1]
 
-    def _irreversible(self, attempt: Attempt) -> bool:
-        """Whether what the attempt did can't be undone, so that nobody may stand in for it."""
-        return attempt.called and attempt.terms.side_effect == "irreversible"
+    def _final(self, attempt: Attempt, last: bool) -> bool:
+        """Whether nobody may stand in for an agent that failed."""
+        assert attempt.failure is not None
+        if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible":
+            return True
+        done = None if last or attempt.place is None else attempt.place.irreversible()
+        if done is None:
+            return False
+        attempt.failure = StructuredFailure(
+            type=FailureType.IRREVERSIBLE_STEP_FAILED,
+            reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may stand in for it",
+            run_id=attempt.run_id,
+            agent=attempt.agent.name,
+            caused_by=attempt.failure,
+        )
+        return True
 
-    def _stands_in(self, agent: BaseAgent, last: bool) -> StructuredFailure | None:
+    def _stands_in(self, agent: BaseAgent) -> StructuredFailure | None:
         """Write down that ``agent`` is asked in place of the one that failed; or say why it may not be."""
         before = self._made[-1]
         one, other = before.terms.side_effect, self._terms(agent).side_effect
         escalation = False
-        if one is not None and other is not None and before.called:
+        if one is not None and other is not None:
             try:
                 escalation = check_transition(before.agent.name, one, agent.name, other)
             except ContractViolationError as error:
@@ -170,7 +188,7 @@ class Course:
         if len(self._made) == 1 and refused is None:
             reason = "it may not be asked again" if len(self.plan.agents) > 1 else "the only one to ask"
             return self._respond(None, "error", None, first.failure, f"{first.agent.name} failed: {reason}")
-        if last.failure is not None and (last.failure.type in _FINAL or self._irreversible(last)):
+        if last.failure is not None and self._stopped:
             # What stopped the chain is told first, what began it stays behind it.
             failure = _behind(last.failure, first.failure)
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: nobody may stand in for it")

@@ -50,7 +50,7 @@ class IntentRouter:
         with course.spending():
             try:
                 while True:
-                    _make(course.envelope, next(steps), steps)
+                    _make(next(steps), steps)
             except StopIteration as end:
                 response: IntentResponse = end.value
         return response
@@ -69,7 +69,7 @@ class IntentRouter:
         with course.spending():
             try:
                 while True:
-                    await _make_async(course.envelope, next(steps), steps)
+                    await _make_async(next(steps), steps)
             except StopIteration as end:
                 response: IntentResponse = end.value
         return response
@@ -85,39 +85,39 @@ class IntentRouter:
 Steps = Generator[list[Attempt], None, IntentResponse]
 
 
-def _make(envelope: IntentEnvelope, attempts: list[Attempt], steps: Steps) -> None:
+def _make(attempts: list[Attempt], steps: Steps) -> None:
     try:
         if len(attempts) == 1:
-            attempts[0].make(envelope)
+            attempts[0].make()
         else:
-            _make_at_once(envelope, attempts)
+            _make_at_once(attempts)
     except BaseException as error:  # no failure of an agent: an interruption, or a replay that differs
         steps.throw(error)
         raise
 
 
-def _make_at_once(envelope: IntentEnvelope, attempts: list[Attempt]) -> None:
+def _make_at_once(attempts: list[Attempt]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(attempts)) as pool:
-        made = [pool.submit(attempt.make, envelope) for attempt in attempts]
+        made = [pool.submit(attempt.make) for attempt in attempts]
     for one in made:
         one.result()
 
 
-async def _make_async(envelope: IntentEnvelope, attempts: list[Attempt], steps: Steps) -> None:
+async def _make_async(attempts: list[Attempt], steps: Steps) -> None:
     try:
         if len(attempts) == 1:
-            await attempts[0].make_async(envelope)
+            await attempts[0].make_async()
         else:
-            await _make_at_once_async(envelope, attempts)
+            await _make_at_once_async(attempts)
     except BaseException as error:
         steps.throw(error)
         raise
 
 
-async def _make_at_once_async(envelope: IntentEnvelope, attempts: list[Attempt]) -> None:
-    tasks = [asyncio.ensure_future(attempt.make_async(envelope, beside=True)) for attempt in attempts]
+async def _make_at_once_async(attempts: list[Attempt]) -> None:
+    tasks = [asyncio.ensure_future(attempt.make_async(beside=True)) for attempt in attempts]
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -1,0 +1,301 @@
+"""The record of one execution: a view of the trace, from the request to the final response."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from .._canonical import from_json, to_json
+from .._journal.reader import Trace
+from .._journal.runs import Store
+from ..errors import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError
+from ..failures import StructuredFailure
+from .envelope import IntentEnvelope
+from .executions import Execution, executions
+from .hashing import stable_hash
+from .result import ReplayResult
+
+__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "replay_execution"]
+
+
+class HasPath(Protocol):
+    """A run, as ``record()`` gives it."""
+
+    @property
+    def path(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionHeader:
+    """Which execution it is, and whether its record can stand for it.
+
+    ``execution_id`` is the run's id and the number of the entry that the request is in. A partial execution is not ``replayable``;
+    ``replayable_reason`` says why.
+    """
+
+    execution_id: str
+    run_id: str
+    created_utc_iso: str
+    envelope_hash: str
+    identity_hash: str
+    replayable: bool
+    replayable_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionEvent:
+    """One event. ``seq`` (1, 2, 3 …) is the order, ``timestamp_ns`` information, ``entry`` its place in the trace."""
+
+    seq: int
+    type: str
+    payload: Mapping[str, Any]
+    timestamp_ns: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRecord:
+    """A request, what was decided about it, each event, and the response: everything as the trace has it.
+
+    ``router_decision`` and ``final_response`` are ``None`` where the execution did not come so far.
+    """
+
+    header: ExecutionHeader
+    envelope: Mapping[str, Any]
+    router_decision: Mapping[str, Any] | None
+    events: tuple[ExecutionEvent, ...]
+    final_response: Mapping[str, Any] | None
+
+    @classmethod
+    def all(cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None) -> list[ExecutionRecord]:
+        """The record of every execution in a run, in the order in which the requests came; those of its child processes after."""
+        return [record for path in _paths(run, store) for record in _read(path)]
+
+    @classmethod
+    def of(
+        cls,
+        run: str | os.PathLike[str] | HasPath,
+        execution: str | None = None,
+        *,
+        store: str | os.PathLike[str] | None = None,
+    ) -> ExecutionRecord:
+        """The record of the one execution in a run, or of the one with this ``execution_id``."""
+        found = cls.all(run, store=store)
+        chosen = found if execution is None else [one for one in found if one.header.execution_id == execution]
+        if len(chosen) == 1:
+            return chosen[0]
+        ids = [one.header.execution_id for one in found]
+        if not found:
+            what, next_action = f"no intent was routed in run {_shown(run)}", "`tracekit show` says what happened in it"
+        elif execution is not None:
+            what, next_action = f"there is no execution {execution!r} in run {_shown(run)}", f"say which: {', '.join(ids[:5])}"
+        else:
+            what, next_action = f"{len(ids)} intents were routed in run {_shown(run)}", f"say which: {', '.join(ids[:5])}"
+        raise RunNotFoundError(what, next_action=next_action, executions=ids)
+
+    @property
+    def failure(self) -> StructuredFailure | None:
+        """Why there is no answer, where there is none."""
+        told = None if self.final_response is None else self.final_response["error"]
+        return None if told is None else StructuredFailure.from_dict(told)
+
+    # -- JSON ------------------------------------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as JSON values, under the names that other systems use. What is no JSON is tagged, as in a trace."""
+        header = self.header
+        return {
+            "header": {
+                "executionId": header.execution_id,
+                "runId": header.run_id,
+                "createdUtcIso": header.created_utc_iso,
+                "envelopeHash": header.envelope_hash,
+                "identityHash": header.identity_hash,
+                "replayable": header.replayable,
+                "replayableReason": header.replayable_reason,
+            },
+            "envelope": to_json(dict(self.envelope)),
+            "routerDecision": None if self.router_decision is None else to_json(dict(self.router_decision)),
+            "events": [
+                {
+                    "seq": event.seq,
+                    "type": event.type,
+                    "payload": to_json(dict(event.payload)),
+                    "timestampNs": event.timestamp_ns,
+                    "entry": event.entry,
+                }
+                for event in self.events
+            ],
+            "finalResponse": None if self.final_response is None else to_json(dict(self.final_response)),
+        }
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        from .._canonical import dumps_in_order
+
+        return dumps_in_order(self.as_dict()).decode()
+
+
+def replay_execution(
+    run: str | os.PathLike[str] | HasPath,
+    execution: str | None = None,
+    *,
+    verify_envelope: bool | str | IntentEnvelope = False,
+    store: str | os.PathLike[str] | None = None,
+) -> ReplayResult:
+    """What a recorded execution came to. No agent is asked, nothing is imported or run.
+
+    ``verify_envelope`` hashes the recorded request again and compares it with the recorded hash; an envelope, or one of its two hashes,
+    is compared with what the record says. ``TraceIntegrityError`` or ``DivergenceError`` where they differ, ``NotReplayableError`` for a
+    partial execution.
+    """
+    record = ExecutionRecord.of(run, execution, store=store)
+    header = record.header
+    if verify_envelope is not False:
+        _verify(record, verify_envelope)
+    if not header.replayable or record.final_response is None:
+        raise NotReplayableError(
+            f"execution {header.execution_id} can't be replayed: {header.replayable_reason}",
+            run_id=header.run_id,
+            reason=header.replayable_reason,
+            next_action="`tracekit recovery scan` says whether its run may be resumed",
+        )
+    response = record.final_response
+    return ReplayResult(
+        payload=response["payload"],
+        status=response["status"],
+        error=record.failure,
+        agent=response["metadata"]["agent"],
+        run_id=header.run_id,
+    )
+
+
+def _verify(record: ExecutionRecord, given: bool | str | IntentEnvelope) -> None:
+    header = record.header
+    recorded = (header.envelope_hash, header.identity_hash)
+    if given is True:
+        actual = stable_hash(record.envelope)
+        if actual != header.envelope_hash:
+            raise TraceIntegrityError(
+                f"the request of execution {header.execution_id} is not the one that was hashed: {actual}",
+                run_id=header.run_id,
+                recorded=header.envelope_hash,
+                next_action="the trace was made by another program, or changed with its hashes; don't rely on it",
+            )
+        return
+    wanted = given.envelope_hash if isinstance(given, IntentEnvelope) else given
+    if wanted not in recorded:
+        raise DivergenceError(
+            f"execution {header.execution_id} is about another request",
+            run_id=header.run_id,
+            recorded=header.envelope_hash,
+            actual=wanted,
+            differences=[{"path": "envelope_hash", "recorded": header.envelope_hash, "actual": wanted}],
+            next_action="`tracekit list --envelope-hash HASH` finds the runs of a request",
+        )
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------------
+
+
+def _shown(run: object) -> str:
+    return str(getattr(run, "id", run))
+
+
+def _paths(run: Any, store: str | os.PathLike[str] | None) -> Iterator[str]:
+    path = getattr(run, "path", None)
+    where = Store(store)
+    if path is None:
+        path = where.find(run)
+    yield path
+    if os.path.dirname(path) == where.runs:
+        yield from where.segments(os.path.splitext(os.path.basename(path))[0])
+
+
+def _read(path: str) -> Iterator[ExecutionRecord]:
+    with Trace(path) as trace:
+        trace.check()
+        for execution in executions(trace):
+            yield _record(trace, execution)
+
+
+def _record(trace: Trace, execution: Execution) -> ExecutionRecord:
+    received = execution.events[0]
+    info = (received.get("meta") or {}).get("info") or {}
+    decision, response = execution.last("router.decision"), execution.last("final.response")
+    told, unreadable = (None, None) if response is None else _response(trace, response)
+    reason = execution.reason if response is None else unreadable
+    name = os.path.splitext(os.path.basename(trace.path))[0]
+    header = ExecutionHeader(
+        execution_id=f"{name}:{received['seq']}",
+        run_id=received["run_id"],
+        created_utc_iso=_iso(received["ts_ns"]),
+        envelope_hash=info.get("envelope_hash", ""),
+        identity_hash=info.get("identity_hash", ""),
+        replayable=reason is None,
+        replayable_reason=reason,
+    )
+    return ExecutionRecord(
+        header=header,
+        envelope=_value(trace, received["input"])[0],
+        router_decision=None if decision is None else _decision(trace, decision),
+        events=tuple(_event(trace, n, entry) for n, entry in enumerate(execution.events, 1)),
+        final_response=told,
+    )
+
+
+def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
+    asked, chosen = _value(trace, entry["input"])[0], _value(trace, entry["output"])[0]
+    return {"agent": chosen["agent"], "intent": entry["name"], "reason": chosen["reason"], **asked}
+
+
+def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    told, unreadable = _value(trace, entry["output"])
+    return {**told, "error": _failure(trace, entry)}, unreadable
+
+
+def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
+    found = ((entry.get("meta") or {}).get("info") or {}).get("failure")
+    return None if found is None else trace.expand(found)
+
+
+def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> ExecutionEvent:
+    payload: dict[str, Any] = {"name": entry["name"]}
+    if entry["type"] == "intent.received":  # the envelope stands beside the events
+        payload |= _value(trace, entry["output"])[0]
+    elif entry["type"] == "final.response":
+        payload["status"] = entry["output"]["status"] if "$ref" not in entry["output"] else trace.expand(entry["output"])["status"]
+    else:
+        for part in ("input", "output"):
+            payload |= _value(trace, entry[part])[0] or {}
+    failure = _failure(trace, entry)
+    if failure is not None:
+        payload["failure"] = failure
+    kind = _EVENTS[entry["type"]]
+    return ExecutionEvent(seq=number, type=kind, payload=payload, timestamp_ns=entry["ts_ns"], entry=entry["seq"])
+
+
+#: Entry type -> type of the event.
+_EVENTS: Final = {
+    kind: kind.upper().replace(".", "_")
+    for kind in (
+        "intent.received", "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted",
+        "router.decision", "final.response",
+    )
+}  # fmt: skip
+
+
+def _value(trace: Trace, tree: Any) -> tuple[Any, str | None]:
+    """A recorded value, or as much as can be told of it and why that is not all."""
+    expanded = trace.expand(tree)
+    try:
+        return from_json(expanded), None
+    except NotReplayableError as error:
+        return expanded, error.what
+
+
+def _iso(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat()
