@@ -1,0 +1,148 @@
+"""What happens once, through kills, resumes and other processes: the effects are counted outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash import once_program
+from tracekit import record, replay, resume
+from tracekit._journal.runs import Store
+from tracekit.errors import RecoveryRefusedError
+
+ROOT = Path(__file__).parents[2]
+BEFORE = ("before-key", "before-intention-write", "mid-intention-write")
+WITHIN = (
+    "after-intention-write",
+    "after-intention-sync",
+    "before-key-is-used",
+    "before-effect",
+    "after-effect",
+    "before-outcome-write",
+    "mid-outcome-write",
+)
+AFTER = ("after-outcome-write", "after-outcome-sync")
+DONE = ("after-effect", "before-outcome-write", "mid-outcome-write", *AFTER)
+
+
+class Place:
+    """The store, and the ledger outside of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ledger = directory / "ledger"
+
+    @property
+    def effects(self) -> int:
+        return len(self.ledger.read_text().splitlines()) if self.ledger.exists() else 0
+
+    def start(self, **job: Any) -> subprocess.Popen[str]:
+        job = {"ledger": str(self.ledger), **job}
+        command = [sys.executable, "-m", "tests.crash.once_program", json.dumps(job)]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def here(self, **job: Any) -> None:
+        """Let the program of this process do the same."""
+        once_program.JOB = {"ledger": str(self.ledger), **job}
+
+    def run(self, **job: Any) -> list[Any]:
+        """Another run, in this process: what its calls came to, once it has been replayed, too."""
+        self.here(**job)
+        with record("another") as run:
+            found = once_program.agent()
+        with replay(run.id) as session:
+            assert once_program.agent() == found
+        assert session.report.exact
+        return found
+
+    def kill(self, **job: Any) -> str:
+        """Run it until it is killed; its run's id."""
+        before = {run.run_id for run in Store().list()}
+        process = self.start(**job)
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        (run_id,) = {run.run_id for run in Store().list()} - before
+        return run_id
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("point", [*BEFORE, *WITHIN, *AFTER])
+def test_another_run_after_a_kill(place: Place, point: str) -> None:
+    """Wherever the first run is killed, another one of the store never makes the effect a second time: it makes it where nothing had
+    begun, gives the result where that is on the log, and else refuses and names the run in doubt."""
+    first = place.kill(point=point)
+    assert place.effects == (1 if point in DONE else 0)
+    found = place.run()
+    assert found[0] == found[1]
+    if point in WITHIN:
+        assert found[0].startswith("refused: ")
+        assert first in found[0]
+        assert place.effects == (1 if point in DONE else 0)
+    else:
+        assert found[0]["paid"] == "ACME"
+        assert place.effects == 1
+    assert place.run() == found
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_resumed_run_knows_its_keys(place: Place, store: bool) -> None:
+    """Killed after the call: what the resumed run calls under the key again is answered from the log."""
+    run_id = place.kill(stop=True, store=store)
+    place.here(store=store)
+    with resume(run_id):
+        found = once_program.agent()
+    assert place.effects == 1
+    assert found[0] == found[1]
+    with replay(run_id) as session:
+        assert once_program.agent() == found
+    assert session.report.exact
+    assert place.effects == 1
+
+
+def test_a_resumed_run_makes_an_undoable_call_again(place: Place) -> None:
+    """A reversible call that was cut off is made again by the run that has its key, and is then the result of all."""
+    job = {"side_effect": "reversible"}
+    run_id = place.kill(point="after-effect", **job)
+    place.here(**job)
+    with resume(run_id):
+        found = once_program.agent()
+    assert found[0] == found[1]
+    assert place.effects == 2
+    assert place.run(**job) == found
+    assert place.effects == 2
+
+
+def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
+    """An irreversible call that was cut off: nobody makes it again, neither its own run nor another."""
+    run_id = place.kill(point="after-effect")
+    place.here()
+    with pytest.raises(RecoveryRefusedError), resume(run_id):
+        once_program.agent()
+    assert place.run()[0].startswith("refused: ")
+    assert place.effects == 1
+
+
+def test_two_processes_at_once(place: Place, tmp_path: Path) -> None:
+    """Two processes of eight threads: one effect; whoever is not refused has its result; both replay exactly."""
+    start = tmp_path / "start"
+    processes = [place.start(threads=8, start=str(start)) for _ in range(2)]
+    start.touch()
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    found = [json.loads(out) for out, _ in outputs]
+    assert place.effects == 1
+    given = [one for each in found for one in each["found"] if isinstance(one, dict)]
+    assert len(given) >= 8
+    assert all(one == given[0] for one in given)
+    assert all(each["exact"] for each in found)
+    assert not [name for name in os.listdir(Path(Store().root, "keys")) if name.endswith(".tmp")]
