@@ -106,6 +106,8 @@ def seen_in(tree: Mapping[str, Any]) -> Seen:
     name, text = tree.get("type"), tree.get("text")
     name = name if isinstance(name, str) else ""
     attributes = {**_mapping(tree.get("made_of")), **_mapping(tree.get("attrs"))}
+    if name.startswith(f"{errors.__name__}:") and isinstance(attributes.get("what"), str):
+        text = attributes["what"]  # without the address and the advice
     if name == "urllib.error:HTTPError":
         attributes = {**attributes, "headers": _pairs(attributes.get("headers"))}
 
