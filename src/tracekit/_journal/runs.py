@@ -8,6 +8,8 @@
         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
         runs/<run_id>.cut-<offset>          bytes that a recovery cut off at that offset, see ``cuts``
         heads/<run_id>                      what the run ended with, see ``heads``
+        secret                              0600; what keys are made with, see ``keys``
+        keys/<64 hex>                       0600; one file a call that happens once in the whole store
 """
 
 from __future__ import annotations
