@@ -205,7 +205,7 @@ class _Reading:
             return None
         error = entry.get("error")
         if isinstance(error, dict):
-            failure = _told(entry) or classify_recorded(error, side_effect=step.side_effect)
+            failure = _told(entry) or classify_recorded(error, side_effect=step.side_effect, name=step.name)
             return self._found(entry, step, failure)
         if family not in ("llm", "http"):
             return None

@@ -43,12 +43,17 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
-@click.option("--type", "kind", metavar="TYPE", type=click.Choice(tuple(FailureType)), help="Of this type only.")
+@click.option(
+    "--type", "kind", metavar="TYPE", type=click.Choice([kind.value for kind in FailureType]), help="Of this type only."
+)
 @click.option("--tool", metavar="NAME", help="Of this tool or model only.")
 @click.option("--agent", metavar="NAME", help="Of this agent only.")
 @click.option("--recoverable/--not-recoverable", default=None, help="Only those that a program can(not) recover from.")
 @click.option(
-    "--strategy", metavar="S", type=click.Choice(tuple(RecoveryStrategy)), help="Only those that call for this."
+    "--strategy",
+    metavar="S",
+    type=click.Choice([how.value for how in RecoveryStrategy]),
+    help="Only those that call for this.",
 )
 @click.option(
     "--since", metavar="TIME", callback=_since, help="Only later ones: a date, a date and time, or 30m, 12h, 2d ago."

@@ -1,0 +1,290 @@
+"""``tracekit failures``: what went wrong over many runs, on stdout as JSON lines, for people as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tracekit
+from tracekit import agent, record, recorded_failures, traced_tool
+from tracekit._journal.runs import Store
+from tracekit.cli import main
+from tracekit.errors import RunNotFoundError, TraceIntegrityError
+
+
+@traced_tool(side_effect="read_only")
+def search(query: str) -> str:
+    if query == "slow":
+        raise TimeoutError("no answer")
+    if query == "gone":
+        raise ConnectionRefusedError("nobody there")
+    return query
+
+
+@traced_tool(side_effect="irreversible")
+def pay(cents: int) -> int:
+    if cents < 0:
+        raise ValueError("a negative payment")
+    return cents
+
+
+def run(*queries: str, cents: int | None = None, who: str = "scout") -> str:
+    """A run in which a program goes on after its failures."""
+    with record("shop") as made, agent(who):
+        for query in queries:
+            try:
+                search(query)
+            except OSError:
+                pass
+        if cents is not None:
+            try:
+                pay(cents)
+            except ValueError:
+                pass
+    return made.id
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["failures", *arguments])
+
+
+def found(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    done = call(*arguments)
+    assert done.exit_code == code, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def types(*arguments: str) -> list[str]:
+    return [each["failure"]["type"] for each in found(*arguments)]
+
+
+@pytest.fixture
+def shop() -> list[str]:
+    """Four runs, the oldest first: one in order, then a timeout, two network errors, a payment in doubt."""
+    return [run("fine"), run("slow"), run("gone", "fine", "gone", who="buyer"), run(cents=-1)]
+
+
+def test_every_run_of_the_store_is_read_the_newest_first(shop: list[str]) -> None:
+    """JSON lines with run, step, name, agent and the whole failure; a run without a failure has none."""
+    lines = found()
+    assert [line["run_id"] for line in lines] == [shop[3], shop[2], shop[2], shop[1]]
+    assert [line["failure"]["type"] for line in lines] == ["irreversible_step_failed", "network", "network", "timeout"]
+    last = lines[-1]
+    assert (last["name"], last["agent"], last["family"], last["at"]) == ("search", "scout", "tool", "tool.error")
+    assert last["failure"]["run_id"] == last["run_id"]
+    assert last["failure"]["step"] == last["step"] == last["entry"] - 1
+
+
+def test_what_is_asked_for(shop: list[str]) -> None:
+    """By run, type, tool, agent, strategy, whether there is a way out, and time; all together."""
+    assert types(shop[1]) == ["timeout"]
+    assert types(shop[2], shop[1]) == ["network", "network", "timeout"]
+    assert types("last") == ["irreversible_step_failed"]
+    assert types("--type", "network") == ["network"] * 2
+    assert types("--type", "agent_error") == ["irreversible_step_failed"]  # what the payment failed by
+    assert types("--tool", "pay") == ["irreversible_step_failed"]
+    assert types("--agent", "buyer") == ["network"] * 2
+    assert types("--recoverable") == ["network", "network", "timeout"]
+    assert types("--not-recoverable") == ["irreversible_step_failed"]
+    assert types("--strategy", "retry") == ["timeout"]
+    assert len(found("--since", "1h")) == 4
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert found("--since", tomorrow.isoformat()) == []
+    assert len(found("--since", "2020-01-01")) == 4
+    assert types("--type", "network", "--tool", "pay") == []
+
+
+def test_wrong_use_is_said(shop: list[str]) -> None:
+    """An unknown type, strategy, time or run: exit code 2, and what there is instead."""
+    for arguments in (["--type", "tired"], ["--strategy", "pray"], ["--since", "yesterday"], ["no-such-run"]):
+        done = call(*arguments)
+        assert done.exit_code == 2, arguments
+        assert arguments[-1] in done.stderr
+    with pytest.raises(RunNotFoundError):
+        list(recorded_failures("no-such-run"))
+
+
+def test_a_broken_trace_hides_no_other(shop: list[str]) -> None:
+    """It is told on stderr and read as far as it verifies; all others are read; the exit code is 1."""
+    path = Path(Store().path(shop[2]))
+    lines = path.read_bytes().splitlines(keepends=True)
+    broken = next(number for number, line in enumerate(lines) if b'"fine"' in line)
+    lines[broken] = lines[broken].replace(b'"fine"', b'"fake"')
+    path.write_bytes(b"".join(lines))
+    done = call()
+    assert done.exit_code == 1
+    assert [json.loads(line)["failure"]["type"] for line in done.stdout.splitlines()] == [
+        "irreversible_step_failed", "network", "timeout",
+    ]  # fmt: skip
+    assert f"line {broken + 1}" in done.stderr
+    assert shop[2] in done.stderr
+    told = []
+    with pytest.raises(TraceIntegrityError):
+        told += list(recorded_failures())
+    damage: list[Exception] = []
+    assert len(list(recorded_failures(on_damage=damage.append))) == 3
+    assert [type(error) for error in damage] == [TraceIntegrityError]
+
+
+def rewritten(run_id: str, change: Any) -> None:
+    """The run's file with ``change`` applied to each entry, chained anew: as an older or another writer left it."""
+    from hashlib import sha256
+
+    import orjson
+
+    path = Path(Store().path(run_id))
+    head, out = b"0" * 64, []
+    for line in path.read_bytes().splitlines():
+        entry = orjson.loads(line)
+        del entry["hash"]
+        change(entry)
+        text = orjson.dumps(entry)[:-1]
+        head = sha256(head + text).hexdigest().encode()
+        out.append(text + b',"hash":"' + head + b'"}\n')
+    path.write_bytes(b"".join(out))
+    (Path(Store().heads) / run_id).unlink()
+
+
+def test_a_trace_without_recorded_failures_is_classified(shop: list[str]) -> None:
+    """Runs of an older writer hold the exceptions alone; the answer is the same."""
+    before = found()
+    for run_id in shop:
+        rewritten(run_id, lambda entry: entry.get("meta", {}).pop("failure", None))
+    after = found()
+    for each in (*before, *after):
+        del each["failure"]["exception"], each["entry"]
+    assert after == before
+
+
+@pytest.mark.parametrize("told", [{"type": "tired", "reason": "x"}, [], 5, {"type": "timeout"}])
+def test_a_recorded_failure_that_makes_no_sense_is_passed_over(told: Any) -> None:
+    """A trace is not trusted: what it says of a failure is read, or worked out from the exception."""
+    run_id = run("gone")
+
+    def change(entry: dict[str, Any]) -> None:
+        if "failure" in entry.get("meta", {}):
+            entry["meta"]["failure"] = told
+
+    rewritten(run_id, change)
+    assert types() == ["network"]
+
+
+def test_a_run_that_died_is_a_crash(tmp_path: Path) -> None:
+    """A run without an end that nobody writes any more: agent_crashed, with the steps that are in doubt; a live one is none."""
+    with record("live"):
+        search("fine")
+        assert found() == []
+    program = tmp_path / "dies.py"
+    program.write_text(
+        "import os, signal, tracekit\n"
+        "@tracekit.traced_tool(side_effect='irreversible')\n"
+        "def pay():\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with tracekit.record('dies'):\n"
+        "    pay()\n"
+    )
+    assert subprocess.run([sys.executable, str(program)], check=False).returncode == -9
+    (crash,) = found()
+    assert crash["failure"]["type"] == "agent_crashed"
+    assert crash["failure"]["recovery_strategy"] == "manual_intervention"
+    assert (crash["name"], crash["family"]) == ("pay", "run")
+    assert crash["failure"]["details"]["in_doubt"] == [crash["step"]]
+
+
+def test_files_without_a_failure_are_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in order costs a look through its bytes, not a pass over its entries: so a thousand runs are quick."""
+    from tracekit._journal import failures
+
+    run("slow")
+    for _ in range(20):
+        run("fine")
+    read: list[str] = []
+    scan = failures.scan
+    monkeypatch.setattr(failures, "scan", lambda path: read.append(path) or scan(path))
+    assert types() == ["timeout"]
+    assert len(read) == 1
+
+
+def on_a_terminal(*arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from tracekit.cli import main; main()", "failures", *arguments]
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # Linux: the other side is closed
+                break
+            if not data:
+                break
+            text += data
+    os.close(ours)
+    assert process.returncode == 0
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_a_table_for_people(shop: list[str]) -> None:
+    """One line a failure, with its run, step, type and strategy; nothing found is said."""
+    table = on_a_terminal().splitlines()
+    assert table[0].split() == ["run", "step", "name", "type", "strategy", "reason"]
+    assert len(table) == 5
+    assert shop[3] in table[1]
+    for word in ("pay", "irreversible_step_failed", "manual_intervention", "ValueError: a negative payment"):
+        assert word in table[1]
+    assert on_a_terminal("--type", "no_agent_found").strip() == "No failure."
+
+
+def test_a_hostile_name_does_not_reach_the_terminal() -> None:
+    """Control characters of a trace are not passed on."""
+
+    @traced_tool(side_effect="read_only", name="x\x1b[2Jy")
+    def tool() -> None:
+        raise ValueError("z\x1b[2Jz")
+
+    with pytest.raises(ValueError, match="z"), record():
+        tool()
+    assert "\x1b[2J" not in on_a_terminal()
+
+
+def test_refused_calls_are_failures() -> None:
+    """A contract or budget that was refused is listed under the tool that was not called."""
+    store = Store()
+    run_id = run("slow")
+
+    def change(entry: dict[str, Any]) -> None:
+        if entry["type"] == "tool.call":
+            entry.update(
+                type="contract.violated",
+                error={"type": "tracekit.errors:ContractViolationError", "text": "no", "args": ["no"]},
+            )
+            entry["meta"] = {"info": {"family": "tool"}}
+        elif entry["type"] == "tool.error":
+            entry["type"], entry["name"] = "fallback.exhausted", "search"
+            del entry["step"], entry["error"], entry["meta"]
+
+    rewritten(run_id, change)
+    assert Path(store.path(run_id)).exists()
+    assert [(line["failure"]["type"], line["name"]) for line in found()] == [
+        ("contract_violation", "search"), ("fallback_exhausted", "search"),
+    ]  # fmt: skip
+    assert types("--tool", "search") == ["contract_violation"]
+
+
+def test_the_store_is_named(tmp_path: Path) -> None:
+    """--store and store= look elsewhere."""
+    with pytest.raises(TimeoutError), record(store=tmp_path / "other"):
+        search("slow")
+    assert found() == []
+    assert len(found("--store", str(tmp_path / "other"))) == 2
+    assert len(list(tracekit.recorded_failures(store=tmp_path / "other"))) == 2
