@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._capture.decorators import traced_tool as traced_tool
     from ._capture.instrumentation import instrument as instrument
     from ._capture.instrumentation import uninstrument as uninstrument
+    from ._capture.limits import limit as limit
     from ._capture.notes import agent as agent
     from ._capture.notes import breaker as breaker
     from ._capture.notes import data as data
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from ._capture.notes import detection as detection
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
+    from ._engine.budget import Budget as Budget
+    from ._engine.prices import Price as Price
+    from ._engine.contract import ExecutionContract as ExecutionContract
+    from ._engine.contract import SideEffectClass as SideEffectClass
     from ._engine.report import Report as Report
     from ._journal.failures import RecordedFailure as RecordedFailure
     from ._journal.failures import recorded_failures as recorded_failures
@@ -57,12 +62,14 @@ if TYPE_CHECKING:
     from .errors import RunEndedError as RunEndedError
     from .errors import RunNotFoundError as RunNotFoundError
     from .errors import RunStateError as RunStateError
+    from .errors import StepTimeoutError as StepTimeoutError
     from .errors import TraceError as TraceError
     from .errors import TraceExhaustedError as TraceExhaustedError
     from .errors import TraceIntegrityError as TraceIntegrityError
     from .errors import TracekitError as TracekitError
     from .errors import TraceVersionError as TraceVersionError
     from .errors import UnconsumedStepsError as UnconsumedStepsError
+    from .errors import UnknownPriceError as UnknownPriceError
     from .failures import FailureType as FailureType
     from .failures import RecoveryStrategy as RecoveryStrategy
     from .failures import StructuredFailure as StructuredFailure
@@ -71,7 +78,11 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "SCHEMA_URI": "_journal.schema",
     "RecordedFailure": "_journal.failures",
+    "Budget": "_engine.budget",
+    "Price": "_engine.prices",
+    "ExecutionContract": "_engine.contract",
     "Report": "_engine.report",
+    "SideEffectClass": "_engine.contract",
     "Run": "_session",
     "agent": "_capture.notes",
     "breaker": "_capture.notes",
@@ -80,6 +91,7 @@ _HOMES: Final = {
     "decision": "_capture.notes",
     "detection": "_capture.notes",
     "effect": "_capture.decorators",
+    "limit": "_capture.limits",
     "instrument": "_capture.instrumentation",
     "policy_check": "_capture.notes",
     "record": "_session",
@@ -102,12 +114,14 @@ _HOMES: Final = {
     "RunEndedError": "errors",
     "RunNotFoundError": "errors",
     "RunStateError": "errors",
+    "StepTimeoutError": "errors",
     "TraceError": "errors",
     "TraceExhaustedError": "errors",
     "TraceIntegrityError": "errors",
     "TraceVersionError": "errors",
     "TracekitError": "errors",
     "UnconsumedStepsError": "errors",
+    "UnknownPriceError": "errors",
     "FailureType": "failures",
     "RecoveryStrategy": "failures",
     "StructuredFailure": "failures",

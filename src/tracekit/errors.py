@@ -243,8 +243,11 @@ class InvalidMessageError(_Error):
     code = "invalid-message"
 
 
-class ContractViolationError(_Error):
-    """A contract was broken or can't be kept; the tool was not called."""
+class ContractViolationError(_Error, ValueError):
+    """A contract was broken or can't be kept; the tool was not called.
+
+    ``tool`` and ``contract`` (the field) say whose and which, ``limit`` and ``actual`` what was allowed and what came.
+    """
 
     code = "contract-violation"
 
@@ -252,9 +255,9 @@ class ContractViolationError(_Error):
 class BudgetExceededError(TracekitError):
     """The next call would go over a budget; it was not made.
 
-    ``resource`` is the limit (``"usd"``, ``"llm_calls"`` …), ``limit`` how much it allows, ``spent`` what was spent or held back, ``estimate``
-    what the call might have taken; ``budget`` says whose it is. It derives from ``BaseException``: agents wrap calls in ``except
-    Exception`` and go on, and SDKs take what their transport raises for a broken connection, and try again.
+    ``resource`` is the limit (``"usd"``, ``"llm_calls"`` …), ``limit`` how much it allows, ``spent`` what was spent or held back,
+    ``estimate`` what the call might have taken; ``budget`` says whose it is. It derives from ``BaseException``: agents wrap calls in
+    ``except Exception`` and go on, and SDKs take what their transport raises for a broken connection, and try again.
     """
 
     code = "budget-exceeded"

@@ -11,7 +11,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-__all__ = ["Binder", "binder", "loose", "tells"]
+__all__ = ["Binder", "binder", "is_method", "loose", "tells"]
 
 Binder = Callable[..., dict[str, Any]]
 
@@ -29,7 +29,7 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
         return loose
     if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
-    shown = parameters[1:] if not skip_first and _is_method(function, parameters) else parameters
+    shown = parameters[1:] if not skip_first and is_method(function) else parameters
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
     source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
     namespace: dict[str, Any] = dict(defaults)
@@ -38,9 +38,16 @@ def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
     return bind
 
 
-def _is_method(function: Any, parameters: list[inspect.Parameter]) -> bool:
+def is_method(function: Any) -> bool:
+    """Whether it was written in a class, and its first parameter is the object or the class."""
     owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
-    return bool(parameters and parameters[0].name in ("self", "cls") and owner and not owner.endswith("<locals>"))
+    if not owner or owner.endswith("<locals>"):
+        return False
+    try:
+        first = next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):
+        return False
+    return first in ("self", "cls")
 
 
 def _parameter_list(parameters: list[inspect.Parameter]) -> str:

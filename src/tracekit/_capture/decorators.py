@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from .._engine import gate
+from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
 from .._engine.gate import here
+from .._engine.redaction import Redactor, patterns_of
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
 from ..errors import RunStateError
 from . import callers
-from .wrapper import Captured, wrap
+from .taking import called
+from .terms import merged
+from .wrapper import Captured, shape_of, wrap
+
+if TYPE_CHECKING:
+    from .._engine.budget import Budget
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -24,16 +32,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SideEffect = Literal["read_only", "reversible", "irreversible"]
 
-_CLASSES: Final = ("read_only", "reversible", "irreversible")
-
-
 def traced_tool(
     *,
-    side_effect: SideEffect,
+    side_effect: SideEffect | SideEffectClass,
     name: str | None = None,
     version: str | None = None,
     config: Mapping[str, Any] | None = None,
+    redact: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
+    compensate: Callable[..., Any] | None = None,
+    fallback: Callable[..., Any] | Sequence[Callable[..., Any]] = (),
+    idempotency_key: str | Callable[..., Any] | None = None,
+    cost_units: float | Callable[..., float] | None = None,
+    contract: ExecutionContract | Mapping[str, Any] | None = None,
     require_run: bool = False,
+    exactly_once: bool | Literal["store"] | None = None,
+    no_retry: bool | None = None,
+    max_retries: int | None = None,
+    idempotent_required: bool | None = None,
+    timeout_ms: float | None = None,
+    max_cost_units: float | None = None,
 ) -> Callable[[F], F]:
     """Make a function, method, coroutine, generator or async generator a captured tool.
 
@@ -42,10 +59,17 @@ def traced_tool(
     ``version`` and ``config`` are recorded and compared in a replay. With ``require_run`` (or ``TRACEKIT_REQUIRE_RUN=1``) a tool with
     effects refuses to run outside ``record()``.
 
-    The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called straight.
-    Raises ``ValueError`` or ``TypeError`` where the decorator is written wrongly.
+    ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``. ``idempotency_key`` (a
+    parameter's name, or a function over the arguments that it names) tells calls apart, ``cost_units`` (a number, or such a function; 1
+    where nothing is said) is what a call costs. ``fallback`` are traced tools that stand in, in order, with the same arguments.
+    ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
+    expressions for what is to be taken out of this tool's stored values.
+
+    The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called straight, by its
+    contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` where the decorator is
+    written wrongly.
     """
-    _check_class(side_effect)
+    side_effect = side_effect_class(side_effect).value
     if name is not None and not name:
         raise ValueError("a tool's name can't be empty")
     signature: dict[str, Any] = {}
@@ -53,9 +77,44 @@ def traced_tool(
         signature["version"] = str(version)
     if config is not None:
         signature["config"] = dict(config)
+    patterns = patterns_of(redact)
+    agreed = merged(
+        contract,
+        {
+            "exactly_once": exactly_once,
+            "no_retry": no_retry,
+            "max_retries": max_retries,
+            "idempotent_required": idempotent_required,
+            "timeout_ms": timeout_ms,
+            "max_cost_units": max_cost_units,
+        },
+    )
+    if agreed:
+        signature["contract"] = agreed.as_dict()
+    rest = (compensate, idempotency_key, cost_units)
+    plain = not (agreed or patterns or fallback or any(one is not None for one in rest))
 
     def decorate(function: F) -> F:
-        captured: F = _captured("tool", function, name, side_effect, signature, require_run)
+        if plain:
+            captured: F = _captured("tool", function, name, side_effect, signature, require_run)
+            return captured
+
+        def terms(inner: Any, called: str, shape: str) -> Any:
+            from .terms import Terms
+
+            return Terms(
+                called,
+                inner,
+                side_effect,
+                agreed,
+                compensate=compensate,
+                fallback=fallback,
+                idempotency_key=idempotency_key,
+                cost_units=cost_units,
+                shape=shape,
+            )
+
+        captured = _captured("tool", function, name, side_effect, signature, require_run, None, terms, patterns)
         return captured
 
     return decorate
@@ -83,17 +142,21 @@ def traced_model(
 @overload
 def traced(name: F, /) -> F: ...
 @overload
-def traced(name: str | None = None) -> Callable[[F], F]: ...
-def traced(name: Any = None) -> Any:
+def traced(name: str | None = None, *, budget: Budget | None = None) -> Callable[[F], F]: ...
+def traced(name: Any = None, *, budget: Budget | None = None) -> Any:
     """Make a function a structural span: a phase or an agent whose body runs in a replay too, its inner steps answered.
 
-    ``@traced`` or ``@traced("plan")``.
+    ``@traced`` or ``@traced("plan")``. Each call of it may spend ``budget`` at most, whatever the run may.
     """
     if callable(name):
         return _captured("span", name, None, None, {}, False)
+    if budget is not None:
+        from .._engine.budget import budget_or_none
+
+        budget = budget_or_none(budget)
 
     def decorate(function: F) -> F:
-        captured: F = _captured("span", function, name, None, {}, False)
+        captured: F = _captured("span", function, name, None, {}, False, budget)
         return captured
 
     return decorate
@@ -106,23 +169,39 @@ def _captured(
     side_effect: str | None,
     signature: Mapping[str, Any],
     require_run: bool,
+    budget: Budget | None = None,
+    terms: Callable[[Any, str, str], Any] | None = None,
+    patterns: tuple[re.Pattern[str], ...] = (),
 ) -> Any:
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
-    called = name or _called(inner)
-    spec = Spec(family, called, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner))
+    named = name or called(inner)
+    spec = Spec(family, named, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner), budget=budget)
     code = getattr(inspect.unwrap(inner), "__code__", None)
     if code is not None:
         callers.include(code.co_filename)
-    return wrap(Captured(inner, spec, require_run=_required(require_run)), function)
+    if terms is None:
+        return wrap(Captured(inner, spec, require_run=_required(require_run)), function)
+    return _with_terms(inner, function, spec, _required(require_run), terms, patterns)
 
 
-def _called(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name.replace("<locals>.", "")
+def _with_terms(
+    inner: Any,
+    function: Any,
+    spec: Spec,
+    require_run: bool,
+    terms: Callable[[Any, str, str], Any],
+    patterns: tuple[re.Pattern[str], ...],
+) -> Any:
+    from .contracted import wrap_contracted
+
+    agreed = terms(inspect.unwrap(inner), spec.name, shape_of(inner))
+    spec.compensation = agreed.compensation
+    if patterns:
+        spec.redactor = Redactor(patterns)
+    captured = Captured(inner, spec, require_run=require_run, terms=agreed)
+    return (wrap if "generator" in captured.shape else wrap_contracted)(captured, function)
 
 
 def _returned(function: Any) -> Any:
@@ -144,14 +223,6 @@ def _required(require_run: bool) -> bool:
     import os
 
     return require_run or os.environ.get("TRACEKIT_REQUIRE_RUN", "") not in ("", "0")
-
-
-def _check_class(side_effect: object) -> None:
-    if side_effect not in _CLASSES:
-        raise ValueError(
-            f"side_effect is {side_effect!r}; say 'read_only' (safe to repeat), 'reversible' (can be undone) "
-            "or 'irreversible' (never repeat)"
-        )
 
 
 class Effect:
@@ -230,14 +301,14 @@ class Effect:
         self.__exit__(kind, error, trace)
 
 
-def effect(name: str, *, side_effect: SideEffect, version: str | None = None, **input: Any) -> Effect:
+def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str | None = None, **input: Any) -> Effect:
     """A captured step around what is no function: ``with effect("mail.send", side_effect="irreversible", to=to) as e:``.
 
     Python can't skip the body of a ``with`` block, so the block asks: ``e.perform(send, message)`` calls ``send`` when the effect is
     live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword arguments are the step's input.
     A recorded exception is raised when the block is entered.
     """
-    _check_class(side_effect)
+    side_effect = side_effect_class(side_effect).value
     if not name:
         raise RunStateError("an effect needs a name")
     signature = {} if version is None else {"version": version}

@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
 
 from .._engine import gate
 from .._engine.gate import here
-from .._engine.scope import current
+from .._engine.scope import Scope, current
 from .._engine.step import Spec
 from ..errors import ContractViolationError
 from .binding import Binder, binder, loose, tells
@@ -20,25 +22,37 @@ from .driving import drive, resumed
 from .items import failed, given, live_async_items, live_items, recorded_async_items, recorded_items
 from .proxy import Tool
 
-__all__ = ["Captured", "wrap"]
+if TYPE_CHECKING:
+    from .terms import Terms
+
+__all__ = ["LAZY", "Captured", "answered", "captured_of", "shape_of", "tool", "wrap"]
 
 
 class Captured:
     """A callable and what is the same at each of its calls."""
 
-    __slots__ = ("bind", "bind_bound", "require_run", "shape", "spec", "sure", "wrapped")
+    __slots__ = (
+        "bind", "bind_bound", "inner", "require_run", "shape", "spec", "sure", "terms", "wrapped", "wrapped_as",
+    )  # fmt: skip
 
-    def __init__(self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False) -> None:
+    def __init__(
+        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: Terms | None = None
+    ) -> None:
         function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
         inner = inspect.unwrap(function)
         self.wrapped: Final = wrapped
+        #: What the decorator was given: it may be a class or static method around ``wrapped``.
+        self.wrapped_as: Any = wrapped
+        self.inner: Final = inner
+        #: What holds for each call beyond the side-effect class, where anything does.
+        self.terms: Final = terms
         self.spec: Final = spec
         self.require_run: Final = require_run
         self.bind: Final[Binder] = binder(inner)
         self.bind_bound: Final[Binder] = binder(inner, skip_first=True)
         #: Whether a call that can't be bound is certain to be refused by Python.
         self.sure: Final = tells(function)
-        self.shape: Final = _shape(function)
+        self.shape: Final = shape_of(function)
 
     def outside(self) -> None:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
@@ -60,12 +74,33 @@ class Captured:
             return None if self.sure else loose(*args, **kwargs)
 
 
+def captured_of(tool: Any) -> Captured | None:
+    """What is known of a decorated callable, a bound method too; ``None`` for anything else."""
+    if not isinstance(tool, Tool | wrapt.BoundFunctionWrapper):
+        return None
+    found = getattr(tool._self_wrapper, "captured", None)
+    return found if isinstance(found, Captured) else None
+
+
 def wrap(captured: Captured, wrapped: Any) -> Any:
     """``wrapped`` with each call passing the gate; a descriptor that keeps identity, signature and binding."""
+    captured.wrapped_as = wrapped
     if captured.shape == "function":
-        return Tool(wrapped, _function_wrapper(captured))
-    if captured.shape == "coroutine":
-        return Tool(wrapped, _coroutine_wrapper(captured))
+        wrapper = _function_wrapper(captured)
+    elif captured.shape == "coroutine":
+        wrapper = _coroutine_wrapper(captured)
+    else:
+        wrapper = _generator_wrapper(captured)
+    return tool(wrapped, wrapper, captured)
+
+
+def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
+    """The object that stands in for ``wrapped``, its calls going to ``wrapper``."""
+    wrapper.captured = captured
+    return Tool(wrapped, wrapper)
+
+
+def _generator_wrapper(captured: Captured) -> Any:
     run = _RUNS[captured.shape]
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -74,7 +109,7 @@ def wrap(captured: Captured, wrapped: Any) -> Any:
             return function(*args, **kwargs)  # raises
         return _named(run(captured, function, bound, args, kwargs), function)
 
-    return Tool(wrapped, wrapper)
+    return wrapper
 
 
 def _named(made: Any, function: Any) -> Any:
@@ -85,7 +120,8 @@ def _named(made: Any, function: Any) -> Any:
     return made
 
 
-def _shape(function: Any) -> str:
+def shape_of(function: Any) -> str:
+    """What a callable is called as."""
     for one in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - it may be a coroutine function
         if inspect.isasyncgenfunction(one):
             return "async generator"
@@ -121,8 +157,10 @@ def _function_wrapper(captured: Captured) -> Any:
         step = scope.session.begin(scope, spec, bound)
         if not step.live:
             if not step.deferred:
-                return _answered(step)
+                return answered(step)
             step = step.go()
+            if not step.live:
+                return answered(step)
         token = enter(step.body())
         try:
             result = function(*args, **kwargs)
@@ -131,8 +169,8 @@ def _function_wrapper(captured: Captured) -> Any:
             failed(step, error)
             raise
         leave(token)
-        if type(result) in _LAZY:
-            return _LAZY[type(result)](step, result)
+        if type(result) in LAZY:
+            return LAZY[type(result)](step, result)
         step.done(result)
         return result
 
@@ -140,14 +178,14 @@ def _function_wrapper(captured: Captured) -> Any:
 
 
 #: What a plain function may return unfinished: the step goes on until that has come to its end.
-_LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
+LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
     types.CoroutineType: lambda step, result: _awaited(step, result, {"lazy": "coroutine"}),
     types.GeneratorType: lambda step, result: live_items(step, result, {"lazy": "generator"}),
     types.AsyncGeneratorType: lambda step, result: live_async_items(step, result, {"lazy": "async generator"}),
 }
 
 
-def _answered(step: Any) -> Any:
+def answered(step: Any) -> Any:
     lazy = step.lazy()
     if lazy is None:
         return given(step.answer())
@@ -184,6 +222,8 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             if not step.deferred:
                 return given(await step.answer_async())
             step = await step.go_async()
+            if not step.live:
+                return given(await step.answer_async())
         made = function(*args, **kwargs)
         if type(made) is not types.CoroutineType:
             return await _awaited(step, made)
@@ -243,14 +283,20 @@ async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None
     return result
 
 
+def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> dict[str, Any] | None:
+    """What a generator's step says beside its arguments; raises where its contract forbids the call."""
+    return None if captured.terms is None else captured.terms.opening(scope, captured.spec, bound)[0]
+
+
 def _run_generator(
     captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     scope = here()
     if scope is None:
         captured.outside()
+        _opening(captured, None, bound)
         return (yield from function(*args, **kwargs))
-    step = scope.session.begin(scope, captured.spec, bound)
+    step = scope.session.begin(scope, captured.spec, bound, info=_opening(captured, scope, bound))
     if step.deferred:
         step = step.go()
     if step.live:
@@ -264,9 +310,10 @@ async def _run_async_generator(
     scope = here()
     if scope is None:
         captured.outside()
+        _opening(captured, None, bound)
         items = function(*args, **kwargs)
     else:
-        step = scope.session.begin(scope, captured.spec, bound)
+        step = scope.session.begin(scope, captured.spec, bound, info=_opening(captured, scope, bound))
         if step.deferred:
             step = await step.go_async()
         items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)

@@ -213,6 +213,10 @@ class Session(Protocol):
         recorded refusal. Returns what to raise."""
         ...
 
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        """A tool with a contract is called, and the contract holds so far: said once a run. It has no part in a replay."""
+        ...
+
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
         """Say who ``agent`` is, or compare it with what the recording says."""
         ...

@@ -15,9 +15,11 @@ from .classified import of_step
 from .gate import Outcome, here
 from .redaction import StreamRedactor
 from .scope import Scope
+from .spending import Spending
 from .step import Spec
 
 if TYPE_CHECKING:
+    from .budget import Budget
     from .recording import Recording
 
 __all__ = ["RecordedStep", "RecordedTimer", "UnloggedStep"]
@@ -33,7 +35,7 @@ IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("_stream", "scope", "seq", "session", "spec", "watched")
+    __slots__ = ("_inside", "_own", "_stream", "scope", "seq", "session", "spec", "watched")
 
     live: Final = True
     deferred: Final = False
@@ -44,13 +46,25 @@ class RecordedStep:
         self.spec: Final = spec
         self.seq: Final = seq
         self._stream: StreamRedactor | None = None
+        self._own: StreamRedactor | None = None
         #: The input and its encoding, where the step might change what it was given.
         self.watched: tuple[dict[str, Any], bytes] | None = None
+        self._inside: Spending
 
     def body(self) -> Scope:
-        scope = self.scope
-        seq = self.seq
-        return Scope(scope.session, scope.lane, seq, scope.agent, scope.live if self.spec.structural else seq)
+        scope, spec, seq = self.scope, self.spec, self.seq
+        live = scope.live if spec.structural else seq
+        if spec.budget is not None:
+            return Scope(scope.session, scope.lane, seq, scope.agent, live, self._budget(spec.budget))
+        return Scope(scope.session, scope.lane, seq, scope.agent, live, scope.spending)
+
+    def _budget(self, budget: Budget) -> Spending:
+        """What is spent in the body: one ledger, however often the body is entered."""
+        try:
+            return self._inside
+        except AttributeError:
+            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+            return self._inside
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         session, spec = self.session, self.spec
@@ -80,8 +94,14 @@ class RecordedStep:
     def _without_secrets(self, output: Any) -> tuple[Any, int]:
         """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
         if self._stream is None:
+            own = self.spec.redactor
             self._stream = self.session.redactor.stream()
-        return self._stream.feed(output)
+            self._own = None if own is None else own.stream()
+        stored, replaced = self._stream.feed(output)
+        if self._own is None:
+            return stored, replaced
+        stored, more = self._own.feed(stored)
+        return stored, replaced + more
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec
@@ -119,7 +139,10 @@ class RecordedStep:
         meta["failure"] = of_step(error, session, self)
         try:
             fields = b"" if output is None else session.value(output, meta, spec=self.spec, step=self.seq)
-            self._finish(self.spec.types.error, fields + session.error(error, meta), meta)
+            own = self.spec.redactor
+            if own is not None:
+                meta["failure"] = own.redact(meta["failure"])[0]
+            self._finish(self.spec.types.error, fields + session.error(error, meta, own), meta)
         except LogWriteError:
             if self._unwritten():
                 raise
@@ -203,6 +226,8 @@ class RecordedTimer:
     __slots__ = ("_after", "_function", "_n", "_scope", "_session")
 
     live: Final = True
+    #: Whether it fired in a recording that is being replayed.
+    comes: Final = False
 
     def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
         self._session = session

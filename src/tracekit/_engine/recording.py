@@ -17,6 +17,7 @@ from . import metered
 from .classified import Raised
 from .gate import Call, Refusal
 from .lanes import Lane
+from .nested import Nested
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
 from .redaction import Redactor
 from .scope import Scope
@@ -48,6 +49,8 @@ class Recording:
     """
 
     recording = True
+    #: Whether what is spent here is counted: calls may be live.
+    meters = True
     #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
     ordered = True
 
@@ -75,6 +78,11 @@ class Recording:
         self._last_lane = 0
         self._identities: set[str] = set()
         self._once: Once | None = None
+        #: Whether other processes write parts of this run.
+        self.shared = False
+        #: What is started inside steps that may be made again.
+        self.nested: Final = Nested()
+        self._validated: set[str] | None = None
         self.raised: Final = Raised()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
@@ -95,11 +103,14 @@ class Recording:
     ) -> RecordedStep | DuplicateStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         if scope.spending is not None and not spec.structural:
-            return metered.begin(self, scope, spec, input, info, {"key": key, "data": data, "once": once})
+            step: RecordedStep = metered.begin(self, scope, spec, input, info, {"key": key, "data": data, "once": once})
+            return step
         if self.ended:
             return self._late(scope, spec)
         if once is not None:
             return self.once().begin(scope, spec, input, info, key, data, once)
+        if scope.live and self.nested.active:
+            self.nested.begins(spec, scope.live)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -124,6 +135,8 @@ class Recording:
             return self._unlogged(scope, spec)
         if places:
             self.encoder.remember(places, seq)
+        if scope.live and self.nested.active:
+            self.nested.began(seq, scope.live)
         self.steps += 1
         step = RecordedStep(self, scope, spec, seq)
         if plain is not None and type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values())):
@@ -138,7 +151,14 @@ class Recording:
 
             with self.journal.held():
                 found = self._once = self._once or Once(self, self.past())
+            found.shared |= self.shared
         return found
+
+    def share(self) -> None:
+        """From now on another process may write a part of this run."""
+        self.shared = True
+        if self._once is not None:
+            self._once.shared = True
 
     def past(self) -> Trace | None:
         """The log that this run goes on from, where it is resumed."""
@@ -165,7 +185,7 @@ class Recording:
 
     def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
         """Write that a call was not made, in the place of its intention; returns ``error``."""
-        encoded = self.encoder.encode(input)
+        encoded = self.encoder.encode(input, own=spec.redactor)
         told = spec.tell(self.redactor)
         about: dict[str, Any] = {"family": spec.family}
         self._mark_input(about, encoded, spec)
@@ -197,7 +217,7 @@ class Recording:
         places: Places | None,
         data: bytes | None,
     ) -> bytes:
-        encoded = self.encoder.encode(input, lists=spec.lists, places=places, data=data)
+        encoded = self.encoder.encode(input, lists=spec.lists, places=places, data=data, own=spec.redactor)
         told = spec.tell(self.redactor)
         tail = self._agent(scope) + told.prefix + encoded.data
         if key is not None:
@@ -234,11 +254,11 @@ class Recording:
         data: bytes | None = None,
     ) -> bytes:
         """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
-        if places is None and data is None:
+        if places is None and data is None and spec.redactor is None:
             data = self.encoder.plain(value)
             if data is not None:
                 return b',"output":%b' % data
-        encoded = self.encoder.encode(value, places=places, at="output", data=data)
+        encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.redactor)
         if encoded.notes or encoded.redacted:
             self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:
@@ -248,9 +268,12 @@ class Recording:
     def redacted_output(self, spec: Spec) -> None:
         self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
 
-    def error(self, error: BaseException, meta: dict[str, Any]) -> bytes:
+    def error(self, error: BaseException, meta: dict[str, Any], own: Redactor | None = None) -> bytes:
         notes: list[str] = []
         tree, redacted = self.redactor.redact(exception_to_json(error, notes))
+        if own is not None:
+            tree, more = own.redact(tree)
+            redacted += more
         data = dumps_in_order(tree)
         if len(data) > MAX_ERROR:
             tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
@@ -426,6 +449,21 @@ class Recording:
         return [lane for lane in self._lanes if lane.open]
 
     # -- the run's own entries -------------------------------------------------------------------------------------------
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        said = self._validated
+        if said is None:
+            past = self.past()
+            entries = () if past is None else past.entries()
+            said = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
+        name = spec.tell(self.redactor).name
+        if name not in said and self.recording:
+            said.add(name)
+            about = self._tree(spec.tell(self.redactor).meta)
+            try:
+                self.append(scope, "contract.validated", b',"name":%b%b' % (orjson.dumps(name), about))
+            except LogWriteError:
+                self._unnoted()
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
         """Say who ``agent`` is, once; entries refer to it by ``agent_id``."""

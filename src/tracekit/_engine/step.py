@@ -12,6 +12,7 @@ from .._journal.entry import FAMILIES, EntryFamily
 from .gate import Call, Family
 
 if TYPE_CHECKING:
+    from .budget import Budget
     from .redaction import Redactor
 
 __all__ = ["Circumstances", "Spec", "Told"]
@@ -60,8 +61,8 @@ class Spec:
     """
 
     __slots__ = (
-        "effect", "family", "lists", "meta", "name", "resolve", "returns", "side_effect", "signature", "structural", "told",
-        "types",
+        "budget", "compensation", "effect", "family", "lists", "meta", "name", "redactor", "resolve", "returns", "side_effect",
+        "signature", "structural", "told", "types",
     )  # fmt: skip
 
     def __init__(
@@ -74,10 +75,13 @@ class Spec:
         returns: Any = None,
         resolve: Callable[[], Any] | None = None,
         lists: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self.family: Final = family
         self.name: Final = name
         self.side_effect: Final = side_effect
+        #: What its body may spend.
+        self.budget: Final = budget
         self.signature: Final = dict(signature or {})
         self.returns = returns
         #: Works out ``returns`` when it is first needed: annotations may name classes that are defined later.
@@ -89,6 +93,10 @@ class Spec:
         #: An effect must not start before its intention is on the device.
         self.effect: Final = side_effect in ("irreversible", "reversible")
         self.meta: Final = _meta(side_effect, self.signature)
+        #: How what it did is undone, where that is declared.
+        self.compensation: Any = None
+        #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
+        self.redactor: Redactor | None = None
         #: Read it where its ``state`` is the redactor's, else ask :meth:`tell`.
         self.told: Told = Told(self, name, self.meta)
 

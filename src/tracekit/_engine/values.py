@@ -108,10 +108,11 @@ class Encoder:
         places: Places | None = None,
         at: str = "input",
         data: bytes | None = None,
+        own: Redactor | None = None,
     ) -> Encoded:
         """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
 
-        ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand.
+        ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand. ``own`` redacts it too.
         """
         notes: list[str] = []
         ours = data is not None
@@ -121,13 +122,16 @@ class Encoder:
         if len(data) > _CERTAIN and oversized(tree, data):
             tree = stand_in(value, data, notes)
             return Encoded(dumps_in_order(tree), tree, notes, 0, True, places)
-        redacted, suspicious = 0, self.redactor.suspicious(data)
+        redacted, suspicious = 0, own is not None or self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
         if not ours and tree is value and type(tree) is not str and (suspicious or large):
             # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
             tree = orjson.loads(data)
         if suspicious:
             tree, redacted = self.redactor.redact(tree)
+            if own is not None:
+                tree, more = own.redact(tree)
+                redacted += more
             if redacted:
                 data = dumps_in_order(tree)
         if large:

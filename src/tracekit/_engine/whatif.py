@@ -13,6 +13,7 @@ from .._canonical import to_json
 from ..errors import TracekitError
 from .gate import Call, Outcome, Refusal
 from .lanes import Lane
+from .nested import Nested
 from .recorded import RecordedStep
 from .recording import ROOT, Recording
 from .redaction import Redactor
@@ -51,6 +52,13 @@ class WhatIf:
     @property
     def redactor(self) -> Redactor:
         return self.replay.redactor
+
+    @property
+    def nested(self) -> Nested:
+        return self.new.nested
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        self.new.validated(self._mirrored(scope), spec)
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,167 @@
+"""How what a reversible tool did is undone, and which completed steps of a run there are to undo."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from threading import Lock
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from .._engine.contract import impossible
+from .._engine.scope import Scope
+from .._engine.step import Spec
+from .taking import called, is_method, names_of
+from .wrapper import Captured, captured_of
+
+if TYPE_CHECKING:
+    from .contracted import Invocation
+
+__all__ = ["Compensation", "Completed", "acting", "completed", "forget_inside", "to_undo", "waits"]
+
+#: The object whose method is being called: a compensation that is a method too belongs to it.
+acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
+
+
+class Compensation:
+    """A call that undoes another: a traced tool with its own class, or a function, which is then an irreversible step."""
+
+    __slots__ = ("_every", "_needs_object", "_names", "_tool", "asynchronous", "captured")
+
+    def __init__(self, tool: Any, captured: Captured, names: Sequence[str], *, every: bool, needs_object: bool) -> None:
+        self._tool: Final = tool
+        self.captured: Final = captured
+        self._names: Final = names
+        self._every: Final = every
+        self._needs_object: Final = needs_object
+        self.asynchronous: Final = captured.shape == "coroutine"
+
+    @classmethod
+    def of(
+        cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool
+    ) -> Compensation:
+        """For ``tool``, whose arguments have these ``names``. ``ContractViolationError`` where it can't undo that."""
+        captured = captured_of(given) or _plain(tool, given)
+        if captured.spec.side_effect is None or "generator" in captured.shape:
+            raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+        if captured.shape == "coroutine" and not asynchronous:
+            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none")
+        bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(given) is not None
+        needs_object = not bound and is_method(captured.inner)
+        if needs_object and not method:
+            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a method, and the tool is none")
+        taken, every = names_of(tool, "compensate", captured.inner if needs_object else given, [*names, "output"])
+        if "output" in names and "output" in taken:
+            raise impossible(
+                tool, "compensate", "both it and the tool have a parameter `output`: which one is meant can't be told"
+            )
+        return cls(given, captured, taken, every=every, needs_object=needs_object)
+
+    def invocation(self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any) -> Invocation:
+        """The call that undoes step ``of``."""
+        from .contracted import Invocation
+
+        kwargs: dict[str, Any] = dict(input) if self._every else {n: input[n] for n in self._names if n in input}
+        if "output" in self._names:
+            kwargs["output"] = output
+        function, owner = self._function(instance)
+        bound = self.captured.arguments(owner, (), kwargs) or dict(kwargs)
+        return Invocation(self.captured, function, owner, bound, (), kwargs, scope, {"compensates": of} if of else None)
+
+    def _function(self, instance: Any) -> tuple[Callable[..., Any], Any]:
+        traced = captured_of(self._tool) is not None
+        if not self._needs_object:
+            return (self._tool.__wrapped__, _object_of(self._tool)) if traced else (self.captured.wrapped, None)
+        if traced:
+            return self._tool.__get__(instance, type(instance)).__wrapped__, instance
+        return MethodType(self.captured.wrapped, instance), instance
+
+    # -- for a resumed run: what was cut off is undone before it is made again, inside it --------------------------------
+
+    def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
+        """Undo step ``of``, which was given up; raises what the compensation raises."""
+        from .contracted import perform
+
+        perform(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+
+    async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
+        from .contracted import perform_async
+
+        await perform_async(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+
+
+def _plain(tool: str, given: Any) -> Captured:
+    function = given.__func__ if isinstance(given, classmethod | staticmethod) else given
+    if inspect.isclass(function) or not callable(function):
+        raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+    captured = Captured(function, Spec("tool", called(function), side_effect="irreversible"))
+    captured.wrapped_as = given
+    return captured
+
+
+def _object_of(given: Any) -> Any:
+    """The object of a bound method, decorated or not."""
+    if captured_of(given) is not None:
+        return getattr(given, "_self_instance", None)
+    return getattr(given, "__self__", None)
+
+
+class Completed:
+    """A completed step that can be undone. ``within``: the steps around it that can be undone as a whole."""
+
+    __slots__ = ("bound", "compensation", "instance", "output", "seq", "within")
+
+    def __init__(
+        self, compensation: Compensation, seq: int, bound: Mapping[str, Any], output: Any, instance: Any, within: list[int]
+    ) -> None:
+        self.compensation: Final = compensation
+        self.seq: Final = seq
+        self.bound: Final = bound
+        self.output: Final = output
+        self.instance: Final = instance
+        self.within: Final = within
+
+    def invocation(self, scope: Scope) -> Invocation:
+        return self.compensation.invocation(scope, self.seq, self.bound, self.output, self.instance)
+
+
+_completed: Final[WeakKeyDictionary[Any, dict[int, Completed]]] = WeakKeyDictionary()
+_lock: Final = Lock()
+
+
+def completed(session: Any, one: Completed) -> None:
+    """``one`` can be undone from now on, and with it what it did inside."""
+    with _lock:
+        found = _completed.setdefault(session, {})
+        _forget_inside(found, one.seq)
+        found[one.seq] = one
+
+
+def forget_inside(session: Any, seq: int) -> None:
+    """Step ``seq`` has been undone as a whole."""
+    with _lock:
+        _forget_inside(_completed.get(session, {}), seq)
+
+
+def _forget_inside(found: dict[int, Completed], seq: int) -> None:
+    for inner in [other.seq for other in found.values() if seq in other.within]:
+        del found[inner]
+
+
+def to_undo(session: Any) -> Iterator[Completed]:
+    """What there is to undo, the last first; each is given out once. Look at ``waits`` first where nothing can be awaited."""
+    while True:
+        with _lock:
+            found = _completed.get(session)
+            if not found:
+                return
+            one = found.pop(max(found))
+        yield one
+
+
+def waits(session: Any) -> list[str]:
+    """The names of compensations that must be awaited."""
+    with _lock:
+        return [one.compensation.captured.spec.name for one in _completed.get(session, {}).values() if one.compensation.asynchronous]

@@ -1,0 +1,123 @@
+"""A limit on how long a call may take: coroutines are interrupted, functions are no longer waited for.
+
+A thread can't be stopped from outside. So a function with a limit runs in a thread of its own, and goes on there when its
+time is over: what it comes to is dropped, and no effect of it begins any more (see ``_engine.nested``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from typing import Any, Final
+
+from .._engine.lanes import NOBODY, started
+from .._engine.scope import Scope, current
+from .launch import Entered, name_of, parent_lane
+
+__all__ = ["Overdue", "in_time", "in_time_async"]
+
+
+class Overdue(Exception):
+    """The time is over. ``goes_on`` says whether the call does."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        super().__init__("the time is over")
+        self.goes_on: Final = goes_on
+
+
+class _Work:
+    """One call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any], over: Callable[[], object]) -> None:
+        self._call: Final = call
+        self._over: Final = over
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._guard: Final = allocate_lock()
+        self._ended = self._late = False
+        self._gate: Final = allocate_lock()
+        self._gate.acquire()
+
+    def run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+        with self._guard:
+            self._ended, late = True, self._late
+        self._gate.release()
+        if late:
+            self._over()
+
+    def leave(self) -> bool:
+        """Nobody waits any longer; false if it has just ended."""
+        with self._guard:
+            self._late = not self._ended
+            return self._late
+
+    def wait(self, seconds: float) -> Any:
+        try:
+            in_time = self._gate.acquire(timeout=seconds)
+        except BaseException:  # Ctrl-C
+            self.leave()
+            raise
+        if not in_time and self.leave():
+            raise Overdue(goes_on=True)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None
+        return self._result
+
+
+def in_time(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seconds: float,
+    body: Scope | None,
+    over: Callable[[], object],
+) -> Any:
+    """Call ``function`` in a thread and a copy of this context, for ``seconds`` at most; else ``Overdue``.
+
+    Inside a run its lane is one that the step of ``body`` has started. ``over`` is called when a call that was given up ends.
+    """
+    call: Callable[..., Any] = function
+    lane = None
+    if body is not None:
+        lane = started(parent_lane(body), name_of(function), body.live)
+        call = Entered(function, body.in_lane(lane))
+    context = copy_context()
+    work = _Work(lambda: context.run(call, *args, **kwargs), over)
+    thread = threading.Thread(target=work.run, name=f"tracekit-{name_of(function)}", daemon=True)
+    Context().run(thread.start)  # a thread of ours, not of the run's
+    try:
+        return work.wait(seconds)
+    except Overdue:
+        if lane is not None:
+            lane.owner = NOBODY  # the run does not wait for it at its end
+        raise
+
+
+async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
+    """Await ``made`` for ``seconds`` at most, then cancel what it does; ``Overdue`` where that ended it."""
+    limit = asyncio.timeout(seconds)
+    token = current.set(None)  # this deadline is none of the run's own
+    try:
+        await limit.__aenter__()
+    finally:
+        current.reset(token)
+    try:
+        result = await made
+    except BaseException as error:
+        try:
+            await limit.__aexit__(type(error), error, error.__traceback__)
+        except TimeoutError:
+            raise Overdue(goes_on=False) from error
+        raise
+    await limit.__aexit__(None, None, None)
+    return result
