@@ -172,7 +172,7 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[R
         how = {"given_up": "it is made again", "done": "its output is what was given", "failed": "the program keeps its error"}
         yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
     if step.effect and step.state != "given_up":
-        around = [outer for outer in log.enclosing(step) if outer.state == "pending"]
+        around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
         for outer in around:
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
             yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}

@@ -12,7 +12,7 @@ from .._engine.recording import ROOT, Recording
 from .._journal.reader import Trace
 from ..errors import LogWriteError
 from . import reopening
-from .compensating import compensate, compensations_of, to_undo
+from .compensating import compensate, compensations_of, uncompensated
 
 __all__ = ["Aborted", "abort"]
 
@@ -58,9 +58,9 @@ def abort(
         if specs:
             session._last_lane = before.last_lane
             with Trace(path) as trace:
-                compensate(session, trace, to_undo(before), specs)
+                compensate(session, trace, before, specs)
         after = _log(path) if specs else before
-        left = tuple(step.seq for step in to_undo(after))
+        left = tuple(step.seq for step in uncompensated(after))
         undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
         end = {
             **reopening.who_and_why(session, by, reason),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from .._canonical import from_json
+from .._capture.wrapper import captured_of
 from .._engine.doubt import Doubt, Steps
 from .._engine.gate import owner
 from .._engine.lanes import Lane
@@ -17,17 +17,17 @@ from .._engine.recording import ROOT, Recording
 from .._engine.scope import Scope, current, enter
 from .._engine.step import Spec
 from .._journal.reader import Trace
-from ..errors import RunStateError
+from ..errors import LogWriteError, RunStateError
 
-__all__ = ["compensate", "compensations_of", "to_undo"]
+__all__ = ["compensate", "compensations_of", "uncompensated"]
 
 
-def to_undo(log: Steps) -> list[Doubt]:
+def uncompensated(log: Steps) -> list[Doubt]:
     """The reversible steps that may have done something and were not undone, the last one first.
 
     A compensation must bear that nothing had happened, so failed and pending ones are among them.
     """
-    undone = {step.undoes for step in log.steps.values() if step.undoes and step.state == "done"}
+    undone = {step.undoes for step in log.steps.values() if step.state == "done"}
     return [
         step
         for step in reversed(log.steps.values())
@@ -37,26 +37,48 @@ def to_undo(log: Steps) -> list[Doubt]:
     ]
 
 
-def compensate(session: Recording, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
-    """Run the compensation of each of ``steps`` whose tool has one; an exception of one ends it there."""
-    lane = Lane("", 1, None, id=0, owner=owner())
-    scope = Scope(session, lane, ROOT)
-    for step in steps:
-        spec = specs.get(str(step.name))
-        compensation: Any = getattr(spec, "compensation", None)
-        if spec is None or compensation is None:
-            continue
-        intention = trace.entry(step.seq)
-        given = from_json(trace.expand(intention.get("input"), before=step.seq))
-        came = None
-        if step.state == "done":
-            outcome = trace.entry(step.outcome)
-            came = from_json(trace.expand(outcome.get("output"), before=step.outcome), spec.hint())
-        token = enter(scope)
-        try:
+def compensate(session: Recording, trace: Trace, log: Steps, specs: Mapping[str, Spec]) -> None:
+    """Run the compensations of what is to be undone, the last step's first. One that raises is on the log; the others go on.
+
+    What was done inside a step that is undone as a whole is undone with it. A compensation that can't be taken back itself, and
+    was begun before, is not run again.
+    """
+    begun = {step.undoes for step in log.steps.values() if step.undoes and step.effect}
+    whole: set[int] = set()
+    for step in uncompensated(log):
+        if step.seq not in begun and _compensation(specs, step) is not None:
+            whole.add(step.seq)
+    scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
+    for step in uncompensated(log):
+        if step.seq in whole and not any(outer.seq in whole for outer in log.enclosing(step)):
+            _undo(scope, trace, step, specs[str(step.name)])
+
+
+def _compensation(specs: Mapping[str, Spec], step: Doubt) -> Any:
+    """How to undo a step; ``None`` where nobody says, or where the object is gone whose method it is."""
+    spec = specs.get(str(step.name))
+    compensation = None if spec is None else spec.compensation
+    return None if compensation is None or compensation._needs_object else compensation
+
+
+def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
+    given = from_json(trace.expand(trace.entry(step.seq).get("input"), before=step.seq))
+    came = None
+    if step.state == "done":
+        came = from_json(trace.expand(trace.entry(step.outcome).get("output"), before=step.outcome), spec.hint())
+    compensation: Any = spec.compensation
+    token = enter(scope)
+    try:
+        if compensation.asynchronous:
+            asyncio.run(compensation.run_async(scope, step.seq, given, came))
+        else:
             compensation.run(scope, step.seq, given, came)
-        finally:
-            current.reset(token)
+    except LogWriteError:
+        raise
+    except Exception:  # noqa: S110 - it is on the log, and the step is among those that were not undone
+        pass
+    finally:
+        current.reset(token)
 
 
 def compensations_of(modules: Iterable[str]) -> dict[str, Spec]:
@@ -70,7 +92,12 @@ def compensations_of(modules: Iterable[str]) -> dict[str, Spec]:
                 f"the module {name} can't be imported: {error}",
                 next_action="name it as Python imports it, from the directory that it lies in",
             ) from error
-        found.update((spec.name, spec) for spec in _specs(module))
+        for spec in _specs(module):
+            if found.setdefault(spec.name, spec) is not spec:
+                raise RunStateError(
+                    f"two tools that can be undone are called {spec.name!r}: which one the run called can't be told",
+                    next_action="name the module of the right one only, or give the tools names of their own",
+                )
     return found
 
 
@@ -78,7 +105,6 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
     for value in [*vars(module).values()]:
         members = [*vars(value).values()] if isinstance(value, type) else ()
         for one in (value, *members):
-            if isinstance(one, wrapt.FunctionWrapper):
-                spec = getattr(one._self_wrapper, "spec", None)
-                if isinstance(spec, Spec) and getattr(spec, "compensation", None) is not None:
-                    yield spec
+            captured = captured_of(one)
+            if captured is not None and captured.spec.compensation is not None:
+                yield captured.spec
