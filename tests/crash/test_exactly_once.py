@@ -146,3 +146,63 @@ def test_two_processes_at_once(place: Place, tmp_path: Path) -> None:
     assert all(one == given[0] for one in given)
     assert all(each["exact"] for each in found)
     assert not [name for name in os.listdir(Path(Store().root, "keys")) if name.endswith(".tmp")]
+
+
+FORKS = """
+import json, os, sys, threading
+from tests.crash import once_program
+from tests.support.once import once
+from tracekit import record
+
+once_program.JOB = {"ledger": sys.argv[1]}
+call = once(once_program.pay)
+inside, told = threading.Event(), threading.Event()
+
+def slow(given):
+    inside.set()
+    told.wait()
+    return once_program.pay(given)
+
+slowly = once(slow)
+
+def said(call, given):
+    try:
+        return call(given)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def in_child(work):
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(into, json.dumps(work()).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return json.loads(os.read(out, 65536))
+
+with record("forks") as run:
+    found = {"before": [call("before"), in_child(lambda: call("before"))]}
+    found["child first"] = [in_child(lambda: call("after")), call("after"), in_child(lambda: call("after"))]
+    found["parent first"] = [call("last"), in_child(lambda: call("last"))]
+    thread = threading.Thread(target=said, args=(slowly, "slow"))
+    thread.start()
+    inside.wait()
+    found["slow"] = in_child(lambda: said(slowly, "slow"))
+    told.set()
+    thread.join()
+print(json.dumps(found))
+"""
+
+
+def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
+    """One effect a key over all processes of a run: made before the fork, in the child, or in the parent after it; a call that the
+    parent is in the middle of is refused in the child."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(place.ledger)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert place.ledger.read_text().split("\n")[:-1] == ["pay before", "pay after", "pay last", "pay slow"]
+    for given in ("before", "child first", "parent first"):
+        assert all(one == found[given][0] for one in found[given])
+    assert "ContractViolationError" in found["slow"]
+    assert Store().verify(Store().list()[0].run_id).state == "sealed"

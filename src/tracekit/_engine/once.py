@@ -31,7 +31,10 @@ __all__ = ["Once"]
 
 
 class Once:
-    """The keys of one recording. ``past`` is the log that it goes on from, where there is one."""
+    """The keys of one recording. ``past`` is the log that it goes on from, where there is one.
+
+    ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
+    """
 
     def __init__(self, session: Recording, past: Trace | None = None) -> None:
         self.session: Final = session
@@ -43,6 +46,7 @@ class Once:
         self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
+        self.shared = past is not None and _has_segments(runs, session.run_id)
         if past is not None:
             for digest, call in calls_of(past.entries()).items():
                 known = self._recorded(call, past)
@@ -53,6 +57,26 @@ class Once:
     def of_log(cls, session: Recording, past: Trace) -> Once:
         """The keys of a run that goes on where ``past``, which must stay open, ends."""
         return cls(session, past)
+
+    def forked(self, session: Recording) -> None:
+        """In a forked child, whose own recording is ``session``: it has the keys that its parent had."""
+        child = session._once = Once(session)
+        child.shared = True
+        child._calls.update({digest: self._inherited(call) for digest, call in self._calls.items()})
+
+    def _inherited(self, call: Call) -> Call:
+        if call.pending and call.doubt is None:
+            doubt = ContractViolationError(
+                f"the process that this one was forked from is making this call (step {call.seq}); it was not executed here",
+                run_id=self.session.run_id,
+                step=call.seq or None,
+                contract="exactly_once",
+                next_action="fork when the call has ended",
+            )
+            return Call.doubtful(doubt)
+        if type(call.of) is int and call.doubt is None:
+            call.of = self._place(self._me, call.of)
+        return call
 
     # -- the door --------------------------------------------------------------------------------------------------------
 
@@ -107,9 +131,11 @@ class Once:
     ) -> FirstStep | None:
         """Make the call. ``None``: another run has made it, and answers from now on."""
         everywhere = _in_store(spec)
+        file = digest if everywhere or not self.shared else self._keys.digest(self._me.run_id.encode(), digest.encode())
+        everywhere = everywhere or self.shared
         try:
             if everywhere:
-                known = self._elsewhere(digest, spec)
+                known = self._elsewhere(file, digest, spec)
                 if known is not None:
                     self._put(digest, call, known)
                     return None
@@ -117,10 +143,10 @@ class Once:
         except BaseException as error:
             self._put(digest, call, None)
             if everywhere and isinstance(error, LogWriteError):
-                self._keys.release(digest, *self._me[:2])
+                self._keys.release(file, *self._me[:2])
             raise
         if everywhere:
-            self._keys.used(digest, seq)
+            self._keys.used(file, seq)
         call.made(seq)
         return FirstStep(self.session, scope, spec, seq, call)
 
@@ -182,17 +208,17 @@ class Once:
 
     # -- other runs ------------------------------------------------------------------------------------------------------
 
-    def _elsewhere(self, digest: str, spec: Spec) -> Call | None:
-        """What another run says of the key; ``None`` if it is this one's now, on the device."""
+    def _elsewhere(self, file: str, digest: str, spec: Spec) -> Call | None:
+        """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
         while True:
-            has = self._keys.claim(digest, *self._me[:2])
+            has = self._keys.claim(file, *self._me[:2])
             if has is None or has[:2] == self._me[:2]:
                 return None
             try:
                 # As long as nobody writes there and nobody can begin to, what the log says stays true.
                 with live_writer(self._log_of(has)) as writing:
                     known = self._asked(digest, has, spec, writing)
-                    if known is not None or self._keys.take_over(digest, has, *self._me[:2]):
+                    if known is not None or self._keys.take_over(file, has, *self._me[:2]):
                         return known
             except LogWriteError:
                 raise
@@ -267,6 +293,11 @@ class Once:
                 next_action=f"find out what was done, then `tracekit recovery settle {self.session.run_id} {call.seq}`",
             )
         )
+
+
+def _has_segments(runs: str, run_id: str) -> bool:
+    with os.scandir(runs) as files:
+        return any(file.name.startswith(f"{run_id}.") and file.name != run_id + SUFFIX for file in files)
 
 
 def _in_store(spec: Spec) -> bool:

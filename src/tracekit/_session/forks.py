@@ -55,6 +55,8 @@ def _before() -> None:
     """In the parent: number the child, as any line of execution, when it is started."""
     scope = current.get()
     _pending[0] = None if scope is None else started(scope.lane, "fork", scope.live)
+    for session in list(_followed):
+        session.share()
 
 
 def _in_child() -> None:
@@ -86,13 +88,16 @@ class _Segment:
         journal = parent.journal
         self.run_id: Final = journal.run_id
         self.durability: Final = journal.durability
-        self.path: Final = ""
         self._store: Final = store
         self._cause: Final = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
         self._lane = lane.path if lane is not None else f"/fork@{os.getpid()}"
         # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
         self.segment = segment_of(self._lane)
+        self.path: Final = store.path(self.run_id, self.segment)
         self.session: Final = Recording(self, parent.redactor)  # type: ignore[arg-type]
+        self.session.share()
+        if parent._once is not None:
+            parent._once.forked(self.session)
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
         return self._journal().append(kind, lane, parent, tail, sync)
