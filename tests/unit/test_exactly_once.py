@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -10,12 +11,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.once import once, once_async
 from tracekit import record, replay, traced_tool
+from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
 from tracekit._journal.runs import Store
 from tracekit.errors import ContractViolationError, LogWriteError
@@ -350,6 +353,89 @@ def test_two_calls_that_wait_for_each_other_do_not_hang(ledger: Ledger) -> None:
     assert replayed(run_id, program) == result
 
 
+def test_a_call_that_blocks_the_loop_of_its_first_one_is_refused(ledger: Ledger) -> None:
+    """A plain call in the thread whose event loop the first one needs: waiting would stop both."""
+
+    async def slow(given: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return ledger.pay(given)
+
+    slow.__qualname__ = "same"
+
+    def plain(given: Any) -> Any:
+        return ledger.pay(given)
+
+    plain.__qualname__ = "same"
+    pay, pay_now = once_async(slow), once(plain)
+
+    async def work() -> Any:
+        first = asyncio.create_task(pay("ACME"))
+        await asyncio.sleep(0)
+        said = _refused(lambda: pay_now("ACME"))
+        return said, await first
+
+    def program() -> Any:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert "would never end" in result[0]
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == result
+
+
+def test_a_thread_waits_for_a_task(ledger: Ledger) -> None:
+    """Between a task and a thread the second one waits too, whichever it is."""
+
+    async def slow(given: Any) -> Any:
+        await asyncio.sleep(0.005)
+        return ledger.pay(given)
+
+    def plain(given: Any) -> Any:
+        return ledger.pay(given)
+
+    slow.__qualname__ = plain.__qualname__ = "same"
+    pay, pay_now = once_async(slow), once(plain)
+
+    async def work() -> Any:
+        first = asyncio.create_task(pay("ACME"))
+        await asyncio.sleep(0)
+        return await asyncio.gather(asyncio.to_thread(pay_now, "ACME"), first, pay("ACME"))
+
+    def program() -> Any:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert result == [{"paid": "ACME", "number": 1}] * 3
+    assert ledger.lines == ["ACME"]
+    for _ in range(3):
+        assert replayed(run_id, program) == result
+
+
+def test_another_attempt_of_a_failed_call_is_the_same_call(ledger: Ledger) -> None:
+    """What is declared to be retried is: the key is that call's until an attempt succeeds."""
+
+    def flaky(given: Any) -> Any:
+        if ledger.pay(given)["number"] < 3:
+            raise ValueError("busy")
+        return "paid"
+
+    pay = once(flaky, side_effect="reversible")
+
+    def program() -> Any:
+        said = []
+        for attempt in (1, 2, 3):
+            try:
+                said.append(pay("ACME", None, **({"attempt": attempt} if attempt > 1 else {})))
+            except ValueError as error:
+                said.append(str(error))
+        return [*said, pay("ACME")]
+
+    run_id, result = recorded(program)
+    assert result == ["busy", "busy", "paid", "paid"]
+    assert len(ledger.lines) == 3
+    assert replayed(run_id, program) == result
+
+
 # -- secrets -----------------------------------------------------------------------------------------------------------------
 
 
@@ -394,9 +480,9 @@ def test_processes_that_make_the_secret_at_once_agree(tmp_path: Path) -> None:
     start = threading.Barrier(8)
 
     def digest(_: int) -> str:
-        keys = Keys(str(tmp_path))
+        kept = Keys(str(tmp_path))
         start.wait()
-        return keys.digest(b"x")
+        return kept.digest(b"x")
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(digest, range(8)))) == 1
@@ -420,9 +506,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         root = tmp_path / name
         root.mkdir()
         (root / target).symlink_to(elsewhere / "secret" if target == "secret" else elsewhere)
-        keys = Keys(str(root))
+        kept = Keys(str(root))
         with pytest.raises(LogWriteError):
-            keys.digest(b"x") if target == "secret" else keys.claim("0" * 64, "run")
+            kept.digest(b"x") if target == "secret" else kept.claim("0" * 64, "run")
     assert sorted(os.listdir(elsewhere)) == ["secret"]
 
 
@@ -431,22 +517,22 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_key_has_one_owner(tmp_path: Path) -> None:
     """Claimed once, taken over only from whom it was asked for, released only by its owner; private, and nothing is left over."""
-    keys, digest = Keys(str(tmp_path)), "ab" * 32
-    assert keys.claim(digest, "one") is None
-    assert keys.claim(digest, "two") == Owner("one")
-    keys.release(digest, "two")
-    keys.used(digest, 7)
-    owner = keys.claim(digest, "two", "0" * 16)
+    kept, digest = Keys(str(tmp_path)), "ab" * 32
+    assert kept.claim(digest, "one") is None
+    assert kept.claim(digest, "two") == Owner("one")
+    kept.release(digest, "two")
+    kept.used(digest, 7)
+    owner = kept.claim(digest, "two", "0" * 16)
     assert owner == Owner("one", None, 7)
-    assert not keys.take_over(digest, Owner("one"), "two")
-    assert keys.take_over(digest, owner, "two")
-    assert keys.claim(digest, "three") == Owner("two")
-    keys.release(digest, "two")
-    assert keys.claim(digest, "three", "0" * 16) is None
-    assert keys.claim(digest, "one") == Owner("three", "0" * 16)
-    assert stat.S_IMODE(os.stat(keys.directory).st_mode) == 0o700
-    assert {stat.S_IMODE(os.stat(Path(keys.directory, name)).st_mode) for name in os.listdir(keys.directory)} == {0o600}
-    assert not [name for name in os.listdir(keys.directory) if name.endswith(".tmp")]
+    assert not kept.take_over(digest, Owner("one"), "two")
+    assert kept.take_over(digest, owner, "two")
+    assert kept.claim(digest, "three") == Owner("two")
+    kept.release(digest, "two")
+    assert kept.claim(digest, "three", "0" * 16) is None
+    assert kept.claim(digest, "one") == Owner("three", "0" * 16)
+    assert stat.S_IMODE(os.stat(kept.directory).st_mode) == 0o700
+    assert {stat.S_IMODE(os.stat(Path(kept.directory, name)).st_mode) for name in os.listdir(kept.directory)} == {0o600}
+    assert not [name for name in os.listdir(kept.directory) if name.endswith(".tmp")]
 
 
 def test_keys_need_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -558,6 +644,41 @@ def test_a_key_that_can_not_be_read_is_told(ledger: Ledger) -> None:
     with pytest.raises(Exception, match="is no key"):
         recorded(lambda: pay("ACME"))
     assert ledger.lines == ["ACME"]
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync", "fsync"])
+def test_a_full_disk_stops_the_call(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """The key can't be brought to the device: no effect; once it can, the call is made, once."""
+    pay = once(ledger.pay, store=True)
+    root = Path(Store().root)
+
+    def program() -> Any:
+        return pay("ACME")
+
+    recorded(lambda: None)
+    Keys(str(root)).digest(b"x")
+    with record("full"):
+        with monkeypatch.context() as patch:
+            _fail_in_keys(patch, call)
+            with pytest.raises(LogWriteError, match="No space left"):
+                program()
+        assert ledger.lines == []
+        assert program() == {"paid": "ACME", "number": 1}
+    assert recorded(program)[1] == {"paid": "ACME", "number": 1}
+    assert ledger.lines == ["ACME"]
+    assert not [name for name in os.listdir(root / "keys") if name.endswith(".tmp")]
+
+
+def _fail_in_keys(patch: pytest.MonkeyPatch, call: str) -> None:
+    """Let ``call`` fail where the keys are written; the log itself is well."""
+
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if call == "fdatasync":
+        patch.setattr(keys._reality, call, full)
+    else:
+        patch.setattr(keys, "os", SimpleNamespace(**{**vars(os), call: full}))
 
 
 @pytest.mark.parametrize("place", ["keys", "secret"])
