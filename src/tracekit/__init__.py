@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
     from ._engine.budget import Budget as Budget
-    from ._engine.prices import Price as Price
     from ._engine.contract import ExecutionContract as ExecutionContract
     from ._engine.contract import SideEffectClass as SideEffectClass
+    from ._engine.prices import Price as Price
     from ._engine.report import Report as Report
     from ._journal.failures import RecordedFailure as RecordedFailure
     from ._journal.failures import recorded_failures as recorded_failures
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .errors import LogWriteError as LogWriteError
     from .errors import NotReplayableError as NotReplayableError
     from .errors import RecordedError as RecordedError
+    from .errors import RecoveryRefusedError as RecoveryRefusedError
     from .errors import ReplayError as ReplayError
     from .errors import RunEndedError as RunEndedError
     from .errors import RunNotFoundError as RunNotFoundError
@@ -110,6 +111,7 @@ _HOMES: Final = {
     "LogWriteError": "errors",
     "NotReplayableError": "errors",
     "RecordedError": "errors",
+    "RecoveryRefusedError": "errors",
     "ReplayError": "errors",
     "RunEndedError": "errors",
     "RunNotFoundError": "errors",

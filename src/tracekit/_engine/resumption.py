@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 from .._canonical import dumps_in_order, from_json
 from .._journal.reader import Trace
-from .._journal.reader import Trace
 from .._journal.writer import Journal
 from ..errors import ReplayError, TracekitError
 from . import failures
@@ -68,6 +67,8 @@ class Resumption(Recording):
         #: What is to be written once the log is open, in order.
         self._late_entries: list[Callable[[], object]] = []
         self._steady: dict[str, Any] = {}
+        #: The lanes that have made a step past the end of the log.
+        self._left: set[Lane] = set()
         self._last_lane = max(log.index.lanes.values(), default=0)
         self._identities.update(log.index.identities)
         self.steps = sum(len(steps) for steps in log.index.intentions.values())
@@ -142,10 +143,12 @@ class Resumption(Recording):
         once: bytes | None = None,
     ) -> Any:
         if self.followed:
+            self._leave_log(scope, spec.family)
             return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
         how = {"info": info, "key": key, "data": data, "once": once}
         if self.log.next_step(scope, spec.family) is None:
             if self.look():
+                self._left.add(scope.lane)
                 return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
             return DeferredStep(self, scope, spec, input, how, None)
         try:
@@ -163,6 +166,7 @@ class Resumption(Recording):
     def make(self, step: DeferredStep) -> Any:
         """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
         how = dict(step.how)
+        self._left.add(step.scope.lane)
         if step.given_up is not None:
             seq = step.given_up
             entry = self.log.trace.entry(seq)
@@ -191,6 +195,7 @@ class Resumption(Recording):
     def _past_end(self, scope: Scope, kind: str) -> bool:
         """Whether a step of one entry is to be written: then it may be now. Nothing but the log changes by it."""
         if self.followed:
+            self._leave_log(scope, kind)
             return True
         if self.log.next_step(scope, kind) is not None:
             return False
@@ -217,18 +222,27 @@ class Resumption(Recording):
     # -- clock, dice and timers ------------------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        if not self.followed and not self.log.read_past_end(scope, function):
+        if self._read_in_log(scope, function):
             return self.log.clock_read(scope, function, real)
         value: T = self._going_on(function, real())
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        if not self.followed and not self.log.read_past_end(scope, function):
+        if self._read_in_log(scope, function):
             return self.log.random_read(scope, function, real)
         value = real()
         self.late(lambda: self._read("random", scope, function, value))
         return value
+
+    def _read_in_log(self, scope: Scope, function: str) -> bool:
+        return scope.lane not in self._left and not self.log.read_past_end(scope, function)
+
+    def _leave_log(self, scope: Scope, kind: str) -> None:
+        """The scope's lane makes its first step past the end of the log: it must have nothing left there."""
+        if scope.lane not in self._left:
+            self.log.next_step(scope, kind)
+            self._left.add(scope.lane)
 
     def _going_on(self, function: str, value: Any) -> Any:
         """A clock that began at another instant than in the log goes on from the last value there."""
@@ -240,7 +254,7 @@ class Resumption(Recording):
         return value + self._steady[function]
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
-        if self.followed:
+        if scope.lane in self._left:
             return super().arm(scope, function, seconds)
         after, n = scope.lane.armed(function)
         with self.log._lock:
@@ -249,6 +263,8 @@ class Resumption(Recording):
         if seq is not None:
             return self.log.timer(seq)
         real = RecordedTimer(self, scope, function, after, n)
+        if self.followed:
+            return real
         return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
 
     # -- lanes -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,429 @@
+"""Resuming: whatever the log has is answered from it, nothing else happens before it has been followed, and then the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tests.support.cut import cut, lines
+from tests.support.tracing import entries, of_type
+from tracekit import record, recovery, replay, resume, traced, traced_tool
+
+#: What really happened, by tool and argument.
+done: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    done.clear()
+
+
+@traced_tool(side_effect="read_only")
+def look(n: int) -> float:
+    done[f"look {n}"] += 1
+    return random.random()
+
+
+@traced_tool(side_effect="reversible")
+def put(n: int) -> str:
+    done[f"put {n}"] += 1
+    return f"put {n}"
+
+
+@traced_tool(side_effect="irreversible")
+def pay(n: int) -> str:
+    done[f"pay {n}"] += 1
+    return f"paid {n}"
+
+
+@traced_tool(side_effect="read_only")
+async def ask(n: int, pauses: int = 1) -> float:
+    done[f"ask {n}"] += 1
+    for _ in range(pauses):
+        await asyncio.sleep(0.001)
+    return random.random()
+
+
+@traced_tool(side_effect="irreversible")
+async def send(n: int) -> str:
+    done[f"send {n}"] += 1
+    await asyncio.sleep(0.001)
+    return f"sent {n}"
+
+
+@traced_tool(side_effect="read_only")
+def words(n: int) -> Iterator[str]:
+    done[f"words {n}"] += 1
+    for i in range(3):
+        yield f"{n}.{i}"
+
+
+# -- programs --------------------------------------------------------------------------------------------------------------
+
+
+def straight() -> Any:
+    """Every kind of entry, one after the other."""
+    said: list[Any] = []
+    for n in range(2):
+        said += [look(n), time.monotonic(), random.random(), put(n)]
+        with tracekit.agent("payer"):
+            said.append(pay(n))
+        tracekit.decision("next", input=n, output=said[-1])
+        time.sleep(0.001)
+    return said
+
+
+def nested() -> Any:
+    """Spans around steps, and a step inside a step."""
+
+    @traced_tool(side_effect="reversible", name="outer")
+    def outer(n: int) -> list[Any]:
+        done[f"outer {n}"] += 1
+        return [look(n), put(n)]
+
+    @traced("plan")
+    def plan(n: int) -> list[Any]:
+        return [*outer(n), look(n + 10)]
+
+    @traced("whole")
+    def whole() -> list[Any]:
+        return [plan(1), pay(1), plan(2)]
+
+    return whole()
+
+
+def streaming() -> Any:
+    return [[*words(1)], pay(1), [*words(2)]]
+
+
+def tasks() -> Any:
+    """Tasks at once, a race against a deadline, and order of completion."""
+
+    async def branch(n: int) -> Any:
+        first = await ask(n, n)
+        return first, await send(n), await ask(n + 10)
+
+    async def main() -> Any:
+        together = await asyncio.gather(*(branch(n) for n in range(3)))
+        first = [await one for one in asyncio.as_completed([ask(20, 3), ask(21, 1)])]
+        try:
+            await asyncio.wait_for(asyncio.sleep(30), 0.002)
+        except TimeoutError:
+            together.append(("late", look(9), ""))
+        await asyncio.sleep(0.001)
+        return together, first, pay(9)
+
+    return asyncio.run(main())
+
+
+def threads() -> Any:
+    """A pool whose calls hold on to their lanes, and a thread that waits for another."""
+    ready = threading.Event()
+
+    def branch(n: int) -> Any:
+        return look(n), put(n), pay(n)
+
+    def last() -> None:
+        ready.wait(5)
+        pay(100)
+
+    thread = threading.Thread(target=last)
+    thread.start()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(branch, range(3)))
+    ready.set()
+    thread.join()
+    return found, look(50)
+
+
+PROGRAMS = [straight, nested, streaming, tasks, threads]
+
+
+def effects(kind: str) -> dict[str, int]:
+    return {name: count for name, count in done.items() if name.startswith(kind)}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_a_run_cut_off_at_any_entry(program: Callable[[], Any], tmp_path: Path) -> None:
+    """Cut off after each of its entries, a run is refused or goes on to its end; nothing that was finished is made again, nothing
+    irreversible twice, and what comes of it replays exactly."""
+    with record("cut") as run:
+        run.set_result(program())
+    whole = entries(run)
+    resumed = 0
+    for count in range(1, len(whole) + 1):
+        done.clear()
+        path = cut(run, count, tmp_path / str(count))
+        [decision] = recovery.scan(tmp_path / str(count)) if count < len(whole) else [None]
+        begun = {e["seq"]: e for e in whole[:count] if e["type"] == "tool.call"}
+        ended = {e["step"] for e in whole[:count] if e["type"] in ("tool.return", "tool.error")}
+        pending = [e for seq, e in begun.items() if seq not in ended]
+        doubtful = any(e["meta"]["side_effect"] == "irreversible" for e in pending)
+        if decision is None or decision.decision == "abort":
+            assert decision is None or doubtful, decision.reasons
+            with pytest.raises(tracekit.RecoveryRefusedError), resume(path, store=tmp_path / str(count)):
+                program()
+            assert not done
+            continue
+        assert not doubtful
+        with resume(path, store=tmp_path / str(count)) as again:
+            again.set_result(program())
+        resumed += 1
+        expected = Counter(_effect(e) for e in whole if e["type"] == "tool.call" and not _inside_done(e, begun, ended))
+        expected -= Counter(_effect(e) for seq, e in begun.items() if seq in ended and not _again(e, pending, whole))
+        assert +done == +expected, (count, whole[count - 1])
+        made = dict(done)
+        with replay(path, store=tmp_path / str(count)) as session:
+            program()
+        assert session.report.exact, (count, session.report.as_dict())
+        assert done == made
+        types = [entry["type"] for entry in entries(path)]
+        assert types[-2:] == ["recovery.completed", "run.completed"]
+        assert types.count("recovery.started") == 1
+        with pytest.raises(tracekit.RecoveryRefusedError, match="has ended"), resume(path, store=tmp_path / str(count)):
+            program()
+    assert resumed > len(whole) // 3
+
+
+def _effect(entry: dict[str, Any]) -> str:
+    return f"{entry['name'].rpartition('.')[2]} {entry['input']['n']}"
+
+
+def _inside_done(entry: dict[str, Any], begun: dict[int, Any], ended: set[int]) -> bool:
+    """Whether a step happened in one that is answered from the log."""
+    parent = entry.get("parent", 0)
+    return parent in begun and parent in ended
+
+
+def _again(entry: dict[str, Any], pending: list[dict[str, Any]], whole: list[dict[str, Any]]) -> bool:
+    """Whether a step is inside one that is made again, and is so with it."""
+    return any(entry.get("parent") == one["seq"] for one in pending)
+
+
+def test_a_torn_line_is_cut_and_kept(tmp_path: Path) -> None:
+    """Half a line at the end is cut off when the run goes on, and kept beside the file."""
+    with record("torn") as run:
+        run.set_result(straight())
+    store = tmp_path / "torn"
+    path = cut(run, 5, store, torn=40)
+    done.clear()
+    with resume(path, store=store):
+        straight()
+    [kept] = store.glob("runs/*.cut-*")
+    assert kept.read_bytes() == lines(run)[5][:40]
+    [started] = of_type(path, "recovery.started")
+    assert started["meta"]["cut_bytes"] == 40
+    with replay(path, store=store) as session:
+        straight()
+    assert session.report.exact
+
+
+def test_a_clock_that_began_anew_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monotonic clock never goes back, though that of this process began later than the one in the log."""
+    with record("clock") as run:
+        first = (time.monotonic(), look(1), time.monotonic(), look(2))
+    store = tmp_path / "clock"
+    path = cut(run, 5, store)
+    far = Path(path).read_bytes()
+    assert far
+    with resume(path, store=store):
+        again = (time.monotonic(), look(1), time.monotonic(), look(2))
+    assert again[:2] == first[:2]
+    assert again[2] >= again[0]
+
+
+def test_code_that_does_not_follow_its_log_is_noticed_in_time(tmp_path: Path) -> None:
+    """A program that makes another step, or leaves one out, is told before anything is live; the file is as it was."""
+    with record("changed") as run:
+        straight()
+    store = tmp_path / "changed"
+    path = cut(run, len(lines(run)) - 3, store)
+    before = Path(path).read_bytes()
+    done.clear()
+
+    def another() -> None:
+        look(0)
+        time.monotonic()
+        random.random()
+        put(7)
+        pay(7)
+
+    def shorter() -> None:
+        look(0)
+        time.monotonic()
+        random.random()
+
+    def other_order() -> None:
+        look(0)
+        time.monotonic()
+        random.random()
+        pay(0)
+
+    for program in (another, shorter, other_order):
+        with pytest.raises(tracekit.ReplayError), resume(path, store=store):
+            program()
+        assert Path(path).read_bytes() == before
+        assert not done
+    with resume(path, store=store):
+        straight()
+
+
+def test_what_is_outside_the_log_is_not_reached_before_its_end(tmp_path: Path) -> None:
+    """A connection that is not captured is refused while the log is followed, and a tool called outside the run, too."""
+    import socket
+
+    with record("guarded") as run:
+        look(1), look(2)
+    store = tmp_path / "guarded"
+    path = cut(run, 3, store)
+
+    def reaching() -> None:
+        socket.create_connection(("127.0.0.1", 9))
+
+    with pytest.raises(tracekit.LiveCallBlockedError), resume(path, store=store):
+        reaching()
+    thread: list[threading.Thread] = []
+
+    def lost() -> None:
+        import contextvars
+
+        one = threading.Thread(target=lambda: contextvars.Context().run(pay, 5))
+        thread.append(one)
+        one.start()
+        one.join()
+        look(1)
+
+    done.clear()
+    with pytest.raises(tracekit.LiveCallBlockedError), resume(path, store=store):
+        lost()
+    assert not done
+
+
+def test_resumed_again_after_another_crash(tmp_path: Path) -> None:
+    """A resumed run that is cut off goes on again, as often as it takes."""
+    with record("often") as run:
+        straight()
+    store, path = tmp_path / "0", ""
+    path = cut(run, 4, store)
+    done.clear()
+    for cycle in range(1, 6):
+        with resume(path, store=store) as again:
+            straight()
+        following = tmp_path / str(cycle)
+        count = min(len(lines(again)) - 3, 4 + 6 * cycle)
+        while entries(path)[count - 1]["type"] in ("tool.call", "recovery.completed", "run.completed"):
+            count -= 1
+        path, store = cut(again, count, following), following
+    with resume(path, store=store):
+        straight()
+    with replay(path, store=store) as session:
+        straight()
+    assert session.report.exact
+    assert len(of_type(path, "recovery.started")) >= 2
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """While a run goes on in one place, it is refused in another, which says who has it."""
+    with record("two") as run:
+        straight()
+    store = tmp_path / "two"
+    path = cut(run, 4, store)
+    with resume(path, store=store):
+        with pytest.raises(tracekit.RecoveryRefusedError, match="still runs it") as caught:
+            _in_another_context(lambda: resume(path, store=store).__enter__())
+        assert caught.value.reasons[0]["code"] == "held"  # type: ignore[attr-defined]
+        straight()
+
+
+def _in_another_context(call: Callable[[], Any]) -> Any:
+    import contextvars
+
+    return contextvars.Context().run(call)
+
+
+def test_a_failed_run_is_finished(tmp_path: Path) -> None:
+    """A program that fails after it went live ends its run as failed; one that fails before leaves it as it was."""
+    with record("fails") as run:
+        straight()
+    store = tmp_path / "fails"
+    path = cut(run, 4, store)
+    before = Path(path).read_bytes()
+    with pytest.raises(KeyError), resume(path, store=store):
+        raise KeyError("at once")
+    assert Path(path).read_bytes() == before
+
+    def failing() -> None:
+        straight()
+        raise KeyError("at the end")
+
+    with pytest.raises(KeyError), resume(path, store=store):
+        failing()
+    assert [entry["type"] for entry in entries(path)][-2:] == ["recovery.completed", "run.failed"]
+    with pytest.raises(KeyError), replay(path, store=store) as session:
+        failing()
+    assert session.report.exact
+
+
+def test_a_redacted_output_is_supplied_or_refused(tmp_path: Path) -> None:
+    """A step whose output the log does not have can't answer the program: the operator supplies it, and it never enters the log."""
+    secret = "sk-proj-" + "a1B2" * 12
+
+    @traced_tool(side_effect="read_only")
+    def fetch() -> str:
+        done["fetch"] += 1
+        return secret
+
+    seen = []
+
+    def program() -> None:
+        seen.append(fetch())
+        pay(1)
+
+    with pytest.warns(RuntimeWarning, match="redacted"), record("secret") as run:
+        program()
+    store = tmp_path / "secret"
+    path = cut(run, 3, store)
+    with pytest.raises(tracekit.RecoveryRefusedError) as caught, resume(path, store=store):
+        program()
+    assert caught.value.reasons[0]["code"] == "redacted_output"  # type: ignore[attr-defined]
+    done.clear()
+    with resume(path, store=store, supply={2: secret}):
+        program()
+    assert seen[-1] == secret and not done["fetch"] and done["pay 1"] == 1
+    assert secret.encode() not in Path(path).read_bytes()
+
+
+def test_decorated_and_async(tmp_path: Path) -> None:
+    """``resume`` is a decorator and an async block as well."""
+
+    async def program() -> str:
+        await ask(1)
+        return await send(1)
+
+    async def recorded() -> Any:
+        async with record("async") as run:
+            await program()
+        return run
+
+    run = asyncio.run(recorded())
+    for n in (2, 3):
+        store = tmp_path / str(n)
+        path = cut(run, n, store)
+        done.clear()
+
+        async def again(path: str = path, store: Path = store) -> None:
+            async with resume(path, store=store):
+                await program()
+
+        asyncio.run(again()) if n == 2 else asyncio.run(resume(path, store=store)(program)())
+        assert done["send 1"] == 1
