@@ -1,0 +1,72 @@
+"""Agents that work together: messages with their causes, the graph of what caused what, and views of both.
+
+::
+
+    from tracekit.agents import agent, receive_task, respond, send_task
+
+    with agent("planner"):
+        message = send_task("worker", {"find": "a flat"})
+    with agent("worker"):
+        task = receive_task(message)
+        answer = respond(task, find(task.payload))
+
+All of it stands on steps of the trace; nothing below this package knows of it. ``tracekit.agents.agentloom`` reads and writes recordings
+of agentloom, ``tracekit.agents.experimental`` has the events as types.
+"""
+
+from __future__ import annotations
+
+from .._capture.notes import agent
+from .envelope import IntentContext, IntentEnvelope, IntentMetadata, IntentRef, RoutingOptions
+from .graph import Difference, compare, ordered, serialize
+from .hashing import identity_hash, stable_hash
+from .headers import extract, inject
+from .messages import Message, receive_task, respond, send_task, state_transition
+from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord, replay_execution
+from .registry import AgentRegistry, BaseAgent
+from .result import AgentResult, IntentResponse, ReplayResult
+from .router import IntentRouter
+from .runs import events
+from .schema import SCHEMA_URI
+from .tasks import Handler, drive, drive_async, on_task
+from .view import Event, parse
+
+__all__ = [
+    "SCHEMA_URI",
+    "AgentRegistry",
+    "AgentResult",
+    "BaseAgent",
+    "Difference",
+    "Event",
+    "ExecutionEvent",
+    "ExecutionHeader",
+    "ExecutionRecord",
+    "Handler",
+    "IntentContext",
+    "IntentEnvelope",
+    "IntentMetadata",
+    "IntentRef",
+    "IntentResponse",
+    "IntentRouter",
+    "Message",
+    "ReplayResult",
+    "RoutingOptions",
+    "agent",
+    "compare",
+    "drive",
+    "drive_async",
+    "events",
+    "extract",
+    "identity_hash",
+    "inject",
+    "on_task",
+    "ordered",
+    "parse",
+    "receive_task",
+    "replay_execution",
+    "respond",
+    "send_task",
+    "serialize",
+    "stable_hash",
+    "state_transition",
+]

@@ -209,7 +209,7 @@ def _label(event: Mapping[str, Any]) -> bytes:
 
 def _described(first: Event | None, second: Event | None) -> str:
     if first is None and second is None:
-        return "the same events, hanging together in another way: causes that two events share in one recording, they have apart in the other"
+        return "the same events, hanging together in another way: what two events share as a cause in one, they have apart in the other"
     return f"first:  {_told(first)}\nsecond: {_told(second)}"
 
 

@@ -184,4 +184,6 @@ def _agree(lines: list[str], origin: Origin | None) -> None:
 
 
 def _malformed(what: str) -> InvalidMessageError:
-    return InvalidMessageError(what, next_action="refuse the request (HTTP status 400): its headers were cut or made up")
+    return InvalidMessageError(
+        what, next_action="refuse the request (HTTP status 400): its headers were cut or made up"
+    )

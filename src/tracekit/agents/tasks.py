@@ -77,7 +77,7 @@ class Handler(Generic[R]):
 
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
-    """A decorator for a function, sync or async, that does the tasks of agent ``name``: it gets a message and returns the answer's payload."""
+    """Let a function, sync or async, do the tasks of agent ``name``: it gets a message and returns the payload of the answer."""
     if not name:
         raise ValueError("a handler needs the name of its agent")
 
@@ -140,7 +140,9 @@ def drive(*handlers: Handler[Any]) -> list[Message | Exception]:
 async def drive_async(*handlers: Handler[Any]) -> list[Message | Exception]:
     """As :func:`drive`, in the running loop, for async handlers."""
     work = _work(handlers)
-    results = await asyncio.gather(*(handler._run(*rest) for handler, *rest in work), return_exceptions=True)
+    results = await asyncio.gather(
+        *(handler._run(message, lane) for handler, message, lane in work), return_exceptions=True
+    )
     found: list[Message | Exception] = []
     for result in results:
         if isinstance(result, ReplayError) or (isinstance(result, BaseException) and not isinstance(result, Exception)):

@@ -33,7 +33,9 @@ _OUTCOMES: Final = {"tool.return": "ok", "tool.error": "error", "tool.skipped": 
 class View:
     """The events of one file, entry by entry. ``expand`` puts what references in a value stand for in their place."""
 
-    def __init__(self, expand: Callable[[Any, int], Any], segment: str | None = None, *, payloads: bool = False) -> None:
+    def __init__(
+        self, expand: Callable[[Any, int], Any], segment: str | None = None, *, payloads: bool = False
+    ) -> None:
         self._expand: Final = expand
         self._segment: Final = segment
         self._payloads: Final = payloads
@@ -94,7 +96,8 @@ class View:
         if "error" in entry:
             error = entry["error"]
             # Not the traceback: lines and places of files differ where the program is the same.
-            payload, key = {"type": error.get("type"), "text": error.get("text")}, "error"
+            payload: Any = {"type": error.get("type"), "text": error.get("text")}
+            key = "error"
         else:
             payload, key = entry.get("output"), "output"
         called = self._id(entry["step"])

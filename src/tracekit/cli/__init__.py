@@ -20,7 +20,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "failures": ("failures", "List what went wrong, over many runs."),
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
-    "schema": ("schema", "Print the JSON Schema of the trace format."),
+    "route": ("route", "Ask the agents of a program for an answer to one request, on the record."),
+    "schema": ("schema", "Print the JSON Schema of the trace format, or of a view."),
+    "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
+    "import": ("import_", "Make a run of a recording of agentloom."),
 }
 
 
@@ -34,7 +37,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __name__)
-        command: click.Command = getattr(module, cmd_name.replace("-", "_") + ("_" if cmd_name == "list" else ""))
+        command: click.Command = getattr(module, cmd_name.replace("-", "_") + ("_" if cmd_name in ("list", "import") else ""))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

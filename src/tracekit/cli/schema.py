@@ -1,4 +1,4 @@
-"""``tracekit schema``: the JSON Schema of the trace format."""
+"""``tracekit schema``: the JSON Schemas of the trace format and of its views."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ __all__ = ["schema"]
 
 
 @click.command()
-def schema() -> None:
-    """Print the JSON Schema (2020-12) that each line of a trace keeps to."""
+@click.argument("form", metavar="[FORM]", type=click.Choice(["trace", "inter-agent"]), default="trace")
+def schema(form: str) -> None:
+    """Print the JSON Schema (2020-12) that each line keeps to.
+
+    FORM is "trace" (what record() writes; the default) or "inter-agent" (what `tracekit export --to inter-agent` writes).
+    """
     with output.reported():
-        output.emit(format_schema.load(), pretty=sys.stdout.isatty())
+        output.emit(_load(form), pretty=sys.stdout.isatty())
+
+
+def _load(form: str) -> dict[str, Any]:
+    if form == "trace":
+        return format_schema.load()
+    from ..agents import schema as agents_schema
+
+    return agents_schema.load()
 
 
 def validator() -> Any:

@@ -16,6 +16,7 @@ them, divergence and exhaustion are the same errors. What no client passes (cloc
 
 from __future__ import annotations
 
+from .agentloom import import_agentloom
 from .clients import ReplayLLMClient, ReplayToolClient, TracedLLMClient, TracedToolClient
 from .events import TraceEvent, TraceEvents, load_trace
 from .index import ReplayTraceWriter, TraceIndex
@@ -33,5 +34,6 @@ __all__ = [
     "TraceWriter",
     "TracedLLMClient",
     "TracedToolClient",
+    "import_agentloom",
     "load_trace",
 ]

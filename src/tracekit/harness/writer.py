@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from .._journal.heads import sync_directory
 from .._journal.lock import lock
 from .._journal.runs import Store, new_run_id, valid_run_id
 from .._journal.writer import Durability, Journal
+from ..agents.live import Follower
 from ..errors import LogWriteError, RunStateError
 from .line import Line, family_of_kind, name_of, root
 
@@ -28,8 +29,9 @@ class TraceWriter(Line):
 
     ``target`` is a store or its directory (by default ``TRACEKIT_DIR`` or ``.tracekit``), or a ``….jsonl`` file to make. ``run_id``
     defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or ``"none"``; ``redact`` adds
-    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is what the run was given. Use it as a block,
-    or call ``close``: a run without its end reads as unsealed. Raises ``RunStateError`` if the file is there already,
+    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is what the run was given. ``observer`` is called with
+    each inter-agent event (a dictionary, see ``tracekit.agents``) once it is in the file; if it raises, it is not called again. Use it
+    as a block, or call ``close``: a run without its end reads as unsealed. Raises ``RunStateError`` if the file is there already,
     ``LogWriteError`` if it can't be written.
     """
 
@@ -44,6 +46,7 @@ class TraceWriter(Line):
         identity: Mapping[str, Any] | None = None,
         durability: Durability = "effects",
         redact: Iterable[Any] = (),
+        observer: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         self._store: Final = _store(target)
         run_id = new_run_id() if run_id is None else run_id
@@ -57,6 +60,7 @@ class TraceWriter(Line):
         #: The run's file.
         self.path: Final = journal.path
         self._result: Any = None
+        self._follower: Final = None if observer is None else _followed(session, observer)
         self._begin(name, input, agent, identity)
 
     def _begin(self, name: str, input: Any, agent: str | None, identity: Mapping[str, Any] | None) -> None:
@@ -127,6 +131,8 @@ class TraceWriter(Line):
         finally:
             session.ended = True
             journal.close()
+            if self._follower is not None:
+                self._follower.close()
         for sentence in session.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=2)
 
@@ -149,6 +155,21 @@ class TraceWriter(Line):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
+
+
+def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Follower:
+    """Let ``observer`` have the inter-agent events of a run as they are written."""
+    journal = session.journal
+    follower = Follower(journal.path, journal.run_id, observer, session.warn)
+    append = journal.append
+
+    def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        seq = append(kind, lane, parent, tail, sync)
+        follower.poll()
+        return seq
+
+    journal.append = observed  # type: ignore[method-assign]  # of this journal alone: others pay nothing
+    return follower
 
 
 def _store(target: str | os.PathLike[str] | Store | None) -> Store | None:

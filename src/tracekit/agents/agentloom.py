@@ -1,0 +1,364 @@
+"""Recordings of agentloom: read, replayed, written.
+
+One JSON object: ``_version`` (2; left out in version 1), the answers of a model by step id or by the hash of the request, each an
+object or a list of turns, and since our writing ``_inter_agent_events``, the events of :mod:`tracekit.agents.view`. Readers of
+agentloom leave out what begins with ``_``.
+
+Other than agentloom's own, the replay here has no default answer: what the recording does not hold is an error. Each turn of a list answers
+once; an object under a step id answers once; an object under a request's hash answers that very request as often as it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from .._canonical import from_json
+from .._capture.plugins import Dialect, discover
+from .._journal.reader import Trace
+from ..errors import InvalidEventError, TraceError, TraceExhaustedError, TraceVersionError, UnconsumedStepsError
+from .graph import ordered
+from .schema import check
+from .view import Event, events
+
+__all__ = ["EVENTS", "MARK", "Recording", "Replay", "exported", "load", "loads", "origin", "request_hash"]
+
+#: The key that holds the inter-agent events.
+EVENTS: Final = "_inter_agent_events"
+#: The key, in the input of a run that was imported, that says what the file was beside its answers.
+MARK: Final = "agentloom"
+_VERSION: Final = "_version"
+_NEWEST: Final = 2
+
+Turn = dict[str, Any]
+
+
+def request_hash(
+    messages: Any,
+    model: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    extra: Mapping[str, Any] | None = None,
+    *,
+    version: int = _NEWEST,
+) -> str:
+    """The key of a request without a step id: SHA-256 over its JSON; in version 1 over its messages alone."""
+    whole = {
+        "messages": messages,
+        "model": model,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "extra": dict(extra or {}),
+    }
+    told = json.dumps(messages if version < 2 else whole, sort_keys=True, default=_plain)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else str(value)
+
+
+class Recording:
+    """A recording in memory. ``answers`` holds, by key, an object or a list of turns, as in the file; ``events`` the inter-agent ones
+    (``None``: the file has no such key); ``others`` what else begins with ``_``."""
+
+    def __init__(
+        self,
+        answers: Mapping[str, Turn | list[Turn]],
+        *,
+        version: int = _NEWEST,
+        events: Iterable[Event] | None = None,
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.version: Final = version
+        self.answers: Final = dict(answers)
+        self.events: Final = None if events is None else ordered(events)
+        self.others: Final = dict(others or {})
+
+    def turns(self, key: str) -> list[Turn]:
+        """The turns under a key, one or many."""
+        found = self.answers[key]
+        return found if isinstance(found, list) else [found]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that the file is."""
+        head: dict[str, Any] = {} if self.version < 2 else {_VERSION: self.version}
+        tail: dict[str, Any] = {} if self.events is None else {EVENTS: self.events}
+        return {**head, **self.others, **self.answers, **tail}
+
+    def dumps(self) -> str:
+        """The file's text."""
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def replay(self) -> Replay:
+        """Something that answers as this recording, from its beginning."""
+        return Replay(self)
+
+
+class Replay:
+    """Answers requests from a recording; thread-safe. As a block it ends with :meth:`finish`."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording: Final = recording
+        self._used: Final[dict[str, int]] = {}
+        self._lock: Final = threading.Lock()
+
+    def complete(
+        self,
+        messages: Any,
+        model: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        *,
+        step_id: str | None = None,
+        **extra: Any,
+    ) -> Turn:
+        """The recorded answer to a request: by ``step_id`` where there is such a key, else by the request's hash.
+
+        ``TraceExhaustedError`` where the recording has none, or has no further turn.
+        """
+        key = step_id if step_id is not None and step_id in self.recording.answers else None
+        by_hash = key is None
+        if key is None:
+            key = request_hash(messages, model, temperature, max_tokens, extra, version=self.recording.version)
+            if key not in self.recording.answers:
+                raise self._miss(step_id, key)
+        return self._turn(key, again=by_hash and not isinstance(self.recording.answers[key], list))
+
+    async def acomplete(self, messages: Any, model: str | None = None, **rest: Any) -> Turn:
+        """The same for ``await``."""
+        return self.complete(messages, model, **rest)
+
+    def finish(self) -> None:
+        """End the replay: ``UnconsumedStepsError`` if recorded answers were never asked for."""
+        left = [
+            {"seq": turn + 1, "type": "llm.response", "name": key}
+            for key in self.recording.answers
+            for turn in range(self._used.get(key, 0), len(self.recording.turns(key)))
+        ]
+        if left:
+            raise UnconsumedStepsError(
+                f"{len(left)} recorded answers were never asked for, the first under {left[0]['name']!r}",
+                steps=left,
+                next_action="see which step no longer asks; record again if the change is meant",
+            )
+
+    def _turn(self, key: str, *, again: bool) -> Turn:
+        turns = self.recording.turns(key)
+        with self._lock:
+            place = 0 if again else self._used.get(key, 0)
+            if place == len(turns):
+                raise TraceExhaustedError(
+                    f"the recording has {len(turns)} answers under {key!r}, and all of them are used",
+                    kind="llm",
+                    name=key,
+                    next_action="the program asks once more than it did: see why, or record again",
+                )
+            self._used[key] = place + 1
+        return json.loads(json.dumps(turns[place]))  # type: ignore[no-any-return]  # the caller's own copy
+
+    def _miss(self, step_id: str | None, key: str) -> TraceExhaustedError:
+        sought = f"neither step {step_id!r} nor" if step_id is not None else "no"
+        return TraceExhaustedError(
+            f"the recording has {sought} answer to this request ({key})",
+            kind="llm",
+            name=step_id or key,
+            next_action="an argument of the request is not the recorded one; record again if that is meant",
+        )
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.finish()
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """The recording in a file. ``TraceError`` if it can't be read or is none, ``TraceVersionError`` if it is newer."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise _unusable(os.fspath(path), f"can't be read: {error.strerror}") from None
+    return loads(data, os.fspath(path))
+
+
+def loads(data: bytes | str, path: str = "the recording") -> Recording:
+    """The recording in ``data``; ``path`` is for messages."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _unusable(path, f"is no JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise _unusable(path, "is no JSON object")
+    version = tree.pop(_VERSION, 1)
+    if type(version) is not int or version < 1:
+        raise _unusable(path, f"says that its version is {version!r:.80}")
+    if version > _NEWEST:
+        raise TraceVersionError(
+            f"{path} is an agentloom recording of version {version}; {_NEWEST} is the newest known here",
+            next_action="update tracekit, or record with an older agentloom",
+        )
+    found = tree.pop(EVENTS, None)
+    others = {key: tree.pop(key) for key in list(tree) if key.startswith("_")}
+    for key, answer in tree.items():
+        if not isinstance(answer, dict) and not _are_turns(answer):
+            raise _unusable(path, f"has neither an answer nor a list of turns under {key!r:.80}")
+    return Recording(tree, version=version, events=None if found is None else _checked(found, path), others=others)
+
+
+def _are_turns(answer: Any) -> bool:
+    return isinstance(answer, list) and bool(answer) and all(isinstance(turn, dict) for turn in answer)
+
+
+def _checked(found: Any, path: str) -> list[Event]:
+    if not isinstance(found, list):
+        raise _unusable(path, f"{EVENTS} is no list")
+    for number, event in enumerate(found, 1):
+        problem = check(event)
+        if problem is not None:
+            raise InvalidEventError(
+                f"{path}: event {number} of {EVENTS}: {problem}",
+                line=number,
+                problem=problem,
+                ids=(),
+                next_action="`tracekit schema inter-agent` prints what an event has to be",
+            )
+    return found
+
+
+def _unusable(path: str, problem: str) -> TraceError:
+    return TraceError(f"{path} {problem}", path=path, next_action="name a recording that agentloom or tracekit wrote")
+
+
+# -- from a trace --------------------------------------------------------------------------------------------------------
+
+
+def exported(*traces: Trace) -> Recording:
+    """What a run recorded, as an agentloom recording: the answers of models, and the inter-agent events if agents spoke.
+
+    An answer stands under its ``step_id``, if the call had one in its metadata, else under its request's hash; several under one key are
+    its turns, in recorded order. Calls that failed or have no answer are left out: the format has no place for them. A run that was
+    imported comes out as it went in.
+    """
+    beside = origin(traces[0])
+    answers: dict[str, list[Turn]] = {}
+    for trace in traces:
+        for key, turn in _answers(trace):
+            answers.setdefault(key, []).append(turn)
+    lists = set(beside.get("lists", ()))
+    told: dict[str, Turn | list[Turn]] = {
+        key: turns if len(turns) > 1 or key in lists else turns[0] for key, turns in answers.items()
+    }
+    found: list[Event] | None = beside.get("events")
+    if not beside:
+        seen = list(events(*traces))
+        found = seen if any(event["event_type"] in ("task_sent", "task_received") for event in seen) else None
+    return Recording(told, version=beside.get("version", _NEWEST), events=found, others=beside.get("others"))
+
+
+def origin(trace: Trace) -> dict[str, Any]:
+    """What the file was beside its answers, if this run was imported from one."""
+    trace.check()
+    given = trace.expand(trace.entry(1).get("input"))
+    mark = given.get(MARK) if isinstance(given, dict) else None
+    return mark if isinstance(mark, dict) else {}
+
+
+class _Open:
+    """A model call whose answer is still to come."""
+
+    def __init__(self, entry: Mapping[str, Any], input: Any) -> None:
+        self.meta: Final[Mapping[str, Any]] = entry.get("meta") or {}
+        self.input: Final = input
+        self.started: Final[int] = entry["ts_ns"]
+        self.pieces: Final[list[Any]] = []
+
+
+def _answers(trace: Trace) -> Iterable[tuple[str, Turn]]:
+    asked: dict[int, _Open] = {}
+    for entry in trace.entries():
+        kind, seq = entry["type"], entry["seq"]
+        if kind == "llm.request":
+            asked[seq] = _Open(entry, trace.expand(entry.get("input"), before=seq))
+        elif kind == "llm.chunk" and entry["step"] in asked:
+            asked[entry["step"]].pieces.append(trace.expand(entry.get("output"), before=seq))
+        elif kind == "llm.response" and entry["step"] in asked:
+            call = asked.pop(entry["step"])
+            output = trace.expand(entry.get("output"), before=seq)
+            yield _key(call), _turn(call, output, entry)
+
+
+def _key(call: _Open) -> str:
+    step_id = call.meta.get("step_id")
+    if isinstance(step_id, str):
+        return step_id
+    messages, parameters = _request(call)
+    known = {name: parameters.pop(name, call.meta.get(name)) for name in ("temperature", "max_tokens")}
+    model = parameters.pop("model", call.meta.get("model"))
+    return request_hash(messages, model, known["temperature"], known["max_tokens"], parameters)
+
+
+def _request(call: _Open) -> tuple[Any, dict[str, Any]]:
+    """The messages of a request, and its other arguments."""
+    given = call.input if isinstance(call.input, dict) else {"prompt": call.input}
+    parameters = {key: value for key, value in given.items() if key not in ("messages", "prompt", "parameters")}
+    if isinstance(given.get("parameters"), dict):
+        parameters.update(given["parameters"])
+    messages = given.get("messages", given.get("prompt"))
+    return ([{"role": "user", "content": messages}] if isinstance(messages, str) else messages), parameters
+
+
+def _turn(call: _Open, output: Any, entry: Mapping[str, Any]) -> Turn:
+    meta = entry.get("meta") or {}
+    if isinstance(output, dict) and "content" in output and "status" not in output:
+        return output  # in agentloom's own form
+    said = _said(call, output)
+    usage = meta.get("usage") or {}
+    spent = [usage.get(name, 0) or 0 for name in ("input_tokens", "output_tokens")]
+    turn: Turn = {
+        "content": said["content"],
+        "model": meta.get("model") or call.meta.get("model"),
+        "usage": {
+            "prompt_tokens": spent[0],
+            "completion_tokens": spent[1],
+            "total_tokens": usage.get("total_tokens") or sum(spent),
+            "reasoning_tokens": usage.get("reasoning_tokens", 0) or 0,
+        },
+        "cost_usd": meta.get("cost_usd", 0.0) or 0.0,
+        "latency_ms": (entry["ts_ns"] - call.started) / 1e6,
+        "finish_reason": next(iter(meta.get("finish_reasons") or ()), "stop"),
+    }
+    return {**turn, "tool_calls": said["tool_calls"]} if said["tool_calls"] else turn
+
+
+def _said(call: _Open, output: Any) -> dict[str, Any]:
+    """Text and tool calls of an answer, read by the protocol's dialect where there is one."""
+    dialect = _dialect(call.meta.get("dialect"))
+    if dialect is not None and isinstance(output, dict):
+        body = b"".join(map(_bytes, call.pieces)) if call.pieces else output.get("body")
+        read = dialect.read(body)
+        return {"content": read.text, "tool_calls": [dict(made) for made in read.tool_calls]}
+    if output is None and call.pieces:
+        output = "".join(call.pieces) if all(isinstance(piece, str) for piece in call.pieces) else call.pieces
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, sort_keys=True)
+    return {"content": text, "tool_calls": []}
+
+
+def _dialect(name: Any) -> Dialect | None:
+    every: Sequence[Dialect] = [dialect for integration in discover().values() for dialect in integration.dialects]
+    return next((dialect for dialect in every if dialect.name == name), None)
+
+
+def _bytes(piece: Any) -> bytes:
+    value = from_json(piece)
+    return value.encode() if isinstance(value, str) else bytes(value)

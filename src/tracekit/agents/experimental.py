@@ -1,0 +1,82 @@
+"""The six types of inter-agent events, as types for a checker; they may still change.
+
+Each is a ``TypedDict`` of one line of the inter-agent view; ``tracekit.agents.schema`` and the JSON Schema say the same at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+
+__all__ = [
+    "InterAgentEvent",
+    "ResponseSent",
+    "StateTransition",
+    "TaskReceived",
+    "TaskSent",
+    "ToolCall",
+    "ToolReturn",
+]
+
+
+class _Event(TypedDict):
+    event_id: str
+    agent_id: str
+    timestamp_ns: int
+    parent_event_id: str | None
+    parent_event_ids: list[str]
+    payload_hash: str
+    payload_sha256: str
+    payload_ref: str | None
+    payload: NotRequired[Any]
+
+
+class TaskSent(_Event):
+    """An agent gives another one something to do."""
+
+    event_type: Literal["task_sent"]
+    recipient_agent_id: str
+    task: str | None
+
+
+class TaskReceived(_Event):
+    """An agent has got a task, or an answer."""
+
+    event_type: Literal["task_received"]
+    sender_agent_id: str | None
+    task: str | None
+
+
+class ResponseSent(_Event):
+    """An agent answers a task."""
+
+    event_type: Literal["response_sent"]
+    recipient_agent_id: str | None
+    task: str | None
+
+
+class ToolCall(_Event):
+    """An agent is about to call a tool."""
+
+    event_type: Literal["tool_call"]
+    tool: str
+    side_effect: str | None
+
+
+class ToolReturn(_Event):
+    """A tool has come back."""
+
+    event_type: Literal["tool_return"]
+    tool: str
+    call_event_id: str
+    outcome: Literal["ok", "error", "skipped"]
+
+
+class StateTransition(_Event):
+    """An agent, a workflow or an object went from one state to another."""
+
+    event_type: Literal["state_transition"]
+    name: str
+
+
+#: Any line of the inter-agent view; ``event_type`` tells which.
+InterAgentEvent: TypeAlias = TaskSent | TaskReceived | ResponseSent | ToolCall | ToolReturn | StateTransition
