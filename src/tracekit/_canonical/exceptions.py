@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
-from ..errors import NotReplayableError, RecordedError, TracekitError
+from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .decode import Decoder
 from .encode import MAX_ITEMS, TooLarge, Tree, Walk, to_json
 from .recipes import RECIPES
@@ -315,7 +315,7 @@ def _may_be_made(cls: type) -> bool:
     from asyncio import CancelledError
 
     if issubclass(cls, TracekitError):  # what this program is told by us, no trace says
-        return issubclass(cls, Exception)
+        return not issubclass(cls, ReplayError) and cls is not TracekitError
     own = is_heap(cls) and issubclass(cls, BaseException) and not issubclass(cls, GeneratorExit)
     return (
         own or issubclass(cls, Exception) or cls in (CancelledError, KeyboardInterrupt, SystemExit, BaseExceptionGroup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from .._journal.reader import Trace
@@ -73,6 +73,12 @@ class Followed(Replay):
     def answered(self, seq: int) -> bool:
         """Whether the log has the outcome of a step."""
         return bool(self.index.answer[seq])
+
+    def told_of(self, step: int) -> Iterator[dict[str, Any]]:
+        """The entries of a step: its intention, all that happened inside, and its outcome, where there is one."""
+        answer = self.index.answer[step]
+        for seq in sorted({step, *self.index.inside(step), *((answer,) if answer else ())}):
+            yield self.trace.entry(seq)
 
     def number_of(self, parent: int, name: str, n: int, under: int) -> int:
         """The number of a lane in the log, or 0."""

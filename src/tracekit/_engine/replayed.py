@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from . import failures
 from .gate import Outcome
 from .scope import Scope
+from .spending import Spending
 from .step import Spec
 
 if TYPE_CHECKING:
+    from .budget import Budget
     from .replay import Replay
     from .schedule import Ticket
 
@@ -20,7 +22,7 @@ __all__ = ["ReplayedStep", "ReplayedTimer"]
 class ReplayedStep:
     """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
 
-    __slots__ = ("_chunk", "live", "scope", "seq", "session", "spec")
+    __slots__ = ("_chunk", "_inside", "live", "scope", "seq", "session", "spec")
 
     deferred: Final = False
 
@@ -31,9 +33,19 @@ class ReplayedStep:
         self.seq: Final = seq
         self.live: Final = spec.structural
         self._chunk = session.index.next_chunk[seq]
+        self._inside: Spending | None = None
 
     def body(self) -> Scope:
-        return self.scope.inside(self.seq, live=not self.spec.structural)
+        inside = self.scope.inside(self.seq, live=not self.spec.structural)
+        if self.spec.budget is None or not getattr(inside.session, "meters", False):
+            return inside
+        return inside.within(self._budget(self.spec.budget))
+
+    def _budget(self, budget: Budget) -> Spending:
+        """In a run that is resumed the body may go live: it starts with what the log says was spent in it."""
+        if self._inside is None:
+            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+        return self._inside
 
     def go(self) -> ReplayedStep:
         raise AssertionError("the log answers this step")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .gate import Session
     from .lanes import Lane
+    from .spending import Spending
 
 __all__ = ["Scope", "current", "enter"]
 
@@ -20,28 +21,42 @@ class Scope:
     """One point in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
 
     ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
-    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay.
+    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay. ``spending`` is the
+    innermost budget that calls made here are counted in.
     """
 
-    __slots__ = ("agent", "lane", "live", "parent", "session")
+    __slots__ = ("agent", "lane", "live", "parent", "session", "spending")
 
-    def __init__(self, session: Session, lane: Lane, parent: int, agent: str | None = None, live: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lane: Lane,
+        parent: int,
+        agent: str | None = None,
+        live: int = 0,
+        spending: Spending | None = None,
+    ) -> None:
         self.session: Final = session
         self.lane: Final = lane
         self.parent: Final = parent
         self.agent: Final = agent
         self.live: Final = live
+        self.spending: Final = spending
 
     def inside(self, seq: int, *, live: bool) -> Scope:
         """The scope of the body of step ``seq``."""
-        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live)
+        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending)
 
     def in_lane(self, lane: Lane) -> Scope:
         """The same enclosing step, another line of execution."""
-        return Scope(self.session, lane, self.parent, self.agent, self.live)
+        return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending)
 
     def acting(self, agent: str | None) -> Scope:
-        return Scope(self.session, self.lane, self.parent, agent, self.live)
+        return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending)
+
+    def within(self, spending: Spending | None) -> Scope:
+        """The same place, its calls counted in ``spending``."""
+        return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending)
 
 
 #: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.

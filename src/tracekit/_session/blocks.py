@@ -15,6 +15,7 @@ from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
 from .._engine.recording import ROOT
 from .._engine.scope import Scope, current, enter
+from .._engine.spending import Spending
 from ..errors import RunStateError
 
 __all__ = ["Block", "called_from"]
@@ -76,9 +77,9 @@ class Block(Generic[E]):
     def _end(self, error: BaseException | None) -> None:
         self._exit(error)
 
-    def _scope_in(self, session: Session, agent: str | None) -> Lane:
+    def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())
-        self._token = enter(Scope(session, lane, ROOT, agent))
+        self._token = enter(Scope(session, lane, ROOT, agent, spending=spending))
         return lane
 
     def _scope_out(self) -> None:

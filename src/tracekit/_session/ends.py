@@ -12,6 +12,7 @@ from .._engine.redaction import Redactor
 from .._journal.reader import Trace
 from ..errors import DivergenceError
 from . import takeover
+from .overspending import swallowed
 
 __all__ = ["another_end", "failed", "hash_seed_hint", "last_entry", "same_error"]
 
@@ -26,13 +27,15 @@ def last_entry(trace: Trace) -> dict[str, Any]:
 def failed(trace: Trace) -> bool:
     """Whether the recorded run ended with an exception. A generator that held the block and was closed is none."""
     last = last_entry(trace)
-    return bool(last["type"] == "run.failed" and last["error"]["type"] != "builtins:GeneratorExit")
+    if last["type"] != "run.failed" or swallowed(last):
+        return False
+    return bool(last["error"]["type"] != "builtins:GeneratorExit")
 
 
 def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
     """Whether the recorded run failed with an exception of this type and text (addresses in it aside)."""
     last = last_entry(trace)
-    if last["type"] != "run.failed":
+    if last["type"] != "run.failed" or swallowed(last):
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
     recorded = redactor.redact(last["error"])[0]

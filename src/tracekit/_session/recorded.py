@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 from .. import _reality
 from .._canonical import canonical
 from .._capture import callers, instrumentation, randomness, world
+from .._engine.budget import Budget, budget_or_none
 from .._engine.callsite import caller
 from .._engine.classified import of_run
 from .._engine.environment import environment
@@ -17,11 +18,12 @@ from .._engine.program import Program, this_program
 from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
+from .._engine.spending import Spending
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import NotReplayableError, RunStateError
-from . import arguments, forks, gaps, takeover
+from . import arguments, forks, gaps, overspending, takeover
 from .blocks import Block, called_from
 from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
@@ -43,6 +45,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "user_modules": (),
     "metadata": None,
     "nested": None,
+    "budget": None,
 }
 
 
@@ -122,6 +125,7 @@ class Record(Block[Run]):
 
     def _record(self, options: dict[str, Any], outer: Scope | None) -> Run:
         store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        spending = None if options["budget"] is None else Spending(options["budget"])
         if self.called_from is not None:
             callers.include(self.called_from)
         for module in options["user_modules"]:
@@ -129,7 +133,7 @@ class Record(Block[Run]):
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
         session = Recording(journal, Redactor.of_process(options["redact"]))
-        self._session = session
+        self._session, session.spending = session, spending
         try:
             self._first_entries(session, options, outer)
             world.enter()
@@ -142,7 +146,7 @@ class Record(Block[Run]):
             takeover.whole_program(session)
         gaps.begin(session)
         forks.follow(session, store)
-        session.root = self._scope_in(session, options["agent"])
+        session.root = self._scope_in(session, options["agent"], spending)
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
@@ -162,6 +166,8 @@ class Record(Block[Run]):
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}
+        if options["budget"] is not None:
+            about["budget"] = options["budget"].as_dict()
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
         about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
@@ -263,6 +269,12 @@ class Record(Block[Run]):
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
+        spending = session.spending
+        if spending is not None:
+            meta["budget"] = overspending.account(spending)
+            if error is None and spending.refused is not None:
+                # Whoever caught it went on without what it had asked for: that is no completion.
+                error = overspending.keep_as_failure(spending.refused, meta["budget"])
         if error is None:
             kind = "run.completed"
             fields = session.result(result, meta)
@@ -294,6 +306,7 @@ def record(
     user_modules: Iterable[str] = (),
     metadata: Mapping[str, Any] | None = None,
     nested: Literal["link"] | None = None,
+    budget: Budget | None = None,
 ) -> Record: ...
 def record(
     name: str | Callable[..., Any] | None = None,
@@ -308,12 +321,14 @@ def record(
     user_modules: Iterable[str] = (),
     metadata: Mapping[str, Any] | None = None,
     nested: Literal["link"] | None = None,
+    budget: Budget | None = None,
 ) -> Any:
     """Record a run: ``with record("billing") as run:``, ``async with``, or ``@record("billing")`` on a function.
 
     Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``).
     ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
     effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
+    ``budget`` limits what the run may spend: a call that would go over is not made and raises ``BudgetExceededError``.
     ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
     one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written,
     ``TypeError`` or ``ValueError`` for arguments that can't be.
@@ -343,6 +358,7 @@ def record(
         "user_modules": arguments.strings("user_modules", user_modules),
         "metadata": metadata,
         "nested": nested,
+        "budget": budget_or_none(budget),
     }
     block = Record(options, called_from())
     return block if bare is None else block(bare)

@@ -1,0 +1,85 @@
+"""A step under a budget: what it may take is held back before it is made, what it took is written down after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import BudgetExceededError
+from .held import Held, refused
+from .scope import Scope
+from .spending import Spending
+
+if TYPE_CHECKING:
+    from .recording import Recording
+    from .step import Spec
+
+__all__ = ["MeteredStep", "begin"]
+
+
+def begin(
+    session: Recording, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, how: Mapping[str, Any]
+) -> Any:
+    """Begin a step in a scope that has a budget; what refuses it is on the log when it is raised."""
+    free = scope.within(None)
+    spending = scope.spending
+    if session.ended or spending is None:
+        return session.begin(free, spec, input, info=info, **how)
+    try:
+        held = spending.reserve(spec, input, info)
+    except BudgetExceededError as error:
+        session.overspent(error)
+        raise session.refuse(free, spec, input, error) from None
+    if held.estimate is not None:
+        info = {**(info or {}), "estimate": held.estimate}
+    try:
+        step: Any = session.begin(free, spec, input, info=info, **how)
+    except BaseException:
+        held.give_back()
+        raise
+    if not step.live:  # an earlier call answers it
+        held.give_back()
+        return step
+    return MeteredStep(step, scope, held)
+
+
+class MeteredStep:
+    """A live step that pays for what it takes; see ``gate.Step``."""
+
+    __slots__ = ("_held", "_refused", "_spending", "_step", "scope")
+
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, step: Any, scope: Scope, held: Held) -> None:
+        self._step: Final = step
+        self._held: Final = held
+        self._refused = False
+        self.scope: Final = scope
+        budget = step.spec.budget
+        self._spending: Final = (
+            scope.spending if budget is None else Spending(budget, name=step.spec.name, outer=scope.spending)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def body(self) -> Scope:
+        step, scope = self._step, self.scope
+        return Scope(scope.session, scope.lane, step.seq, scope.agent, step.seq, self._spending)
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        if isinstance(output, Mapping) and refused(output.get("head")):
+            self._refused = True
+        self._step.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self._step.done(output, info=self._settled(info, refused(output)), data=data)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._step.failed(error, output=output, info=self._settled(info, refused(output)))
+
+    def _settled(self, info: Mapping[str, Any] | None, free: bool) -> Mapping[str, Any] | None:
+        told = info or {}
+        price = self._held.settle(told.get("usage"), told.get("model"), free=free or self._refused)
+        return info if price is None else {**told, "cost_usd": price}

@@ -1,0 +1,162 @@
+"""What a model's tokens cost: the user's own prices first, then the data that the package ``genai-prices`` brings.
+
+Nothing here reaches the network, and the package is imported when a price is asked for, never before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from .. import _reality
+from ..errors import RunStateError, UnknownPriceError
+
+__all__ = ["Price", "PriceList", "Prices", "checked"]
+
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens of one model. Tokens from or into a cache cost as other input where nothing else is said."""
+
+    input_per_mtok: float
+    output_per_mtok: float
+    cache_read_per_mtok: float | None = None
+    cache_write_per_mtok: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is None and name.startswith("cache"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} is a number of US dollars, not {value!r}")
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is 0 or more US dollars, not {value!r}")
+
+    def as_dict(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
+
+    def of(self, usage: Mapping[str, Any]) -> float:
+        """What ``usage`` costs; its ``input_tokens`` include what was read from and written to a cache."""
+        read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
+        plain = max(usage.get("input_tokens", 0) - read - written, 0)
+        reading = self.input_per_mtok if self.cache_read_per_mtok is None else self.cache_read_per_mtok
+        writing = self.input_per_mtok if self.cache_write_per_mtok is None else self.cache_write_per_mtok
+        answered = usage.get("output_tokens", 0) * self.output_per_mtok
+        total: float = (plain * self.input_per_mtok + read * reading + written * writing + answered) / _MILLION
+        return total
+
+
+PriceList: TypeAlias = "Mapping[str, Price] | Callable[[str], Price | None]"
+
+
+def checked(prices: object) -> PriceList:
+    """A user's prices, copied, so that they are what they were when the budget was made."""
+    if callable(prices):
+        return prices
+    if not isinstance(prices, Mapping):
+        raise TypeError(f"prices are a mapping from model to Price, or a function, not {prices!r}")
+    for model, price in prices.items():
+        if not isinstance(model, str) or not isinstance(price, Price):
+            raise TypeError(f"prices map a model's name to a Price, not {model!r} to {price!r}")
+    return dict(prices)
+
+
+class Prices:
+    """Where to look a price up: in ``own`` first, then in the package."""
+
+    __slots__ = ("_known", "_own")
+
+    def __init__(self, own: PriceList | None = None) -> None:
+        self._own: Final = own
+        self._known: Final[dict[tuple[str, str | None], bool]] = {}
+
+    def prepare(self) -> None:
+        """Load what will be needed, early and where it is told; ``RunStateError`` where there is no price at all to be had."""
+        if self._own is None:
+            _package()
+
+    def demand(self, model: str, provider: str | None, origin: str | None) -> None:
+        """``UnknownPriceError`` unless the model has a price."""
+        self.of(model, provider, origin, {})
+
+    def of(self, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float:
+        """The price of ``usage`` in US dollars; ``UnknownPriceError`` for a model that nobody knows."""
+        price = self._user_price(model)
+        if price is not None:
+            return price.of(usage)
+        try:
+            found = _listed(model, provider, origin, usage)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise unknown(model, provider)
+        return found
+
+    def of_answer(
+        self, answered: object, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]
+    ) -> float:
+        """The same of the model that answered (a name with a date, often), or else of the one that was asked."""
+        if isinstance(answered, str) and answered != model:
+            try:
+                return self.of(answered, provider, origin, usage)
+            except UnknownPriceError:
+                pass
+        return self.of(model, provider, origin, usage)
+
+    def _user_price(self, model: str) -> Price | None:
+        if self._own is None:
+            return None
+        price = self._own.get(model) if isinstance(self._own, Mapping) else self._own(model)
+        if price is not None and not isinstance(price, Price):
+            raise TypeError(f"prices({model!r}) returned {price!r}, which is no Price")
+        return price
+
+
+def unknown(model: str, provider: str | None) -> UnknownPriceError:
+    by = f" of {provider}" if provider else ""
+    return UnknownPriceError(
+        f"the model {model!r}{by} has no known price, so a budget in US dollars can't hold; the call was not made",
+        model=model,
+        provider=provider,
+        next_action=f"say what it costs: Budget(usd=…, prices={{{model!r}: Price(input_per_mtok=…, output_per_mtok=…)}})",
+    )
+
+
+def _package() -> Any:
+    try:
+        import genai_prices
+    except ModuleNotFoundError:
+        raise RunStateError(
+            "amounts in US dollars need prices, and the package genai-prices is not installed",
+            next_action="pip install 'tracekit-replay[prices]', or say the prices: Budget(usd=…, prices={…})",
+        ) from None
+    return genai_prices
+
+
+def _listed(model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float | None:
+    """The price by the package's bundled data: of the service at ``origin`` if it is known, else of the protocol's own."""
+    import genai_prices
+
+    read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
+    counted = genai_prices.Usage(
+        input_tokens=max(usage.get("input_tokens", 0), read + written),
+        output_tokens=usage.get("output_tokens", 0),
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+    )
+    now = datetime.fromtimestamp(_reality.time(), UTC)
+    for place in ({"provider_api_url": origin} if origin else None, {"provider_id": provider}):
+        if place is None:
+            continue
+        try:
+            found: Any = genai_prices.calc_price(counted, model, genai_request_timestamp=now, **place)
+        except (LookupError, ValueError):
+            continue
+        return float(found.total_price)
+    return None
