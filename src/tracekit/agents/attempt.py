@@ -11,10 +11,10 @@ from typing import Any, Final
 from .._capture import callers
 from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
-from .._engine.contract import ExecutionContract
+from .._engine.contract import ExecutionContract, side_effect_class
 from .._engine.gate import here
 from .._engine.step import Spec
-from ..errors import ContractViolationError
+from ..errors import BudgetExceededError, ContractViolationError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
 from .inside import Place
@@ -22,6 +22,9 @@ from .registry import BaseAgent
 from .result import AgentResult
 
 __all__ = ["Attempt", "Terms"]
+
+#: What an attempt may come to. The rest is an interruption, or a replay that differs.
+_FAILURES: Final = (Exception, BudgetExceededError)
 
 #: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
 _running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
@@ -46,7 +49,9 @@ class Attempt:
 
     __slots__ = ("agent", "called", "envelope", "error", "failure", "index", "payload", "place", "run_id", "terms")
 
-    def __init__(self, agent: BaseAgent, index: int, terms: Terms, envelope: IntentEnvelope, run_id: str | None) -> None:
+    def __init__(
+        self, agent: BaseAgent, index: int, terms: Terms, envelope: IntentEnvelope, run_id: str | None
+    ) -> None:
         self.agent: Final = agent
         self.index: Final = index
         self.terms: Final = terms
@@ -67,7 +72,7 @@ class Attempt:
             call = _call(self.agent, self.terms, "coroutine" if self.agent.asynchronous else "function")
             made = call(self.envelope.payload)
             self.payload = asyncio.run(made) if self.agent.asynchronous else made
-        except Exception as error:
+        except _FAILURES as error:
             self._failed(error)
         finally:
             _running.reset(token)
@@ -80,7 +85,7 @@ class Attempt:
                 self.payload = await _call(self.agent, self.terms, "coroutine")(self.envelope.payload)
             else:
                 self.payload = _call(self.agent, self.terms, "function")(self.envelope.payload)
-        except Exception as error:
+        except _FAILURES as error:
             self._failed(error)
         finally:
             _running.reset(token)
@@ -90,7 +95,7 @@ class Attempt:
         self.called = True
         return self.agent.ask(self.envelope)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self.error = error
         name = self.agent.name
         side_effect = self.terms.side_effect if self.called else None
@@ -126,7 +131,8 @@ def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
     body.__annotations__ = {"return": agent.returns}
     body.__name__ = body.__qualname__ = agent.name
     try:
-        return _step(agent, terms)(body)
+        made: Callable[[Any], Any] = _step(agent, terms)(body)
+        return made
     except ContractViolationError as error:  # nobody could keep it: told at each call, in the place of the step
         return _refused(agent, terms, error, shape)
 
@@ -139,13 +145,12 @@ def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
                 next_action="declare side_effect= where the agent is registered, or default_side_effect= in the call of route",
             )
         return traced(agent.name)
-    contract = {} if terms.contract is None else terms.contract.as_dict()
     return traced_tool(
-        side_effect=terms.side_effect,  # type: ignore[arg-type]  # one of the three words
+        side_effect=side_effect_class(terms.side_effect),
         name=agent.name,
         version=agent.version,
+        contract=terms.contract,
         **agent.options,
-        **contract,
     )
 
 

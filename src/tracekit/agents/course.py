@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace as _replace
 from typing import Any, Final
 
-from .._canonical import dumps_in_order, to_json
+from .._canonical import dumps_in_order, from_json, to_json
+from .._capture.limits import limit
 from .._engine.budget import Budget
 from .._engine.contract import check_transition
 from .._engine.gate import here
-from .._engine.scope import Scope, current
-from .._engine.spending import Spending
-from ..errors import ContractViolationError, ReplayError, RunStateError
+from .._engine.scope import Scope
+from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
 from .envelope import IntentEnvelope
@@ -62,19 +62,9 @@ class Course:
             next_action="`await router.route_async(envelope)`",
         )
 
-    @contextmanager
-    def spending(self) -> Iterator[None]:
+    def spending(self) -> AbstractContextManager[object]:
         """A block in which what is called counts in the request's own budget, where it has one."""
-        scope = self._scope
-        if self._budget is None or scope is None:
-            yield
-            return
-        ledger = Spending(self._budget, name=f"intent {self._name}", outer=scope.spending)
-        token = current.set(scope.within(ledger))
-        try:
-            yield
-        finally:
-            current.reset(token)
+        return nullcontext() if self._budget is None else limit(self._budget, name=self._whose)
 
     # -- the course --------------------------------------------------------------------------------------------------------
 
@@ -85,8 +75,18 @@ class Course:
             return self._respond(None, "error", None, self.plan.failure, "nobody to ask")
         strategy = self.envelope.routing.strategy
         if strategy in ("broadcast", "parallel"):
-            return (yield from self._everyone(strategy == "parallel"))
-        return (yield from self._one_after_another())
+            response = yield from self._everyone(strategy == "parallel")
+        else:
+            response = yield from self._one_after_another()
+        for attempt in self._made:
+            if self._beyond(attempt.error):
+                assert attempt.error is not None
+                raise attempt.error
+        return response
+
+    def _beyond(self, error: BaseException | None) -> bool:
+        """Whether a budget around the request was exceeded, not its own: that ends more than the request."""
+        return isinstance(error, BudgetExceededError) and (self._budget is None or error.budget != self._whose)
 
     def _one_after_another(self) -> Generator[list[Attempt], None, IntentResponse]:
         """The first that answers; after it nobody is asked."""
@@ -108,26 +108,32 @@ class Course:
 
     def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
         for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
-            yield from self._ask(list(batch))
+            last = yield from self._ask(list(batch))
+            if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
+                break
         told = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
         failed = [one for one in self._made if one.failure is not None]
         if not failed:
             return self._respond(None, "success", told, None, "every agent answered")
         if len(failed) < len(self._made):
-            return self._respond(None, "partial", told, failed[0].failure, f"{len(failed)} of {len(told)} agents failed")
+            return self._respond(
+                None, "partial", told, failed[0].failure, f"{len(failed)} of {len(told)} agents failed"
+            )
         return self._nobody_answered(None)
 
     def _ask(self, agents: list[BaseAgent]) -> Generator[list[Attempt], None, Attempt]:
         """The agents at once, the beginnings written down before, the ends after, each in the order of the agents."""
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
-        attempts = [Attempt(agent, first + i, self._terms(agent), self.envelope, run_id) for i, agent in enumerate(agents)]
+        attempts = [
+            Attempt(agent, first + i, self._terms(agent), self.envelope, run_id) for i, agent in enumerate(agents)
+        ]
         self._made.extend(attempts)
         for attempt in attempts:
-            about = {"attempt": attempt.index + 1, "class": attempt.terms.side_effect}
+            about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect}
             seq = self._note("agent.attempt.start", attempt.agent.name, about, None)
-            if attempt.terms.side_effect is None and self._scope is not None and seq:
-                attempt.place = Place(self._scope, seq)
+            if self._scope is not None and seq and len(self.plan.agents) > 1 and len(agents) == 1:
+                attempt.place = Place(self._scope, seq, attempt.agent.name)
         try:
             yield attempts
         except ReplayError:
@@ -164,21 +170,22 @@ class Course:
         """Write down that ``agent`` is asked in place of the one that failed; or say why it may not be."""
         before = self._made[-1]
         one, other = before.terms.side_effect, self._terms(agent).side_effect
-        escalation = False
+        assert before.failure is not None
+        about: dict[str, Any] = {
+            "from": before.agent.name,
+            "to": agent.name,
+            "from_side_effect": one,
+            "to_side_effect": other,
+        }
         if one is not None and other is not None:
             try:
-                escalation = check_transition(before.agent.name, one, agent.name, other)
+                if check_transition(before.agent.name, one, agent.name, other):
+                    about["escalation"] = True
             except ContractViolationError as error:
                 failure = classify(error, name=agent.name, agent=agent.name)
                 return _replace(failure, type=FailureType.SIDE_EFFECT_VIOLATION)
-        said = {"escalation": True} if escalation else {}
-        self._note(
-            "fallback.triggered",
-            before.agent.name,
-            {"from": before.agent.name, "to": agent.name},
-            {"from_class": one, "to_class": other, **said},
-            failure=before.failure,
-        )
+        about["reason"] = before.failure.type.value
+        self._note("fallback.triggered", before.agent.name, about, None, failure=before.failure)
         return None
 
     def _nobody_answered(self, refused: StructuredFailure | None) -> IntentResponse:
@@ -194,7 +201,8 @@ class Course:
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: nobody may stand in for it")
         failures = [one.failure for one in self._made if one.failure is not None] + ([refused] if refused else [])
         asked = [one.agent.name for one in self._made]
-        self._note("fallback.exhausted", first.agent.name, {"tried": asked}, None, failure=first.failure)
+        about = {"from": asked[0], "tried": asked[1:], "reason": first.failure.type.value}
+        self._note("fallback.exhausted", first.agent.name, about, None, failure=first.failure)
         failure = StructuredFailure(
             type=FailureType.FALLBACK_EXHAUSTED,
             reason=f"no agent is left for the intent {self._name!r}: {', '.join(asked)} failed",
@@ -210,6 +218,11 @@ class Course:
     @property
     def _name(self) -> str:
         return self.envelope.intent.name
+
+    @property
+    def _whose(self) -> str:
+        """The name of its budget."""
+        return f"intent {self._name}"
 
     def _received(self) -> None:
         scope = self._scope
@@ -273,8 +286,8 @@ class Course:
 
 
 def _without_secrets(scope: Scope, tree: dict[str, Any]) -> Any:
-    redactor = scope.session.redactor
-    return redactor.redact(tree)[0] if redactor.suspicious(dumps_in_order(to_json(tree))) else tree
+    redactor, told = scope.session.redactor, to_json(tree)
+    return from_json(redactor.redact(told)[0]) if redactor.suspicious(dumps_in_order(told)) else tree
 
 
 def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:

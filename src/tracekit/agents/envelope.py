@@ -91,7 +91,8 @@ class RoutingOptions:
     fallback_agents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        strategy = self.strategy.lower() if isinstance(self.strategy, str) else self.strategy
+        given: Any = self.strategy
+        strategy = given.lower() if isinstance(given, str) else given
         if strategy not in _STRATEGIES:
             raise _wrong("routing.strategy", f"one of {', '.join(_STRATEGIES)}", self.strategy)
         object.__setattr__(self, "strategy", strategy)
@@ -120,8 +121,9 @@ class IntentEnvelope:
     routing: RoutingOptions = field(default_factory=RoutingOptions)
 
     def __post_init__(self) -> None:
-        if isinstance(self.intent, str):
-            object.__setattr__(self, "intent", IntentRef(self.intent))
+        intent: Any = self.intent
+        if isinstance(intent, str):
+            object.__setattr__(self, "intent", IntentRef(intent))
         for name, kind in _PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, f"an {kind.__name__}", getattr(self, name))
@@ -149,7 +151,11 @@ class IntentEnvelope:
             raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
         intent = given.pop("intent")
         parts = {name: _part(name, kind, given.pop(name)) for name, kind in _PARTS.items() if name in given}
-        return cls(intent=IntentRef(intent) if isinstance(intent, str) else _part("intent", IntentRef, intent), **parts, **given)
+        return cls(
+            intent=IntentRef(intent) if isinstance(intent, str) else _part("intent", IntentRef, intent),
+            **parts,
+            **given,
+        )
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -228,7 +234,7 @@ def _part(name: str, kind: type[T], tree: Any) -> T:
     if kind in (IntentContext, IntentMetadata):
         known = {key: value for key, value in tree.items() if key in names}
         extra = {key: value for key, value in tree.items() if key not in names}
-        return kind(**_known(name, known, names), extra=extra)
+        return kind(**_known(name, known, names) | {"extra": extra})
     if kind is IntentRef and "name" not in tree:
         raise EnvelopeError("an envelope's `intent` has no `name`", key="intent.name", next_action=_NEXT)
     return kind(**_known(name, tree, names))

@@ -15,9 +15,11 @@ __all__ = ["Execution", "executions", "received"]
 
 #: What routing writes. An execution's entries are in one lane, inside one step, from ``intent.received`` to ``final.response``.
 _TYPES: Final = frozenset(
-    ("agent.attempt.start", "agent.attempt.end", "router.decision", "final.response")
-    + ("fallback.triggered", "fallback.exhausted")
-)
+    (
+        "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted", "router.decision",
+        "final.response",
+    )
+)  # fmt: skip
 
 
 class Execution:

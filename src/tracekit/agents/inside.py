@@ -1,12 +1,12 @@
-"""What an agent without a side-effect class did: whether anything in it can't be undone, as its log says.
+"""What an agent that failed had done: whether anything in it can't be undone, as the log says.
 
-Its steps have classes of their own. Where one of them was irreversible, nobody may stand in for the agent that failed after it.
+Its steps have classes of their own. Where one of them was irreversible, nobody may stand in for the agent, whatever its class is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -18,13 +18,14 @@ __all__ = ["Place"]
 
 
 class Place:
-    """Where in the log an attempt begins: right after the entry ``seq``."""
+    """Where in the log an attempt of the agent ``name`` is: between the entry ``seq`` and its end."""
 
-    __slots__ = ("_lane", "_offset", "_parent", "_path")
+    __slots__ = ("_lane", "_name", "_offset", "_parent", "_path")
 
-    def __init__(self, scope: Scope, seq: int) -> None:
+    def __init__(self, scope: Scope, seq: int, name: str) -> None:
         self._lane: Final = scope.lane.id
         self._parent: Final = scope.parent
+        self._name: Final = name
         session: Any = scope.session
         trace = getattr(session, "trace", None)
         if trace is not None and seq <= len(trace):  # a replay, or what it goes on from
@@ -34,24 +35,23 @@ class Place:
             self._offset = os.path.getsize(self._path)
 
     def irreversible(self) -> str | None:
-        """The name of the first irreversible step in the span that begins here; ``None`` where there is none."""
-        inside: set[int] = set()
-        span = 0
+        """The name of the first irreversible step in there; ``None`` where there is none."""
+        lanes, inside = {self._lane}, set[int]()
         for entry in self._entries():
             kind, parent = entry.get("type", ""), entry.get("parent")
-            if not span:
-                if kind == "span.start" and parent == self._parent and entry.get("lane") == self._lane:
-                    span = entry["seq"]
-                    inside.add(span)
-                continue
-            if kind == "span.end" and entry.get("step") == span:
-                return None
-            if parent not in inside:
-                continue
-            inside.add(entry["seq"])
+            if kind == "lane" and parent == self._parent and entry["lane"] in lanes:
+                lanes.add(entry["input"]["id"])
             role = family_of(kind)
-            if role is not None and role[1] == "intention" and _class(entry) == "irreversible":
-                return str(entry.get("name"))
+            begins = role is not None and role[1] == "intention"
+            if parent in inside:
+                inside.add(entry["seq"])
+                if begins and _stays(entry):
+                    return str(entry.get("name"))
+            elif parent == self._parent and entry.get("lane") in lanes:
+                if kind == "agent.attempt.end" and entry["lane"] == self._lane:
+                    return None
+                if begins and entry.get("name") == self._name:
+                    inside.add(entry["seq"])
         return None
 
     def _entries(self) -> Iterator[dict[str, Any]]:
@@ -62,5 +62,7 @@ class Place:
                     yield orjson.loads(line)
 
 
-def _class(entry: dict[str, Any]) -> Any:
-    return (entry.get("meta") or {}).get("side_effect")
+def _stays(entry: Mapping[str, Any]) -> bool:
+    """Whether a step does something that a second call would do again."""
+    meta = entry.get("meta") or {}
+    return meta.get("side_effect") == "irreversible" and not (meta.get("contract") or {}).get("exactly_once")

@@ -70,7 +70,9 @@ class ExecutionRecord:
     final_response: Mapping[str, Any] | None
 
     @classmethod
-    def all(cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None) -> list[ExecutionRecord]:
+    def all(
+        cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None
+    ) -> list[ExecutionRecord]:
         """The record of every execution in a run, in the order in which the requests came; those of its child processes after."""
         return [record for path in _paths(run, store) for record in _read(path)]
 
@@ -91,9 +93,15 @@ class ExecutionRecord:
         if not found:
             what, next_action = f"no intent was routed in run {_shown(run)}", "`tracekit show` says what happened in it"
         elif execution is not None:
-            what, next_action = f"there is no execution {execution!r} in run {_shown(run)}", f"say which: {', '.join(ids[:5])}"
+            what, next_action = (
+                f"there is no execution {execution!r} in run {_shown(run)}",
+                f"say which: {', '.join(ids[:5])}",
+            )
         else:
-            what, next_action = f"{len(ids)} intents were routed in run {_shown(run)}", f"say which: {', '.join(ids[:5])}"
+            what, next_action = (
+                f"{len(ids)} intents were routed in run {_shown(run)}",
+                f"say which: {', '.join(ids[:5])}",
+            )
         raise RunNotFoundError(what, next_action=next_action, executions=ids)
 
     @property
@@ -267,7 +275,9 @@ def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> ExecutionEven
     if entry["type"] == "intent.received":  # the envelope stands beside the events
         payload |= _value(trace, entry["output"])[0]
     elif entry["type"] == "final.response":
-        payload["status"] = entry["output"]["status"] if "$ref" not in entry["output"] else trace.expand(entry["output"])["status"]
+        payload["status"] = (
+            entry["output"]["status"] if "$ref" not in entry["output"] else trace.expand(entry["output"])["status"]
+        )
     else:
         for part in ("input", "output"):
             payload |= _value(trace, entry[part])[0] or {}

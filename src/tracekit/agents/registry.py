@@ -28,7 +28,8 @@ class BaseAgent:
     coroutine function. ``intent`` is a name, an ``IntentRef`` for one version only, or several of them. ``node_id`` says on which other
     node the agent lives; an agent without one is local. ``side_effect`` is the class of *all* that the handler does: such an agent is
     answered from the log in a replay. Without it the handler runs in a replay, too, and the steps in it are answered. ``contract``,
-    ``idempotency_key`` and ``compensate`` are as for ``traced_tool``; ``version`` and ``identity`` are recorded and compared in a replay.
+    ``idempotency_key``, ``compensate`` and ``cost_units`` are as for ``traced_tool``, functions taking the ``payload``; ``version`` and
+    ``identity`` are recorded and compared in a replay.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class BaseAgent:
         identity: Mapping[str, Any] | None = None,
         idempotency_key: Callable[..., Any] | None = None,
         compensate: Callable[..., Any] | None = None,
+        cost_units: float | Callable[..., float] | None = None,
     ) -> None:
         self.handler: Final[Callable[..., Any]] = self.handle if handler is None else handler
-        if not callable(self.handler) or inspect.isclass(self.handler):
+        if inspect.isclass(handler) or not (handler is None or callable(handler)):
             raise RegistryError(f"an agent's handler is a function or another callable, not {handler!r}")
         self.name: Final = _name(name, handler, self)
         self.intents: Final[tuple[Key, ...]] = _keys(self.name, intent)
@@ -62,7 +64,9 @@ class BaseAgent:
         self.version: Final = version
         self.identity: Final = identity
         #: What else its step is told.
-        self.options: Final[dict[str, Any]] = _set(idempotency_key=idempotency_key, compensate=compensate)
+        self.options: Final[dict[str, Any]] = _set(
+            idempotency_key=idempotency_key, compensate=compensate, cost_units=cost_units
+        )
         #: The handler as a step, by the terms on which it is asked.
         self.calls: Final[dict[Any, Callable[[Any], Any]]] = {}
         #: Whether the handler is to be awaited.
@@ -118,11 +122,14 @@ class AgentRegistry:
         """Add ``agent``; ``RegistryError`` if there is one of its name."""
         if not isinstance(agent, BaseAgent):
             raise RegistryError(
-                f"{agent!r:.80} is no agent", next_action="wrap a handler: BaseAgent(handler, intent='…'), or @registry.agent"
+                f"{agent!r:.80} is no agent",
+                next_action="wrap a handler: BaseAgent(handler, intent='…'), or @registry.agent",
             )
         if agent.name in self._agents:
             raise RegistryError(
-                f"there is an agent {agent.name!r} already", agent=agent.name, next_action="name one of them with name='…'"
+                f"there is an agent {agent.name!r} already",
+                agent=agent.name,
+                next_action="name one of them with name='…'",
             )
         self._agents[agent.name] = agent
         self._found.clear()
@@ -141,6 +148,7 @@ class AgentRegistry:
         identity: Mapping[str, Any] | None = None,
         idempotency_key: Callable[..., Any] | None = None,
         compensate: Callable[..., Any] | None = None,
+        cost_units: float | Callable[..., float] | None = None,
     ) -> Callable[[F], F]:
         """Register a function as an agent's handler, and leave it as it is; see :class:`BaseAgent`."""
 
@@ -149,6 +157,7 @@ class AgentRegistry:
                 BaseAgent(
                     handler, intent=intent, name=name, priority=priority, node_id=node_id, side_effect=side_effect,
                     contract=contract, version=version, identity=identity, idempotency_key=idempotency_key, compensate=compensate,
+                    cost_units=cost_units,
                 )
             )  # fmt: skip
             return handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from .timeline import duration, printable, short
 
 __all__ = ["list_"]
 
+_DIGEST: Final = re.compile("[0-9a-f]{4,64}")
 _STYLES: Final = {"completed": "green", "failed": "red", "end": "none"}
 
 
@@ -20,20 +22,36 @@ _STYLES: Final = {"completed": "green", "failed": "red", "end": "none"}
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, on a terminal too.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="The newest N only.")
-def list_(as_json: bool, store: str | None, limit: int | None) -> None:
+@click.option(
+    "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash will do."
+)
+def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: str | None) -> None:
     """List the runs of the store, the newest first.
 
     It reads the first and last line of each and verifies nothing: see `tracekit verify`.
     """
     with output.reported():
         where = Store(store)
-        runs = where.list()[:limit]
+        runs = _chosen(where, envelope_hash)[:limit]
         if output.structured(as_json):
             output.emit(map(_facts, runs))
         elif not runs:
-            output.message(f"There is no run in {where.root}. TRACEKIT_DIR or --store names another store.")
+            which = "no run" if envelope_hash is None else f"no run of the request {envelope_hash}"
+            output.message(f"There is {which} in {where.root}. TRACEKIT_DIR or --store names another store.")
         else:
             _print(runs)
+
+
+def _chosen(where: Store, envelope_hash: str | None) -> tuple[RunSummary, ...]:
+    runs = where.list()
+    if envelope_hash is None:
+        return runs
+    from ..agents.executions import received
+
+    digest = envelope_hash.removeprefix("sha256:").lower()
+    if not _DIGEST.fullmatch(digest):
+        raise click.UsageError(f"--envelope-hash is sha256: and hex digits, not {envelope_hash!r}")
+    return tuple(run for run in runs if any(received(path, digest) for path in (run.path, *where.segments(run.run_id))))
 
 
 def _facts(run: RunSummary) -> dict[str, Any]:

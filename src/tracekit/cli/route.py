@@ -1,0 +1,112 @@
+"""``tracekit route``: ask the agents of a program for an answer to one request, on the record."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from .._canonical import to_json
+from .._session import record
+from ..agents.envelope import IntentEnvelope
+from ..agents.registry import AgentRegistry
+from ..agents.result import IntentResponse
+from ..agents.router import IntentRouter
+from ..errors import EnvelopeError, RegistryError
+from ..failures import FailureType
+from . import output
+
+__all__ = ["route"]
+
+#: What stopped a request for good: a contract, a budget, a class of side effects.
+_REFUSED: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED, FailureType.SIDE_EFFECT_VIOLATION)
+
+
+@click.command()
+@click.argument("envelope", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--app", required=True, metavar="MODULE:NAME", help="Where the AgentRegistry (or IntentRouter) is.")
+@click.option("--budget", metavar="N", type=click.FloatRange(0, min_open=True), help="What it may cost, in cost units.")
+@click.option(
+    "--side-effect",
+    type=click.Choice(["read_only", "reversible", "irreversible"]),
+    help="The class of agents that declare none.",
+)
+@click.option("--run-name", default="route", show_default=True, help="The run's name.")
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+def route(
+    envelope: str, app: str, budget: float | None, side_effect: str | None, run_name: str, store: str | None
+) -> None:
+    """Route the request in ENVELOPE (a JSON file, - for standard input) and print the response.
+
+    The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or nobody to ask, 4 refused by a contract or budget.
+    """
+    with output.reported():
+        request = IntentEnvelope.from_json(_read(envelope))
+        router = _router(app)
+        with record(run_name, store=store, input=request.as_dict()) as run:
+            response = router.route(request, budget_limit=budget, default_side_effect=side_effect)
+            run.set_result(response.about())
+        output.emit(to_json(response.as_dict()))
+        output.message(f"recorded as run {run.id}")
+        if response.error is not None:
+            output.message(_told(response))
+        sys.exit(_exit_code(response))
+
+
+def _read(path: str) -> bytes:
+    try:
+        with click.open_file(path, "rb") as file:
+            data: bytes = file.read()
+            return data
+    except OSError as error:
+        raise EnvelopeError(
+            f"{path} can't be read: {error.strerror}", key=None, next_action="name a file with an envelope in JSON"
+        ) from None
+
+
+def _router(app: str) -> IntentRouter:
+    module, colon, name = app.partition(":")
+    if not (module and colon and name):
+        raise click.UsageError(f"--app is MODULE:NAME, not {app!r}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the program's own import went wrong: its own traceback says where
+        raise RegistryError(
+            f"there is no module {module!r}", next_action="run it where the module can be imported"
+        ) from None
+    except AttributeError as error:
+        raise RegistryError(f"there is no {app!r}: {error}", next_action="name the registry of the module") from None
+    if callable(found) and not isinstance(found, (AgentRegistry, IntentRouter)):
+        found = found()
+    if isinstance(found, AgentRegistry):
+        return IntentRouter(found)
+    if isinstance(found, IntentRouter):
+        return found
+    raise RegistryError(
+        f"{app!r} is {type(found).__name__}",
+        next_action="name an AgentRegistry, an IntentRouter, or a function that returns one",
+    )
+
+
+def _told(response: IntentResponse) -> str:
+    assert response.error is not None
+    return "\n".join(f"{'because' if n else response.status}: {one}" for n, one in enumerate(response.error.chain()))
+
+
+def _exit_code(response: IntentResponse) -> int:
+    if response.error is None:
+        return output.RIGHT
+    kinds = [failure.type for failure in response.error.chain()]
+    if kinds[0] is FailureType.NO_AGENT_FOUND:
+        return output.WRONG_USE
+    return output.REFUSED if any(kind in _REFUSED for kind in kinds) else output.DIFFERENT
