@@ -58,7 +58,7 @@ class Log:
         return self.add(kind, name="t", input={}, meta=meta, **fields)
 
     def end(self, step: int, kind: str = "tool.return", *, lane: int = 0, **fields: Any) -> int:
-        return self.add(kind, parent=step, lane=lane, step=step, **({"output": 1} if not fields else fields))
+        return self.add(kind, parent=step, lane=lane, step=step, **(fields or {"output": 1}))
 
     def step(self, side_effect: str | None, state: str, *, parent: int = 1) -> int:
         """One step of a class, in a state."""

@@ -34,6 +34,7 @@ def uncompensated(log: Steps) -> list[Doubt]:
         if step.side_effect == "reversible"
         and step.state != "given_up"
         and not (step.duplicate or step.undoes or step.seq in undone)
+        and not any(outer.seq in undone for outer in log.enclosing(step))
     ]
 
 
@@ -44,13 +45,12 @@ def compensate(session: Recording, trace: Trace, log: Steps, specs: Mapping[str,
     was begun before, is not run again.
     """
     begun = {step.undoes for step in log.steps.values() if step.undoes and step.effect}
-    whole: set[int] = set()
-    for step in uncompensated(log):
-        if step.seq not in begun and _compensation(specs, step) is not None:
-            whole.add(step.seq)
+    left = uncompensated(log)
+    whole = {step.seq for step in left if _compensation(specs, step) is not None}
     scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
-    for step in uncompensated(log):
-        if step.seq in whole and not any(outer.seq in whole for outer in log.enclosing(step)):
+    for step in left:
+        inside = any(outer.seq in whole or outer.seq in begun for outer in log.enclosing(step))
+        if step.seq in whole and step.seq not in begun and not inside:
             _undo(scope, trace, step, specs[str(step.name)])
 
 
@@ -75,8 +75,8 @@ def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
             compensation.run(scope, step.seq, given, came)
     except LogWriteError:
         raise
-    except Exception:  # noqa: S110 - it is on the log, and the step is among those that were not undone
-        pass
+    except Exception:
+        pass  # it is on the log, and the step is among those that were not undone
     finally:
         current.reset(token)
 

@@ -1,0 +1,253 @@
+"""``tracekit recovery``: data on stdout, exit codes that scripts can rely on, and what compensations really do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tracekit import record, recovery, replay, traced_tool
+from tracekit._journal.reader import Trace
+from tracekit._journal.runs import Store
+from tracekit.cli import main
+
+pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
+
+SHOP = """
+import os
+from tracekit import traced_tool
+
+def told(what):
+    with open(os.environ["LEDGER"], "a") as ledger:
+        ledger.write(what + "\\n")
+
+@traced_tool(side_effect="reversible", name="release")
+def release(sku, output):
+    told(f"release {sku} {output}")
+
+def refund(order):
+    told(f"refund {order}")
+    if order == "bad":
+        raise ValueError("no refund")
+
+async def give_back(seat):
+    told(f"give back {seat}")
+
+@traced_tool(side_effect="reversible", compensate=release)
+def reserve(sku):
+    told(f"reserve {sku}")
+    return sku.upper()
+
+@traced_tool(side_effect="reversible", compensate=refund)
+def order(order):
+    reserve("inner-" + order)
+    told(f"order {order}")
+
+@traced_tool(side_effect="reversible", compensate=give_back)
+async def seat(seat):
+    told(f"seat {seat}")
+
+@traced_tool(side_effect="reversible")
+def note(text):
+    told(f"note {text}")
+
+@traced_tool(side_effect="irreversible")
+def charge(cents):
+    os.kill(os.getpid(), 9)
+"""
+
+PROGRAM = """
+import asyncio
+from tracekit import record
+from shop import *
+
+with record("shop", run_id="shop"):
+    reserve("a")
+    order("one")
+    order("bad")
+    note("x")
+    asyncio.run(seat("12F"))
+    charge(5)
+"""
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["recovery", *arguments])
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The trace of a shop's run that was killed; what its tools did is in the ledger beside it."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("LEDGER", str(tmp_path / "ledger"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], env=dict(os.environ), check=False)
+    assert done.returncode == -signal.SIGKILL
+    (tmp_path / "ledger").write_text("")
+    return Path(Store().path("shop"))
+
+
+def names(path: Path) -> dict[int, str]:
+    with Trace(path) as trace:
+        return {entry["seq"]: entry["name"] for entry in trace.entries() if entry["type"] == "tool.call"}
+
+
+def test_scan_prints_json_lines(shop: Path) -> None:
+    """One line a run that did not end, in the documented form; 0 whatever was decided, and nothing for a store without such runs."""
+    done = call("scan")
+    (line,) = done.stdout.splitlines()
+    decision = json.loads(line)
+    assert (done.exit_code, decision["run_id"], decision["decision"]) == (0, "shop", "abort")
+    assert decision["in_doubt"] == [seq for seq, name in names(shop).items() if name == "charge"]
+    assert {reason["code"] for reason in decision["reasons"]} == {"intact", "irreversible_pending"}
+    assert call("abort", "shop", "--reason", "x").exit_code == 0
+    assert (call("scan").stdout, call("scan").exit_code) == ("", 0)
+    (line,) = call("scan", "--all").stdout.splitlines()
+    assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted"]
+
+
+def test_scan_goes_on_past_what_it_cannot_read(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that can't be read is told on stderr, the others are judged, and the exit code says so."""
+    (shop.parent / "a-directory.jsonl").mkdir()
+    done = call("scan")
+    assert (done.exit_code, json.loads(done.stdout)["run_id"]) == (2, "shop")
+    assert "a-directory" in done.stderr
+
+
+def test_scan_is_readable_at_a_terminal(shop: Path) -> None:
+    """People get one line a run and one a reason."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from tracekit.cli import main; main()", "recovery", "scan"]
+    done = subprocess.run(command, stdout=theirs, env={**os.environ, "TERM": "dumb"}, check=False)
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert text.startswith("abort")
+    assert "irreversible_pending" in text
+
+
+def test_compensations_run_in_reverse_order_once(shop: Path, tmp_path: Path) -> None:
+    """With --tools, what was done is undone, the last step first, what is inside a step with it; one that raises stops no other;
+    and each is a step of the log that names what it undoes."""
+    before = names(shop)
+    done = call("abort", "shop", "--reason", "the customer left", "--tools", "shop", "--by", "ann")
+    assert done.exit_code == 0, done.output
+    ledger = (tmp_path / "ledger").read_text().splitlines()
+    assert ledger == ["give back 12F", "refund bad", "refund one", "release a A"]
+    facts = json.loads(done.stdout)
+    by_name = {name: seq for seq, name in reversed(before.items())}  # the first of each
+    orders = [seq for seq, name in before.items() if name == "order"]
+    assert facts["in_doubt"] == [by_name["charge"]]
+    assert set(facts["compensated"]) == {by_name["seat"], orders[0], by_name["reserve"]}
+    inner = [seq for seq, name in before.items() if name == "reserve"][2]  # of the order that could not be refunded
+    assert facts["uncompensated"] == [by_name["note"], inner, orders[1]]
+    with Trace(shop) as trace:
+        entries = [*trace.entries()]
+    undone = [entry for entry in entries if "compensates" in ((entry.get("meta") or {}).get("info") or {})]
+    assert [entry["meta"]["info"]["compensates"] for entry in undone] == [
+        by_name["seat"],
+        orders[1],
+        orders[0],
+        by_name["reserve"],
+    ]
+    assert entries[-1]["type"] == "run.aborted"
+    assert Store().verify(shop).state == "sealed"
+
+
+def test_an_abort_that_is_cut_off_goes_on_where_it_was(shop: Path, tmp_path: Path) -> None:
+    """Killed between two compensations and asked for again: what was undone, or was begun and can't be taken back, is not run again."""
+    assert call("abort", "shop", "--reason", "x", "--tools", "shop").exit_code == 0
+    with Trace(shop) as trace:
+        entries = [*trace.entries()]
+    begun = [entry["seq"] for entry in entries if "compensates" in ((entry.get("meta") or {}).get("info") or {})]
+    lines = shop.read_bytes().splitlines(keepends=True)
+    os.unlink(Path(Store().heads) / "shop")
+    shop.write_bytes(b"".join(lines[: begun[2]]))  # the third had begun: a refund, which can't be taken back
+    (tmp_path / "ledger").write_text("")
+    again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop").stdout)
+    assert (tmp_path / "ledger").read_text().splitlines() == ["release a A"]
+    assert begun[2] in again["in_doubt"]
+    assert call("abort", "shop", "--reason", "x").exit_code == 4
+
+
+def test_without_tools_the_output_lists_what_was_not_undone(shop: Path, tmp_path: Path) -> None:
+    """Nothing of the trace is imported: an abort runs nothing that the operator did not name."""
+    done = json.loads(call("abort", "shop", "--reason", "x").stdout)
+    assert done["compensated"] == []
+    assert set(done["uncompensated"]) == {seq for seq, name in names(shop).items() if name != "charge"}
+    assert (tmp_path / "ledger").read_text() == ""
+    assert "shop" not in sys.modules
+
+
+def test_abort_refuses_and_says_why(shop: Path) -> None:
+    """4 for a run that has ended, 2 for wrong use and a run that is not there, 1 for damage; nothing is changed."""
+    assert call("abort", "shop").exit_code == 2
+    assert call("abort", "shop", "--reason", "  ").exit_code == 2
+    assert call("abort", "nobody", "--reason", "x").exit_code == 2
+    assert call("abort", "shop", "--reason", "x", "--tools", "no_such_module").exit_code == 2
+    data = shop.read_bytes()
+    shop.write_bytes(data.replace(b'"a"', b'"b"'))
+    assert call("abort", "shop", "--reason", "x", "--accept-lost-tail").exit_code == 1
+    shop.write_bytes(data)
+    assert call("abort", "shop", "--reason", "x").exit_code == 0
+    refused = call("abort", "shop", "--reason", "x")
+    assert (refused.exit_code, refused.stdout) == (4, "")
+    assert "the run was aborted" in refused.stderr
+
+
+def test_settle_takes_an_output_as_traces_write_it(tmp_path: Path) -> None:
+    """--done gives a step the output in a file, tags and all; the replay of the run gives the program the value."""
+    import datetime
+
+    @traced_tool(side_effect="irreversible")
+    def book() -> Any:
+        raise AssertionError("it is not called")
+
+    with pytest.raises(AssertionError), record("trip", run_id="trip"):
+        book()
+    path = Path(Store().path("trip"))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    os.unlink(Path(Store().heads) / "trip")
+    output = tmp_path / "output.json"
+    output.write_text('{"when": {"$t": "date", "v": "2026-11-22"}}')
+    done = call("settle", "trip", "2", "--done", str(output), "--reason", "the airline says so", "--by", "ann")
+    assert (done.exit_code, json.loads(done.stdout)["seq"]) == (0, 3)
+    (decision,) = recovery.scan()
+    assert decision.decision == "resume"
+    journal, _ = Store().reopen(path)
+    journal.append("run.completed", 0, 1, b',"output":null,"meta":{"count":4,"segments":[]}')
+    journal.close()
+    with replay("trip"):
+        assert book() == {"when": datetime.date(2026, 11, 22)}
+
+
+def test_settle_refuses_wrong_use(shop: Path, tmp_path: Path) -> None:
+    """Neither or both answers, no reason, something that is no output: 2; a step that is not in doubt: 4; nothing is written."""
+    before = shop.read_bytes()
+    step = next(str(seq) for seq, name in names(shop).items() if name == "charge")
+    bad, ref = tmp_path / "bad.json", tmp_path / "ref.json"
+    bad.write_text("{")
+    ref.write_text('[{"$ref": 1}]')
+    reason = ("--reason", "x")
+    assert call("settle", "shop", step, *reason).exit_code == 2
+    assert call("settle", "shop", step, "--not-done", "--done", str(bad), *reason).exit_code == 2
+    assert call("settle", "shop", step, "--not-done").exit_code == 2
+    assert call("settle", "shop", step, "--not-done", "--reason", "").exit_code == 2
+    assert call("settle", "shop", step, "--done", str(bad), *reason).exit_code == 2
+    assert call("settle", "shop", step, "--done", str(ref), *reason).exit_code == 2
+    assert call("settle", "shop", "2", "--not-done", *reason).exit_code == 4
+    assert shop.read_bytes() == before
+    done = call("settle", "shop", step, "--not-done", *reason)
+    assert done.exit_code == 0
+    assert call("settle", "shop", step, "--not-done", *reason).exit_code == 4
