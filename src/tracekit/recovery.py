@@ -30,5 +30,5 @@ def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> I
     A run whose last line is an end, and the one of which the head was kept, has ended and is left out; with ``all`` each run
     is verified whole, and those that have ended are among the decisions.
     """
-    for path in candidates(store_at(store), all=all):
-        yield decision_on(path)
+    for path, segments in candidates(store_at(store), all=all):
+        yield decision_on(path, segments=segments)

@@ -81,11 +81,16 @@ class Store:
         paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
         return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
-    def paths(self) -> tuple[str, ...]:
-        """The file of every run, in the order of their ids: the oldest first, where nobody chose another id."""
-        return tuple(
-            os.path.join(self.runs, stem + SUFFIX) for stem in sorted(self._stems()) if not SEGMENT.fullmatch(stem)
-        )
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """The file of every run, in the order of their ids (the oldest first, where nobody chose another id), and its segments'."""
+        runs: dict[str, tuple[str, ...]] = {}
+        for stem in sorted(self._stems()):  # a run comes before its segments
+            path, segment = os.path.join(self.runs, stem + SUFFIX), SEGMENT.fullmatch(stem)
+            if segment is None:
+                runs[path] = ()
+            elif (run := os.path.join(self.runs, segment["run"] + SUFFIX)) in runs:
+                runs[run] += (path,)
+        return runs
 
     def _stems(self) -> set[str]:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,11 +20,11 @@ from ..errors import RecoveryRefusedError, TraceVersionError
 __all__ = ["candidates", "decided", "decision_on", "refused", "store_at", "store_of"]
 
 
-def candidates(store: Store, *, all: bool = False) -> Iterator[str]:
-    """The files of the runs that did not end, or not as the head kept for them says; with ``all`` of every run."""
-    for path in store.paths():
+def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
+    """The runs that did not end, or not as the head kept for them says; with ``all`` every run: the file, and its segments'."""
+    for path, segments in store.paths().items():
         if all or not _ended(path, store.heads):
-            yield path
+            yield path, segments
 
 
 def _ended(path: str, heads: str) -> bool:
@@ -39,14 +39,27 @@ def _ended(path: str, heads: str) -> bool:
     return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
 
 
-def decision_on(path: str, *, supplied: Collection[int] = (), accept_lost_tail: bool = False) -> Decision:
-    """The decision on the run in the file at ``path``; see ``decide``. Reads only."""
+def decision_on(
+    path: str,
+    *,
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+    segments: Sequence[str] | None = None,
+) -> Decision:
+    """The decision on the run in the file at ``path``; see ``decide``. ``segments``, where they are known. Reads only."""
     run_id = os.path.basename(path).removesuffix(SUFFIX)
     held = holder(path)
     try:
         with Trace(path) as trace:
             verdict = store_of(path).judge(trace)
-            return decided(trace, verdict, holder=held, supplied=supplied, accept_lost_tail=accept_lost_tail)
+            return decided(
+                trace,
+                verdict,
+                holder=held,
+                supplied=supplied,
+                accept_lost_tail=accept_lost_tail,
+                segments=segments,
+            )
     except TraceVersionError as error:
         return newer(run_id, error.__dict__.get("version"))
 
@@ -58,6 +71,7 @@ def decided(
     holder: int | bool | None = None,
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
+    segments: Sequence[str] | None = None,
 ) -> Decision:
     """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself)."""
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
@@ -66,20 +80,20 @@ def decided(
         entries,
         verdict,
         holder=holder,
-        segments=_segments(trace.path, run_id),
+        segments=_segments(trace.path, run_id, segments),
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
         run_id=run_id,
     )
 
 
-def _segments(path: str, run_id: str) -> list[Decision]:
-    if SEGMENT.fullmatch(run_id):
-        return []
+def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Decision]:
+    if segments is None:
+        segments = () if SEGMENT.fullmatch(run_id) else store_of(path).segments(run_id)
     found = []
-    for segment in store_of(path).segments(run_id):
+    for segment in segments:
         name = os.path.basename(segment)[len(run_id) + 1 : -len(SUFFIX)]
-        found.append(decision_on(segment)._replace(run_id=name))
+        found.append(decision_on(segment, segments=())._replace(run_id=name))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
 import click
@@ -57,13 +57,13 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
         sys.exit(output.WRONG_USE if unread else output.RIGHT)
 
 
-def _decisions(paths: Iterable[str], unread: list[str]) -> Iterator[Decision]:
+def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> Iterator[Decision]:
     """The decision on each run; what can't be read is told at the end."""
     from .._session.decisions import decision_on
 
-    for path in paths:
+    for path, segments in runs:
         try:
-            yield decision_on(path)
+            yield decision_on(path, segments=segments)
         except FileNotFoundError:
             continue  # pruned meanwhile
         except (OSError, TracekitError) as error:
