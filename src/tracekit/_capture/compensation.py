@@ -17,7 +17,7 @@ from .taking import called, is_method, names_of
 from .wrapper import Captured, captured_of
 
 if TYPE_CHECKING:
-    from .contracted import Invocation
+    from .attempts import Invocation
 
 __all__ = ["Compensation", "Completed", "acting", "completed", "forget_inside", "to_undo", "waits"]
 
@@ -28,7 +28,7 @@ acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
 class Compensation:
     """A call that undoes another: a traced tool with its own class, or a function, which is then an irreversible step."""
 
-    __slots__ = ("_every", "_needs_object", "_names", "_tool", "asynchronous", "captured")
+    __slots__ = ("_every", "_names", "_needs_object", "_tool", "asynchronous", "captured")
 
     def __init__(self, tool: Any, captured: Captured, names: Sequence[str], *, every: bool, needs_object: bool) -> None:
         self._tool: Final = tool
@@ -39,15 +39,15 @@ class Compensation:
         self.asynchronous: Final = captured.shape == "coroutine"
 
     @classmethod
-    def of(
-        cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool
-    ) -> Compensation:
+    def of(cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
         """For ``tool``, whose arguments have these ``names``. ``ContractViolationError`` where it can't undo that."""
         captured = captured_of(given) or _plain(tool, given)
         if captured.spec.side_effect is None or "generator" in captured.shape:
             raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
         if captured.shape == "coroutine" and not asynchronous:
-            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none")
+            raise impossible(
+                tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none"
+            )
         bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(given) is not None
         needs_object = not bound and is_method(captured.inner)
         if needs_object and not method:
@@ -59,9 +59,11 @@ class Compensation:
             )
         return cls(given, captured, taken, every=every, needs_object=needs_object)
 
-    def invocation(self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any) -> Invocation:
+    def invocation(
+        self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any
+    ) -> Invocation:
         """The call that undoes step ``of``."""
-        from .contracted import Invocation
+        from .attempts import Invocation
 
         kwargs: dict[str, Any] = dict(input) if self._every else {n: input[n] for n in self._names if n in input}
         if "output" in self._names:
@@ -114,7 +116,13 @@ class Completed:
     __slots__ = ("bound", "compensation", "instance", "output", "seq", "within")
 
     def __init__(
-        self, compensation: Compensation, seq: int, bound: Mapping[str, Any], output: Any, instance: Any, within: list[int]
+        self,
+        compensation: Compensation,
+        seq: int,
+        bound: Mapping[str, Any],
+        output: Any,
+        instance: Any,
+        within: list[int],
     ) -> None:
         self.compensation: Final = compensation
         self.seq: Final = seq
@@ -164,4 +172,8 @@ def to_undo(session: Any) -> Iterator[Completed]:
 def waits(session: Any) -> list[str]:
     """The names of compensations that must be awaited."""
     with _lock:
-        return [one.compensation.captured.spec.name for one in _completed.get(session, {}).values() if one.compensation.asynchronous]
+        return [
+            one.compensation.captured.spec.name
+            for one in _completed.get(session, {}).values()
+            if one.compensation.asynchronous
+        ]

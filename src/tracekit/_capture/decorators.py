@@ -8,8 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .._engine import gate
 from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
@@ -31,6 +30,7 @@ __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_t
 F = TypeVar("F", bound=Callable[..., Any])
 
 SideEffect = Literal["read_only", "reversible", "irreversible"]
+
 
 def traced_tool(
     *,
@@ -114,10 +114,20 @@ def traced_tool(
                 shape=shape,
             )
 
-        captured = _captured("tool", function, name, side_effect, signature, require_run, None, terms, patterns)
+        budget = _body_budget(agreed.max_cost_units)
+        captured = _captured("tool", function, name, side_effect, signature, require_run, budget, terms, patterns)
         return captured
 
     return decorate
+
+
+def _body_budget(max_cost_units: float | None) -> Budget | None:
+    """What the calls that a tool makes may spend."""
+    if max_cost_units is None:
+        return None
+    from .._engine.budget import Budget
+
+    return Budget(cost_units=max_cost_units)
 
 
 def traced_model(
@@ -177,7 +187,9 @@ def _captured(
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
     named = name or called(inner)
-    spec = Spec(family, named, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner), budget=budget)
+    spec = Spec(
+        family, named, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner), budget=budget
+    )
     code = getattr(inspect.unwrap(inner), "__code__", None)
     if code is not None:
         callers.include(code.co_filename)

@@ -26,7 +26,9 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
     """Which of the ``known`` names ``function`` takes, and whether it takes whatever there is."""
     parameters = parameters_of(function)
     if parameters is None:
-        raise impossible(tool, field, f"it can't be told what {function!r} takes", "give a function with named parameters")
+        raise impossible(
+            tool, field, f"it can't be told what {function!r} takes", "give a function with named parameters"
+        )
     taken, every = [], False
     for one in parameters:
         if one.kind is one.VAR_KEYWORD:
@@ -36,7 +38,10 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
                 taken.append(one.name)
             elif one.default is one.empty:
                 raise impossible(
-                    tool, field, f"its function takes {one.name!r}, which is no parameter of the tool ({', '.join(known)})", actual=one.name
+                    tool,
+                    field,
+                    f"its function takes {one.name!r}, which is no parameter of the tool ({', '.join(known)})",
+                    actual=one.name,
                 )
     return taken, every
 

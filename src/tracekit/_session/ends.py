@@ -14,7 +14,7 @@ from ..errors import DivergenceError
 from . import takeover
 from .overspending import swallowed
 
-__all__ = ["another_end", "failed", "hash_seed_hint", "last_entry", "same_error"]
+__all__ = ["another_abort", "another_end", "failed", "hash_seed_hint", "last_entry", "same_error"]
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 
@@ -27,7 +27,7 @@ def last_entry(trace: Trace) -> dict[str, Any]:
 def failed(trace: Trace) -> bool:
     """Whether the recorded run ended with an exception. A generator that held the block and was closed is none."""
     last = last_entry(trace)
-    if last["type"] != "run.failed" or swallowed(last):
+    if not _with_error(last):
         return False
     return bool(last["error"]["type"] != "builtins:GeneratorExit")
 
@@ -35,11 +35,45 @@ def failed(trace: Trace) -> bool:
 def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
     """Whether the recorded run failed with an exception of this type and text (addresses in it aside)."""
     last = last_entry(trace)
-    if last["type"] != "run.failed" or swallowed(last):
+    if not _with_error(last):
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
     recorded = redactor.redact(last["error"])[0]
     return bool(recorded["type"] == actual["type"] and alike(_text(recorded), _text(actual)))
+
+
+def _with_error(last: Mapping[str, Any]) -> bool:
+    """Whether an exception left the block; one that the run had aborted ended with it all the same."""
+    return last["type"] in ("run.failed", "run.aborted") and "error" in last and not swallowed(last)
+
+
+def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> DivergenceError | None:
+    """The program gave its run up now (``reason``) or then, and not both, or for another reason. ``None`` where it is the same.
+
+    A run without an end, or whose end an operator wrote, says nothing of what its program would have done.
+    """
+    last = last_entry(trace)
+    meta = last.get("meta") or {}
+    own = last["type"] == "run.aborted" and bool(meta.get("by_program"))
+    if not own and last["type"] not in ("run.completed", "run.failed"):
+        return None
+    recorded = meta.get("reason") if own else None
+    actual = None if reason is None else redactor.redact_text(reason)[0]
+    if recorded == actual or (recorded is not None and actual is not None and alike(recorded, actual)):
+        return None
+    return DivergenceError(
+        f"the program ended otherwise\n  recorded  {_abort_said(recorded)}\n  now       {_abort_said(actual)}",
+        run_id=last["run_id"],
+        step=last["seq"],
+        recorded=recorded,
+        actual=actual,
+        differences=[{"path": "abort", "recorded": recorded, "actual": actual}],
+        next_action="look at what decides whether the run is aborted; record again if the change is meant",
+    )
+
+
+def _abort_said(reason: str | None) -> str:
+    return "not aborted" if reason is None else f"aborted: {reason}"
 
 
 def another_end(trace: Trace, error: BaseException | None, ended_as: str | None) -> DivergenceError:

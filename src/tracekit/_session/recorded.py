@@ -14,7 +14,7 @@ from .._engine.budget import Budget, budget_or_none
 from .._engine.callsite import caller
 from .._engine.classified import of_run
 from .._engine.environment import environment
-from .._engine.program import Program, this_program
+from .._engine.program import Program, file_hash, this_program
 from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
@@ -59,6 +59,8 @@ class Record(Block[Run]):
         self._instead: takeover.StandIn | None = None
         self._run: Run | None = None
         self._program: Program | None = None
+        #: The how-manieth run of the process it is, once the block has begun.
+        self.ordinal = 0
 
     @classmethod
     def of_program(cls, name: str, program: Program) -> Record:
@@ -99,7 +101,7 @@ class Record(Block[Run]):
         options = self.options
         if outer is not None and takeover.gives_way(outer.session):
             outer = None
-        takeover.next_ordinal()
+        self.ordinal = takeover.next_ordinal()
         if outer is not None and options["nested"] != "link" and not takeover.is_whole_program(outer.session):
             raise RunStateError(
                 f"record() inside the open run {outer.session.run_id}",
@@ -152,7 +154,7 @@ class Record(Block[Run]):
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
         about: dict[str, Any] = {
             "program": takeover.program(),
-            "ordinal": takeover.ordinal(),
+            "ordinal": self.ordinal,
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
             "clocks": _reality.clocks(),
@@ -162,7 +164,7 @@ class Record(Block[Run]):
         program = self._program or this_program()
         if program is not None:
             shown = session.redactor.redact_argv(list(program.arguments))
-            about["program_command"] = {**program.as_dict(), "arguments": shown}
+            about["program_command"] = {**program.as_dict(), "arguments": shown, **file_hash(program)}
         numpy = randomness.numpy_state()
         if numpy is not None:
             about["snapshots"] = {randomness.NUMPY: numpy}
@@ -275,11 +277,14 @@ class Record(Block[Run]):
             if error is None and spending.refused is not None:
                 # Whoever caught it went on without what it had asked for: that is no completion.
                 error = overspending.keep_as_failure(spending.refused, meta["budget"])
+        undoing = None if self._run is None else self._run.undoing
+        if undoing is not None:
+            meta.update(undoing.as_dict())
         if error is None:
-            kind = "run.completed"
+            kind = "run.completed" if undoing is None else "run.aborted"
             fields = session.result(result, meta)
         else:
-            kind = "run.failed"
+            kind = "run.failed" if undoing is None else "run.aborted"
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
         if session.warnings or session.remarks:

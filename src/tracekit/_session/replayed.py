@@ -26,9 +26,10 @@ from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStat
 from . import arguments
 from .blocks import Block, called_from
 from .branches import branch, seal_branch
-from .ends import another_end, failed, hash_seed_hint, last_entry, same_error
+from .ends import another_abort, another_end, failed, hash_seed_hint, last_entry, same_error
 from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
+from .undoing import Undoing
 
 __all__ = ["Replaying", "replay"]
 
@@ -76,6 +77,23 @@ class Replaying(Block["Replaying"]):
         if self._run is None:
             raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
         self._run.set_result(value)
+
+    def abort(self, reason: str) -> None:
+        """As ``Run.abort``: the recorded compensations answer, and the end is compared."""
+        self._of_block().abort(reason)
+
+    async def abort_async(self, reason: str) -> None:
+        await self._of_block().abort_async(reason)
+
+    def _of_block(self) -> Run:
+        if self._run is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        return self._run
+
+    def aborted_as(self, undoing: Undoing | None) -> None:
+        """How the program's own run was aborted, if it was."""
+        if self._run is not None and self._run.undoing is None:
+            self._run.undoing = undoing
 
     @property
     def report(self) -> Report:
@@ -155,6 +173,7 @@ class Replaying(Block["Replaying"]):
         unregister(self.session)
         if error is None and run.result is not UNSET:
             self.set_result(run.result)
+        self.aborted_as(run.undoing)
         self._end(error)
 
     @property
@@ -269,6 +288,13 @@ class Replaying(Block["Replaying"]):
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
+        undoing = None if self._run is None else self._run.undoing
+        otherwise = another_abort(session.trace, session.redactor, None if undoing is None else undoing.reason)
+        if otherwise is not None:
+            if self._what_if is None:
+                raise session.fail(otherwise) from error
+            told = otherwise.differences  # type: ignore[attr-defined]
+            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
         recorded = failed(session.trace)
         if recorded if error is None else not self.recorded_failure(error):
             different = another_end(session.trace, error, self.ended_as) if recorded else None

@@ -8,6 +8,7 @@ from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import current
 from .._engine.whatif import WhatIf
+from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "unregister"]
 
@@ -26,6 +27,8 @@ class Run:
         self.name: Final = name
         #: What the run came to; ``UNSET`` where nobody said.
         self.result: Any = UNSET
+        #: How it was aborted, if it was.
+        self.undoing: Undoing | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -38,6 +41,25 @@ class Run:
     def set_result(self, value: Any) -> None:
         """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""
         self.result = value
+
+    def abort(self, reason: str) -> None:
+        """Give the run up: what its reversible tools did is undone by their ``compensate=``, the last first, each once.
+
+        Each compensation is a recorded step. The block goes on and ends as ``run.aborted`` with ``reason``, whether an exception leaves
+        it or not. Compensations that fail are raised together as an ``ExceptionGroup`` when the others have been run.
+        """
+        undo(self, self._aborting(reason))
+
+    async def abort_async(self, reason: str) -> None:
+        """The same, awaiting compensations that are coroutine functions."""
+        await undo_async(self, self._aborting(reason))
+
+    def _aborting(self, reason: str) -> Undoing:
+        if not reason.strip():
+            raise ValueError(f"an abort needs a reason, and {reason!r} is none")
+        if self.undoing is None:
+            self.undoing = Undoing(reason)
+        return self.undoing
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
