@@ -87,6 +87,11 @@ TABLE: list[tuple[BaseException, FailureType, RecoveryStrategy, str | None]] = [
     (errors.RunEndedError("x"), T.SIDE_EFFECT_VIOLATION, S.ABORT, None),
     (errors.RunStateError("x"), T.INVALID_INPUT, S.ABORT, None),
     (errors.RunNotFoundError("x"), T.INVALID_INPUT, S.ABORT, None),
+    (errors.EventCycleError("x"), T.LOG_INTEGRITY, S.MANUAL_INTERVENTION, None),
+    (errors.InvalidMessageError("x"), T.INVALID_INPUT, S.ABORT, None),
+    (errors.EnvelopeError("x"), T.INVALID_INPUT, S.ABORT, None),
+    (errors.RoutingFailedError("x"), T.ROUTING_ERROR, S.FALLBACK, None),
+    (errors.UnknownPriceError("x"), T.BUDGET_EXCEEDED, S.ABORT, None),
     # named after their type
     (NoAgentFound("x"), T.NO_AGENT_FOUND, S.ABORT, None),
     (RoutingError("x"), T.ROUTING_ERROR, S.FALLBACK, None),
@@ -529,3 +534,36 @@ def test_failures_of_a_run_in_python() -> None:
     assert {each.agent for each in found} == {"scout"}
     assert found[0].failure.run_id == found[0].run_id == run.id
     assert (found[0].failure.step, found[0].failure.name) == (of_type(run, "tool.call")[0]["seq"], "search")
+
+
+def test_the_page_lists_each_type_as_it_is() -> None:
+    """docs/reference/failures.md has the table of the code: recoverable and strategy of each type."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "failures.md").read_text("utf-8")
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:4]] for line in page.splitlines() if line.startswith("| `")]
+    told = {row[0]: (row[1], row[2]) for row in rows if row[0] in set(FailureType)}
+    assert told == {
+        kind.value: ("yes" if outlook.recoverable else "no", outlook.strategy.value)
+        for kind, outlook in DEFAULTS.items()
+    }
+
+
+def test_the_schema_describes_what_is_recorded() -> None:
+    """Each entry with a failure satisfies the published schema, which knows every type and strategy."""
+    from tracekit._journal import schema
+
+    described = schema.load()["$defs"]["failure"]["properties"]
+    assert described["type"]["enum"] == [kind.value for kind in FailureType]
+    assert described["recovery_strategy"]["enum"] == [how.value for how in RecoveryStrategy]
+    validator = jsonschema.Draft202012Validator(schema.load())
+    run = failing(pay, 500)
+    for entry in of_type(run, "tool.error", "span.end", "run.failed"):
+        assert list(validator.iter_errors(entry)) == []
+        entry["meta"]["failure"]["type"] = "tired"
+        assert list(validator.iter_errors(entry)) != []
+
+
+def test_every_error_of_tracekit_has_a_type() -> None:
+    """None of them is told as the program's own error, or as unknown; but for the one that stands for another."""
+    for name in errors.__all__:
+        kind = classify(getattr(errors, name)("x")).type
+        assert (kind in (T.AGENT_ERROR, T.UNKNOWN)) is (name in ("TracekitError", "RecordedError")), name

@@ -22,9 +22,13 @@ from .summary import summary
 __all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
 
 #: A file without any of these holds no failure.
-_MARKS: Final = (b'"error":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"')
+_MARKS: Final = (
+    b'"error":{', b'"failure":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"',
+)  # fmt: skip
 #: What is looked for in the lines themselves: families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")
+#: What only the answer to a request says.
+_OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, FailureType.SIDE_EFFECT_VIOLATION)
 
 
 class RecordedFailure(NamedTuple):
@@ -167,10 +171,9 @@ class _Reading:
         if kind in REFUSALS:
             return self._refused(entry)
         if kind == "fallback.exhausted":
-            failure = _told(entry) or StructuredFailure(
-                type=FailureType.FALLBACK_EXHAUSTED, reason=f"every fallback of {entry.get('name')!r} failed"
-            )
-            return self._found(entry, self._step(entry, "step"), failure)
+            return self._exhausted(entry)
+        if kind == "final.response":
+            return self._unanswered(entry)
         return self._of_run(entry) if kind == "run.failed" else None
 
     def crashed(self) -> RecordedFailure | None:
@@ -227,6 +230,24 @@ class _Reading:
             failure = StructuredFailure(type=kind, reason=reason, caused_by=failure)
         return self._found(entry, self._step(entry, family if family in _CALLS else "step"), failure)
 
+    def _exhausted(self, entry: dict[str, Any]) -> RecordedFailure:
+        given = entry.get("input")
+        tried = given.get("tried") if isinstance(given, dict) else None
+        names = [entry.get("name"), *(tried if isinstance(tried, list) else ())]
+        failure = StructuredFailure(
+            type=FailureType.FALLBACK_EXHAUSTED,
+            reason=f"{', '.join(map(repr, names[:32]))} failed, and there is nothing left to try",
+            caused_by=_told(entry),
+        )
+        return self._found(entry, self._step(entry, "step"), failure)
+
+    def _unanswered(self, entry: dict[str, Any]) -> RecordedFailure | None:
+        """A request to agents that came to nothing: the fallbacks and the agents' own failures have been told."""
+        failure = _told(entry)
+        if failure is None or failure.type not in _OF_ROUTING:
+            return None
+        return self._found(entry, self._step(entry, "step"), failure)
+
     def _of_run(self, entry: dict[str, Any]) -> RecordedFailure:
         error = entry.get("error")
         failure = _told(entry) or classify_recorded(error if isinstance(error, dict) else {})
@@ -259,7 +280,10 @@ class _Reading:
 def _told(entry: Mapping[str, Any]) -> StructuredFailure | None:
     """What the entry says of its failure itself; ``None`` for older traces, and for one that says nothing sensible."""
     meta = entry.get("meta")
-    told = meta.get("failure") if isinstance(meta, dict) else None
+    info = meta.get("info") if isinstance(meta, dict) else None
+    told = next(
+        (holder["failure"] for holder in (meta, info) if isinstance(holder, dict) and "failure" in holder), None
+    )
     try:
         return None if told is None else StructuredFailure.from_dict(told)
     except ValueError:

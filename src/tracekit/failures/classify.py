@@ -20,7 +20,9 @@ MAX_MEMBERS: Final = 32
 #: What gives way to a wait that the other side asks for.
 _AT_ONCE: Final = (RecoveryStrategy.RETRY, RecoveryStrategy.FALLBACK)
 #: Facts of our own errors that are worth querying.
-_FACTS: Final = ("contract", "reasons", "budget", "operation", "timeout_ms", "limit", "estimate", "spent")
+_FACTS: Final = (
+    "tool", "contract", "resource", "budget", "limit", "actual", "estimate", "spent", "timeout_ms", "model", "operation", "key",
+)  # fmt: skip
 
 
 def classify(

@@ -98,9 +98,10 @@ _BY_NAME: Final = dict(
         *_all(Meaning(T.CONTRACT_VIOLATION), "ContractViolationError"),
         *_all(Meaning(T.BUDGET_EXCEEDED), "BudgetExceededError"),
         *_all(Meaning(T.SIDE_EFFECT_VIOLATION), "RunEndedError LiveCallBlockedError"),
-        *_all(Meaning(T.LOG_INTEGRITY), "LogWriteError TraceIntegrityError TraceVersionError TraceError"),
+        *_all(Meaning(T.LOG_INTEGRITY), "LogWriteError TraceIntegrityError TraceVersionError TraceError GraphError"),
         *_all(Meaning(T.RECOVERY_ERROR), "RecoveryRefusedError ReplayError"),
-        *_all(_REFUSED, "RunNotFoundError RunStateError"),
+        *_all(_REFUSED, "RunNotFoundError RunStateError InvalidMessageError EnvelopeError RegistryError"),
+        *_all(Meaning(T.ROUTING_ERROR), "RoutingFailedError"),
         # time
         *_all(
             Meaning(T.TIMEOUT),
