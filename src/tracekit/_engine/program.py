@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 
-__all__ = ["Program", "set_program", "this_program", "told"]
+__all__ = ["Program", "file_hash", "set_program", "this_program", "told"]
 
 
 class Program(NamedTuple):
@@ -35,6 +37,22 @@ class Program(NamedTuple):
     def __str__(self) -> str:
         what = f"-m {self.module}" if self.module else str(self.script)
         return " ".join(["python", what, *self.arguments])
+
+
+def file_hash(program: Program) -> dict[str, str]:
+    """``sha256`` of the program's file, under that key; empty where it can't be read."""
+    path = program.script or getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        about = os.stat(path)  # type: ignore[arg-type]
+        return {"sha256": _hash(str(path), about.st_mtime_ns, about.st_size)}
+    except (OSError, TypeError):
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _hash(path: str, changed_ns: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
 
 
 _told: Program | None = None

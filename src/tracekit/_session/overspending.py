@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .._engine.recording import Recording
 from .._engine.spending import Spending
 from ..errors import BudgetExceededError
 
-__all__ = ["account", "keep_as_failure", "refused_runs", "swallowed"]
+__all__ = ["account", "keep_as_failure", "refused_runs", "swallowed", "warn"]
 
 #: How many runs of this process ended over their budget, by the program's word or not.
 _refused: Final[list[BudgetExceededError]] = []
+
+
+def warn(session: Recording, error: BaseException | None) -> None:
+    """Say what went over a budget, where no exception has said so to whoever holds the block."""
+    if not isinstance(error, BudgetExceededError):
+        for whose, resource in session.overruns.items():
+            session.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
+        spending = session.spending
+        if spending is not None and spending.refused is None and spending.exceeded:
+            session.warn(f"the run took more than its budget allows: {', '.join(spending.exceeded)}")
 
 
 def account(spending: Spending) -> dict[str, Any]:

@@ -271,6 +271,7 @@ class Record(Block[Run]):
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
+        overspending.warn(session, error)
         spending = session.spending
         if spending is not None:
             meta["budget"] = overspending.account(spending)

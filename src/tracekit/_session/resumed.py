@@ -15,6 +15,7 @@ from .._engine import gate
 from .._engine.callsite import caller
 from .._engine.environment import drift, environment
 from .._engine.followed import Followed
+from .._engine.program import file_hash, this_program
 from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.recovery import Decision
 from .._engine.redaction import Redactor
@@ -183,6 +184,10 @@ class Resuming(Record):
     def _drift(self, log: Followed, first: Mapping[str, Any]) -> list[Any]:
         recorded = (first.get("meta") or {}).get("environment") or {}
         found = drift(recorded, environment(instrumentation.packages()))
+        then, program = (first.get("meta") or {}).get("program_command") or {}, this_program()
+        same = program is not None and then.get("script") == program.script
+        if program is not None and same and then.get("sha256", "") != file_hash(program).get("sha256", ""):
+            found.append(f"{program} has changed since the run began")
         for sentence in found:
             warnings.warn(f"tracekit: resuming {log.run_id}: {sentence}", RuntimeWarning, stacklevel=7)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +19,6 @@ __all__ = [
     "go_on_as",
     "is_whole_program",
     "next_ordinal",
-    "ordinal",
     "program",
     "replacement",
     "set_controller",
@@ -30,6 +30,7 @@ _PROGRAM: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is
 
 _program = _PROGRAM
 _count = 0
+_counting: Final = threading.Lock()
 _controller: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
 
@@ -49,13 +50,9 @@ class StandIn(Protocol):
 def next_ordinal() -> int:
     """The number of the run that is being opened: the n-th of this process, from 1."""
     global _count
-    _count += 1
-    return _count
-
-
-def ordinal() -> int:
-    """The number of the latest run."""
-    return _count
+    with _counting:
+        _count += 1
+        return _count
 
 
 def program() -> str:
@@ -97,5 +94,6 @@ def gives_way(session: Any) -> bool:
         return bool(session.recording and session.discarded)
     _whole.discard()
     whole_program(None)
-    _count -= 1
+    with _counting:
+        _count -= 1
     return True

@@ -9,7 +9,7 @@ import threading
 from typing import Any, Final, Protocol
 
 from .._journal.runs import Store
-from .._session import Record, Replaying, takeover
+from .._session import Record, Replaying
 from ..errors import LiveCallBlockedError, RunStateError
 from .siblings import siblings
 
@@ -38,7 +38,7 @@ class Players:
 
     def find(self, block: Record) -> Replaying:
         """The replay that stands in for this ``record()`` of the program: its ``n``-th."""
-        ordinal = takeover.ordinal()
+        ordinal = block.ordinal
         path = self._siblings.get(ordinal)
         if path is None:
             raise RunStateError(

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from .._journal.runs import Store
-from .._session import Record, Replaying, Resuming, takeover
+from .._session import Record, Replaying, Resuming
 from ..errors import LiveCallBlockedError, RecoveryRefusedError, RunStateError
 from .siblings import Sibling, siblings
 
@@ -23,20 +23,18 @@ def check_siblings(store: Store, path: str) -> dict[int, Sibling]:
     target = next((sibling for sibling in found.values() if sibling.path == path), None)
     if target is None:
         return {}
-    for ordinal in range(1, target.ordinal):
-        before = found.get(ordinal)
-        if before is None:
-            _refuse(target, "sibling_missing", f"run number {ordinal} of the same program is not in the store")
-        elif before.about.end == "run.aborted":
-            _refuse(target, "sibling_aborted", f"{before.about.run_id}, an earlier run of the program, was aborted")
-        elif before.about.end is None:
-            _refuse(target, "sibling_unfinished", f"{before.about.run_id}, an earlier run of the program, has no end")
     line = sorted(found.values())
     for one, next_ in pairwise(line):
         if (one.about.ended_ns or 0) > next_.about.started_ns or one.about.end is None:
             _refuse(
                 target, "concurrent_runs", f"the program had {one.about.run_id} and {next_.about.run_id} open at once"
             )
+    for ordinal in range(1, target.ordinal):
+        before = found.get(ordinal)
+        if before is None:
+            _refuse(target, "sibling_missing", f"run number {ordinal} of the same program is not in the store")
+        elif before.about.end == "run.aborted":
+            _refuse(target, "sibling_aborted", f"{before.about.run_id}, an earlier run of the program, was aborted")
     return found
 
 
@@ -72,7 +70,7 @@ class Resumers:
         """What stands in for this ``record()`` of the program: its ``n``-th."""
         if self.resumed is not None:
             return None
-        ordinal = takeover.ordinal()
+        ordinal = block.ordinal
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             raise RunStateError(
