@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,14 @@ class Place:
         return run_id
 
 
+def resumed(run_id: str) -> list[Any]:
+    """Go on with a run in this process, which is another program, as it says."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "tracekit: resuming .* has changed", RuntimeWarning)
+        with resume(run_id):
+            return once_program.agent()
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
@@ -99,8 +108,7 @@ def test_a_resumed_run_knows_its_keys(place: Place, store: bool) -> None:
     """Killed after the call: what the resumed run calls under the key again is answered from the log."""
     run_id = place.kill(stop=True, store=store)
     place.here(store=store)
-    with resume(run_id):
-        found = once_program.agent()
+    found = resumed(run_id)
     assert place.effects == 1
     assert found[0] == found[1]
     with replay(run_id) as session:
@@ -114,8 +122,7 @@ def test_a_resumed_run_makes_an_undoable_call_again(place: Place) -> None:
     job = {"side_effect": "reversible"}
     run_id = place.kill(point="after-effect", **job)
     place.here(**job)
-    with resume(run_id):
-        found = once_program.agent()
+    found = resumed(run_id)
     assert found[0] == found[1]
     assert place.effects == 2
     assert place.run(**job) == found
@@ -126,8 +133,8 @@ def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
     """An irreversible call that was cut off: nobody makes it again, neither its own run nor another."""
     run_id = place.kill(point="after-effect")
     place.here()
-    with pytest.raises(RecoveryRefusedError), resume(run_id):
-        once_program.agent()
+    with pytest.raises(RecoveryRefusedError):
+        resumed(run_id)
     assert place.run()[0].startswith("refused: ")
     assert place.effects == 1
 

@@ -21,7 +21,7 @@ from tracekit import record, replay, traced_tool
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
 from tracekit._journal.runs import Store
-from tracekit.errors import ContractViolationError, LogWriteError
+from tracekit.errors import ContractViolationError, LogWriteError, StepTimeoutError
 
 MANY = 32
 
@@ -135,6 +135,58 @@ def test_tasks_share_one_call(ledger: Ledger) -> None:
     for _ in range(3):
         assert replayed(run_id, program) == result
     assert ledger.lines == ["ACME"]
+
+
+def test_the_decorator_keeps_its_promise(ledger: Ledger) -> None:
+    """Declared on a tool: threads, tasks, both at once; a failure and a call that ran out of time are results, too."""
+
+    @traced_tool(side_effect="irreversible", exactly_once=True)
+    def pay(given: str) -> Any:
+        return ledger.pay(given)
+
+    @traced_tool(side_effect="irreversible", exactly_once="store", idempotency_key="order")
+    async def book(given: int, order: str) -> Any:
+        await asyncio.sleep(0.005)
+        return ledger.pay(order)
+
+    @traced_tool(side_effect="irreversible", exactly_once=True)
+    def decline(given: str) -> None:
+        ledger.pay(given)
+        raise ConnectionError("declined")
+
+    @traced_tool(side_effect="irreversible", exactly_once=True, timeout_ms=20)
+    async def slow(given: str) -> None:
+        ledger.pay(given)
+        await asyncio.Event().wait()
+
+    async def work() -> list[Any]:
+        found = await asyncio.gather(*(book(number, "order") for number in range(MANY)))
+        for call in (slow, slow):
+            try:
+                await call("slow")
+            except StepTimeoutError as error:
+                found.append({"late": error.in_doubt})
+        return found
+
+    def program() -> list[Any]:
+        with ThreadPoolExecutor(MANY) as pool:
+            found = list(pool.map(lambda _: pay("paid"), range(MANY)))
+        for _ in range(2):
+            try:
+                decline("declined")
+            except ConnectionError as error:
+                found.append({"error": str(error)})
+        return found + asyncio.run(work())
+
+    run_id, result = recorded(program)
+    assert ledger.lines == ["paid", "declined", "order", "slow"]
+    assert len({json.dumps(one) for one in result}) == 4
+    for _ in range(3):
+        assert replayed(run_id, program) == result
+    second, again = recorded(lambda: asyncio.run(book(1, "order")))
+    assert again in result
+    assert replayed(second, lambda: asyncio.run(book(1, "order"))) == again
+    assert ledger.lines == ["paid", "declined", "order", "slow"]
 
 
 def test_the_second_caller_waits_for_the_first_in_the_order_of_the_recording(ledger: Ledger) -> None:
@@ -409,31 +461,6 @@ def test_a_thread_waits_for_a_task(ledger: Ledger) -> None:
     assert ledger.lines == ["ACME"]
     for _ in range(3):
         assert replayed(run_id, program) == result
-
-
-def test_another_attempt_of_a_failed_call_is_the_same_call(ledger: Ledger) -> None:
-    """What is declared to be retried is: the key is that call's until an attempt succeeds."""
-
-    def flaky(given: Any) -> Any:
-        if ledger.pay(given)["number"] < 3:
-            raise ValueError("busy")
-        return "paid"
-
-    pay = once(flaky, side_effect="reversible")
-
-    def program() -> Any:
-        said = []
-        for attempt in (1, 2, 3):
-            try:
-                said.append(pay("ACME", None, **({"attempt": attempt} if attempt > 1 else {})))
-            except ValueError as error:
-                said.append(str(error))
-        return [*said, pay("ACME")]
-
-    run_id, result = recorded(program)
-    assert result == ["busy", "busy", "paid", "paid"]
-    assert len(ledger.lines) == 3
-    assert replayed(run_id, program) == result
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from orjson import loads
 from .._canonical import exception_from_json, exception_to_json, from_json, quick, shortfalls
 from ..errors import ContractViolationError, LogWriteError
 from .arrivals import place
+from .classified import of_step
 from .gate import Outcome
 from .lanes import Lane
 from .recorded import RecordedStep
@@ -125,10 +126,6 @@ class Call:
             return True  # a signal handler in the middle of it: the call is pending, and its own
         with self._is_open:
             return self.of != 0
-
-    def gives_way_to(self, about: Mapping[str, Any]) -> bool:
-        """Whether what comes is another attempt of this one, which failed and is declared to be tried again."""
-        return self._result is not None and self._result.raised is not None and about.get("attempt", 1) > 1
 
     # -- ending ----------------------------------------------------------------------------------------------------------
 
@@ -387,16 +384,26 @@ class DuplicateStep:
                 burst = place()
                 if burst is not None:
                     meta["burst"] = burst
-            meta["info"] = {"reason": "exactly_once", "of": self.call.of}
+            about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
+            meta["info"] = about
             try:
                 if error is None:
                     fields = session.value(value, meta, spec=spec, step=self.seq)
                 else:
-                    fields = session.error(error, meta)
+                    about["final"] = True  # whether to try again was the first one's to decide
+                    fields = self._failure(error, meta)
                 session.outcome(self, spec.types.skipped, fields, meta, sync=False)
             except LogWriteError:
                 session._unnoted()
         return Outcome(value, error, meta, {})
+
+    def _failure(self, error: BaseException, meta: dict[str, Any]) -> bytes:
+        session, own = self.session, self.spec.redactor
+        step: Any = self
+        meta["failure"] = of_step(error, session, step)
+        if own is not None:
+            meta["failure"] = own.redact(meta["failure"])[0]
+        return session.error(error, meta, own)
 
 
 def _copy(error: BaseException) -> BaseException:

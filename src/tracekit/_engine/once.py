@@ -99,7 +99,7 @@ class Once:
         about = {**(info or {}), "once": digest}
         try:
             while True:
-                call, first = self._enter(digest, scope, about)
+                call, first = self._enter(digest, scope)
                 if first:
                     step = self._first(call, digest, scope, spec, input, about, key, data)
                     if step is not None:
@@ -109,11 +109,11 @@ class Once:
         except ContractViolationError as error:
             raise self.session.refuse(scope, spec, input, error) from None
 
-    def _enter(self, digest: str, scope: Scope, about: Mapping[str, Any]) -> tuple[Call, bool]:
+    def _enter(self, digest: str, scope: Scope) -> tuple[Call, bool]:
         """The call that has the key, and whether that is this one."""
         with self._lock:
             call = self._calls.get(digest)
-            if call is None or call.gives_way_to(about):
+            if call is None:
                 call = self._calls[digest] = Call(scope.lane, owner(), get_ident())
                 return call, True
             return call, False

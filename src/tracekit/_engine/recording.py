@@ -73,6 +73,8 @@ class Recording:
         self.what_if = False
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
+        #: The budgets that a call was refused for, by whose they are, and which limit it was.
+        self.overruns: Final[dict[str, str]] = {}
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
@@ -107,10 +109,10 @@ class Recording:
             return step
         if self.ended:
             return self._late(scope, spec)
-        if once is not None:
-            return self.once().begin(scope, spec, input, info, key, data, once)
         if scope.live and self.nested.active:
             self.nested.begins(spec, scope.live)
+        if once is not None:
+            return self.once().begin(scope, spec, input, info, key, data, once)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -180,6 +182,8 @@ class Recording:
         if scope.lane.id < 0:
             self._enroll(scope.lane)
         seq = scope.lane.last = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        if scope.live and self.nested.active:
+            self.nested.began(seq, scope.live)
         self.steps += 1
         return seq
 
@@ -205,7 +209,7 @@ class Recording:
     def overspent(self, error: BudgetExceededError) -> None:
         """A budget has refused a call."""
         if not isinstance(error, UnknownPriceError):
-            self.warn(f"a budget was exceeded ({error.budget}: {error.resource}); calls were refused, and not made")
+            self.overruns[error.budget] = error.resource
 
     def _intention(
         self,
