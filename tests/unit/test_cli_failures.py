@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
-from tracekit import agent, record, recorded_failures, traced_tool
+from tracekit import agent, record, recorded_failures, replay, traced_tool
 from tracekit._journal.runs import Store
 from tracekit.cli import main
 from tracekit.errors import RunNotFoundError, TraceIntegrityError
@@ -176,6 +176,7 @@ def test_a_recorded_failure_that_makes_no_sense_is_passed_over(told: Any) -> Non
 
     rewritten(run_id, change)
     assert types() == ["network"]
+    Path(Store().path(run_id)).unlink()  # no other test is to take it for a trace of ours
 
 
 def test_a_run_that_died_is_a_crash(tmp_path: Path) -> None:
@@ -257,28 +258,63 @@ def test_a_hostile_name_does_not_reach_the_terminal() -> None:
     assert "\x1b[2J" not in on_a_terminal()
 
 
-def test_refused_calls_are_failures() -> None:
-    """A contract or budget that was refused is listed under the tool that was not called."""
-    store = Store()
-    run_id = run("slow")
+calls: list[str] = []
 
-    def change(entry: dict[str, Any]) -> None:
-        if entry["type"] == "tool.call":
-            entry.update(
-                type="contract.violated",
-                error={"type": "tracekit.errors:ContractViolationError", "text": "no", "args": ["no"]},
-            )
-            entry["meta"] = {"info": {"family": "tool"}}
-        elif entry["type"] == "tool.error":
-            entry["type"], entry["name"] = "fallback.exhausted", "search"
-            del entry["step"], entry["error"], entry["meta"]
 
-    rewritten(run_id, change)
-    assert Path(store.path(run_id)).exists()
-    assert [(line["failure"]["type"], line["name"]) for line in found()] == [
-        ("contract_violation", "search"), ("fallback_exhausted", "search"),
-    ]  # fmt: skip
-    assert types("--tool", "search") == ["contract_violation"]
+@traced_tool(side_effect="read_only")
+def nearby(query: str) -> str:
+    calls.append("nearby")
+    raise ConnectionRefusedError("nobody there either")
+
+
+@traced_tool(side_effect="read_only", fallback=(nearby,), max_retries=1)
+def far(query: str) -> str:
+    calls.append("far")
+    raise TimeoutError("no answer")
+
+
+@traced_tool(side_effect="irreversible", idempotent_required=True, idempotency_key=lambda item: None)
+def order(item: str) -> None:
+    calls.append("order")
+
+
+def test_refused_calls_retries_and_fallbacks_are_failures() -> None:
+    """Each attempt, the fallback's own failure, that nothing is left, and the call that a contract forbids; replay calls nothing."""
+
+    def program() -> None:
+        for tool in (far, order):
+            try:
+                tool("owls")
+            except (TimeoutError, tracekit.ContractViolationError):
+                pass
+
+    calls.clear()
+    with record("contracts") as made:
+        program()
+    assert calls == ["far", "far", "nearby"]
+    told = [(line["failure"]["type"], line["name"], line["at"]) for line in found(made.id)]
+    assert told == [
+        ("timeout", "far", "tool.error"),
+        ("timeout", "far", "tool.error"),
+        ("network", "nearby", "tool.error"),
+        ("fallback_exhausted", "far", "fallback.exhausted"),
+        ("contract_violation", "order", "contract.violated"),
+    ]
+    assert types("--tool", "order") == ["contract_violation"]
+    with replay(made.id) as session:
+        program()
+    assert session.report.exact
+    assert calls == ["far", "far", "nearby"]
+
+
+def test_a_request_that_no_agent_takes_is_a_failure() -> None:
+    """What routing says stands in the answer's entry, and is listed with the intent's name."""
+    from tracekit.agents import AgentRegistry, IntentRouter
+
+    with record("routing"):
+        answer = IntentRouter(AgentRegistry()).route({"intent": "book.table"})
+    assert answer.status == "error"
+    assert [(line["failure"]["type"], line["name"]) for line in found()] == [("no_agent_found", "book.table")]
 
 
 def test_the_store_is_named(tmp_path: Path) -> None:
