@@ -15,23 +15,18 @@ __all__ = ["Limit", "limit"]
 
 
 class Limit:
-    """See ``limit``. ``spent`` is what has been spent in the block, by the names of a budget's limits."""
+    """See ``limit``. What is left of it nobody can ask: a replay does not know, and the program would go another way there."""
 
     def __init__(self, budget: Budget, name: str) -> None:
         self._budget = budget
         self._name = name
-        self._spending: Spending | None = None
         self._token: Token[Scope | None] | None = None
-
-    @property
-    def spent(self) -> dict[str, float]:
-        return {} if self._spending is None else self._spending.spent
 
     def __enter__(self) -> Limit:
         scope = here()
         if scope is not None and getattr(scope.session, "meters", False):
-            self._spending = Spending(self._budget, name=self._name, outer=scope.spending)
-            self._token = current.set(scope.within(self._spending))
+            spending = Spending(self._budget, name=self._name, outer=scope.spending)
+            self._token = current.set(scope.within(spending))
         return self
 
     def __exit__(

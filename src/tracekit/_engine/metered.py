@@ -23,7 +23,7 @@ def begin(
     """Begin a step in a scope that has a budget; what refuses it is on the log when it is raised."""
     free = scope.within(None)
     spending = scope.spending
-    if session.ended or spending is None:
+    if session.ended or spending is None or (info is not None and "compensates" in info):  # undoing is never too dear
         return session.begin(free, spec, input, info=info, **how)
     try:
         held = spending.reserve(spec, input, info)

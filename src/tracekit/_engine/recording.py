@@ -130,14 +130,16 @@ class Recording:
                 tail = self._intention(scope, spec, input, info, key, places, data)
             if lane.id < 0:
                 self._enroll(lane)
-            seq = lane.last = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+            seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError:
             if spec.effect:
                 raise
             return self._unlogged(scope, spec)
         if places:
             self.encoder.remember(places, seq)
-        if scope.live and self.nested.active:
+        if not scope.live:
+            lane.last = seq
+        elif self.nested.active:  # what is inside a live step is none of a replay's: no timer there is told by it
             self.nested.began(seq, scope.live)
         self.steps += 1
         step = RecordedStep(self, scope, spec, seq)
@@ -181,7 +183,9 @@ class Recording:
         tail = self._intention(scope, spec, input, info, key, None, data)
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        seq = scope.lane.last = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        seq = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        if not scope.live:
+            scope.lane.last = seq
         if scope.live and self.nested.active:
             self.nested.began(seq, scope.live)
         self.steps += 1
@@ -202,7 +206,8 @@ class Recording:
         except LogWriteError:
             self._unnoted()
         else:
-            scope.lane.last = seq
+            if not scope.live:
+                scope.lane.last = seq
             self.steps += 1
         return error
 

@@ -62,7 +62,7 @@ class Replay:
         self.redactor: Final = redactor
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
-        self.report: Final = Report(self.run_id)
+        self.report: Final = Report(self.run_id, trace.path)
         self.schedule: Final = Schedule(
             self.index.events,
             failure=self._again,

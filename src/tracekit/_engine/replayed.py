@@ -96,12 +96,20 @@ class ReplayedStep:
 
     def _suspended(self, seq: int) -> bool:
         trace = self.session.trace
-        return b'"suspended":' in trace.line(seq) and bool((trace.entry(seq).get("meta") or {}).get("suspended"))
+        if b'"suspended":' in trace.line(seq) and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
+            return True
+        step = trace.entry(seq).get("step", self.seq)
+        if b'"waited":' not in trace.line(step):
+            return False
+        return bool(((trace.entry(step).get("meta") or {}).get("info") or {}).get("waited"))
 
     # -- structural steps ------------------------------------------------------------------------------------------------
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
+        seq = self._chunk
+        if seq and self.session.failure is None:
+            self._chunk = self.session.index.next_chunk[seq]
+            self.session.schedule.skip(seq)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         self._end()

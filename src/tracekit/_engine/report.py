@@ -13,16 +13,30 @@ class Report:
     ``consumed`` steps were answered from the log or run in their recorded place, ``skipped`` ones happened inside an answered
     step, ``unconsumed`` lists recorded steps nobody asked for (``seq``, ``type``, ``name``). ``clock_drift`` lists clock reads too many
     (``surplus``) or too few (``missing``) with their place; ``reordered`` the ``seq`` of what was delivered or asked for out of its
-    recorded order; ``differences`` what did not match where a replay goes on all the same.
+    recorded order; ``differences`` what did not match where a replay goes on all the same. ``cost`` is what the replay cost, ``recorded``
+    what the recorded run took.
     """
 
     __slots__ = (
-        "clock_drift", "consumed", "cost", "differences", "failure", "isolation", "reordered", "run_id", "skipped", "unconsumed",
+        "_path",
+        "_recorded",
+        "clock_drift",
+        "consumed",
+        "cost",
+        "differences",
+        "failure",
+        "isolation",
+        "reordered",
+        "run_id",
+        "skipped",
+        "unconsumed",
         "warnings",
     )  # fmt: skip
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, path: str | None = None) -> None:
         self.run_id: Final = run_id
+        self._path: Final = path
+        self._recorded: dict[str, Any] | None = None
         self.consumed = 0
         self.skipped = 0
         self.unconsumed: list[dict[str, Any]] = []
@@ -39,9 +53,19 @@ class Report:
         """Whether every recorded step was asked for, in order, with equal content, and nothing else was."""
         return not (self.failure or self.unconsumed or self.differences or self.reordered or self.clock_drift)
 
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What the recorded run took: calls, tokens, ``cost_usd`` (``None`` where a price is not known) and seconds."""
+        if self._recorded is None:
+            from .usage import usage_of
+
+            self._recorded = {} if self._path is None else usage_of(self._path)
+        return self._recorded
+
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        facts = {name: getattr(self, name) for name in self.__slots__ if name != "failure"}
+        facts = {name: getattr(self, name) for name in self.__slots__ if name != "failure" and not name.startswith("_")}
+        facts["recorded"] = self.recorded
         facts["failure"] = None if self.failure is None else str(self.failure)
         facts["exact"] = self.exact
         return facts

@@ -21,10 +21,11 @@ from .._engine.program import Program, set_program
 from .._engine.scope import current
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from .._session import Record, Replaying, takeover
-from ..errors import ReplayError, RunStateError, TracekitError
+from .._session import Record, Replaying, overspending, takeover
+from ..errors import BudgetExceededError, ReplayError, RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
+from .output import REFUSED
 from .going_on import resumed
 from .players import Players, Watchdog, spelled
 
@@ -84,12 +85,18 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
             with _untold():
                 block.leave()
             _say_recorded(block)
-        return status
+        return _paid(status)
 
     course.on_hard_exit(leaving)
     ended = course.go(body, end)
     course.die_of(ended.error)
-    return ended.status
+    return _paid(ended.status, ended.error)
+
+
+def _paid(status: int, error: BaseException | None = None) -> int:
+    """The exit status of a program: one that went over a run's budget has not done right, whatever it says."""
+    over = isinstance(error, BudgetExceededError) or (status == 0 and overspending.refused_runs() > 0)
+    return REFUSED if over else status
 
 
 @contextmanager
@@ -222,7 +229,9 @@ def _called(player: Replaying, entry: str, in_task: bool) -> Body:
 def _conclude(players: Players, ended: Ended, isolated: str, told: Mapping[str, Any]) -> int:
     """Say how the replay went; returns the exit code."""
     error = ended.error
-    failure = players.failure or (error if isinstance(error, TracekitError) else None)
+    failure = players.failure
+    if failure is None and isinstance(error, TracekitError) and not players.expected(error):
+        failure = error
     reports = []
     for player in players.started:
         player.report.isolation = isolated
@@ -261,6 +270,9 @@ def _summary(reports: list[dict[str, Any]], ended: Ended) -> None:
             if report[key]
         ]
         print(line + ("; " + ", ".join(notes) if notes else ""), file=sys.stderr)
+        taken = _taken(report["recorded"])
+        if taken:
+            print(f"tracekit:   this replay cost nothing; the recorded run took {taken}", file=sys.stderr)
         for sentence in report["warnings"]:
             print(f"tracekit:   {sentence}", file=sys.stderr)
     network = f"tracekit: network: {reports[0]['isolation']}; "
@@ -269,6 +281,16 @@ def _summary(reports: list[dict[str, Any]], ended: Ended) -> None:
     else:
         how = f"{type(ended.error).__name__}, status {ended.status}"
         print(f"{network}the recorded program ended with {how}; so did this one", file=sys.stderr)
+
+
+def _taken(recorded: Mapping[str, Any]) -> str:
+    """What a recorded run took of models; nothing where it asked none."""
+    if not recorded.get("llm_calls"):
+        return ""
+    counts = [f"{recorded[name]:,} {name.replace('_', ' ')}" for name in ("llm_calls", "input_tokens", "output_tokens")]
+    cost = recorded["cost_usd"]
+    unknown = f"no price known for {', '.join(recorded['unpriced'])}"
+    return ", ".join([*counts, unknown if cost is None else f"${cost:.6f}"]).replace("llm calls", "model calls")
 
 
 def _isolate(mode: str, allowed: list[str]) -> str:
