@@ -30,7 +30,8 @@ __all__ = ["EVENTS", "MARK", "Recording", "Replay", "exported", "load", "loads",
 #: The key that holds the inter-agent events.
 EVENTS: Final = "_inter_agent_events"
 #: The key, in the input of a run that was imported, that says what the file was beside its answers.
-MARK: Final = "agentloom"
+MARK: Final = "agentloom_recording"
+_MARKED: Final = {"version", "lists", "others", "events"}
 _VERSION: Final = "_version"
 _NEWEST: Final = 2
 
@@ -253,7 +254,7 @@ def exported(*traces: Trace) -> Recording:
     beside = origin(traces[0])
     answers: dict[str, list[Turn]] = {}
     for trace in traces:
-        for key, turn in _answers(trace):
+        for key, turn in _answers(trace, imported=bool(beside)):
             answers.setdefault(key, []).append(turn)
     lists = set(beside.get("lists", ()))
     told: dict[str, Turn | list[Turn]] = {
@@ -269,9 +270,9 @@ def exported(*traces: Trace) -> Recording:
 def origin(trace: Trace) -> dict[str, Any]:
     """What the file was beside its answers, if this run was imported from one."""
     trace.check()
-    given = trace.expand(trace.entry(1).get("input"))
+    given = from_json(trace.expand(trace.entry(1).get("input")))
     mark = given.get(MARK) if isinstance(given, dict) else None
-    return mark if isinstance(mark, dict) else {}
+    return mark if isinstance(mark, dict) and mark.keys() == _MARKED else {}
 
 
 class _Open:
@@ -284,7 +285,7 @@ class _Open:
         self.pieces: Final[list[Any]] = []
 
 
-def _answers(trace: Trace) -> Iterable[tuple[str, Turn]]:
+def _answers(trace: Trace, *, imported: bool) -> Iterable[tuple[str, Turn]]:
     asked: dict[int, _Open] = {}
     for entry in trace.entries():
         kind, seq = entry["type"], entry["seq"]
@@ -295,7 +296,7 @@ def _answers(trace: Trace) -> Iterable[tuple[str, Turn]]:
         elif kind == "llm.response" and entry["step"] in asked:
             call = asked.pop(entry["step"])
             output = trace.expand(entry.get("output"), before=seq)
-            yield _key(call), _turn(call, output, entry)
+            yield _key(call), from_json(output) if imported else _turn(call, output, entry)
 
 
 def _key(call: _Open) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 from ..errors import InvalidMessageError
@@ -21,8 +21,8 @@ from .messages import Message, MessageType, origin_of
 
 __all__ = ["Headers", "extract", "inject"]
 
-#: What frameworks have for headers: a mapping, or pairs; names and values are text or bytes.
-Headers = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+#: What frameworks have for headers: something with ``items()``, or pairs; names and values are text or bytes.
+Headers: TypeAlias = Any
 
 _PREFIX: Final = "tracekit."
 _FIELDS: Final = ("run", "segment", "seq", "type", "sender", "recipient", "task")
@@ -115,7 +115,7 @@ def _span(origin: Origin) -> str:
 
 def _collected(headers: Headers) -> dict[str, list[str]]:
     """``traceparent`` and ``baggage``, however they are spelled, each as often as it is there."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = headers.items() if hasattr(headers, "items") else headers
     found: dict[str, list[str]] = {}
     for raw, value in pairs:
         name = _text(raw).lower()
