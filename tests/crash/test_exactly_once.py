@@ -15,7 +15,9 @@ import pytest
 
 from tests.crash import once_program
 from tracekit import record, replay, resume
+from tracekit._journal.reader import Trace
 from tracekit._journal.runs import Store
+from tracekit._session.settling import settle
 from tracekit.errors import RecoveryRefusedError
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +138,23 @@ def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
     with pytest.raises(RecoveryRefusedError):
         resumed(run_id)
     assert place.run()[0].startswith("refused: ")
+    assert place.effects == 1
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) -> None:
+    """Settled as done: the given output answers the key, in the run and in the store. Settled as not done: the key is free."""
+    run_id = place.kill(point="after-effect" if done else "after-intention-sync")
+    with Trace(Store().find(run_id)) as trace:
+        (call,) = [entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"]
+    said = {"output": {"paid": "by hand"}} if done else {"not_done": True}
+    settle(run_id, call, reason="looked it up", **said)
+    place.here()
+    found = resumed(run_id)
+    assert place.effects == 1
+    assert found[0] == found[1]
+    assert found[0]["paid"] == ("by hand" if done else "ACME")
+    assert place.run() == found
     assert place.effects == 1
 
 
