@@ -105,6 +105,19 @@ def commands(page: str) -> list[str]:
     return shown
 
 
+def every_command() -> dict[str, click.Command]:
+    """Each command by its words, those of a group too; an alias is the command that it stands for, and left out."""
+    context, found = click.Context(main), {}
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        found[name] = command
+    for name, group in [*found.items()]:
+        inner = group.commands if isinstance(group, click.Group) else {}
+        found.update({f"{name} {word}": one for word, one in inner.items() if one not in found.values()})
+    return found
+
+
 def options_of(command: click.Command) -> set[str]:
     names = {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
     return names | {"--help", "-h"}
@@ -113,14 +126,14 @@ def options_of(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_commands_and_their_options_exist(page: str) -> None:
     """No page shows a command or an option that tracekit has not."""
-    context = click.Context(main)
+    every = every_command()
     for shown in commands(page):
         words = shown.split(" -- ")[0].split()[1:]
         if words[0].startswith("-"):
             assert words[0] in {"--help", "--version"}, shown
             continue
         assert words[0].strip("…") in {*COMMANDS, ""}, f"{page}: {shown}"
-        command = main.get_command(context, words[0])
+        command = every.get(" ".join(words[:2])) or every.get(words[0])
         if command is None:
             continue
         known = options_of(command)
@@ -133,7 +146,7 @@ def test_commands_and_their_options_exist(page: str) -> None:
 def test_the_help_texts_in_the_reference_are_current() -> None:
     """``docs/reference/cli.md`` holds the help of every command as it is printed now."""
     shown = pasted(CLI_PAGE.read_text(encoding="utf-8"))
-    assert set(shown) == {"", *COMMANDS}
+    assert set(shown) == {"", *every_command()}
     for command, text in shown.items():
         assert text == text_of(command), f"`tracekit {command} --help` has changed: python -m tests.docs.cli_help"
 
@@ -141,11 +154,8 @@ def test_the_help_texts_in_the_reference_are_current() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_options_in_the_text_exist(page: str) -> None:
     """An option that a page speaks of is one of some command."""
-    context = click.Context(main)
     known = {"--version"} | FOREIGN_OPTIONS
-    for name in COMMANDS:
-        command = main.get_command(context, name)
-        assert command is not None
+    for command in every_command().values():
         known |= options_of(command)
     if page == "CONTRIBUTING.md":
         known |= {"--check"}
