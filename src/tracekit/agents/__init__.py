@@ -22,9 +22,10 @@ from .graph import Difference, compare, ordered, serialize
 from .hashing import identity_hash, stable_hash
 from .headers import extract, inject
 from .messages import Message, receive_task, respond, send_task, state_transition
-from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord, replay_execution
+from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord
 from .registry import AgentRegistry, BaseAgent
 from .result import AgentResult, IntentResponse, ReplayResult
+from .retrieval import replay_execution
 from .router import IntentRouter
 from .runs import events
 from .schema import SCHEMA_URI

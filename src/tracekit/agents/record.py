@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from .._canonical import from_json, to_json
+from .._canonical import dumps_in_order, from_json, to_json
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from ..errors import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError
+from ..errors import NotReplayableError, RunNotFoundError
 from ..failures import StructuredFailure
-from .envelope import IntentEnvelope
 from .executions import Execution, executions
-from .hashing import stable_hash
-from .result import ReplayResult
 
-__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "replay_execution"]
+__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "HasPath", "schema"]
 
 
 class HasPath(Protocol):
@@ -114,96 +112,65 @@ class ExecutionRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """The record as JSON values, under the names that other systems use. What is no JSON is tagged, as in a trace."""
-        header = self.header
         return {
-            "header": {
-                "executionId": header.execution_id,
-                "runId": header.run_id,
-                "createdUtcIso": header.created_utc_iso,
-                "envelopeHash": header.envelope_hash,
-                "identityHash": header.identity_hash,
-                "replayable": header.replayable,
-                "replayableReason": header.replayable_reason,
-            },
+            "header": {key: getattr(self.header, name) for name, key in _HEADER},
             "envelope": to_json(dict(self.envelope)),
             "routerDecision": None if self.router_decision is None else to_json(dict(self.router_decision)),
-            "events": [
-                {
-                    "seq": event.seq,
-                    "type": event.type,
-                    "payload": to_json(dict(event.payload)),
-                    "timestampNs": event.timestamp_ns,
-                    "entry": event.entry,
-                }
-                for event in self.events
-            ],
+            "events": [{key: to_json(getattr(event, name)) for name, key in _EVENT} for event in self.events],
             "finalResponse": None if self.final_response is None else to_json(dict(self.final_response)),
         }
 
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
+        """The record that :meth:`as_dict` told. ``ValueError`` for what is none."""
+        try:
+            header = ExecutionHeader(**{name: tree["header"][key] for name, key in _HEADER})
+            return cls(
+                header=header,
+                envelope=from_json(tree["envelope"]),
+                router_decision=from_json(tree["routerDecision"]),
+                events=tuple(
+                    ExecutionEvent(**{name: from_json(event[key]) for name, key in _EVENT}) for event in tree["events"]
+                ),
+                final_response=_readable(tree["finalResponse"])[0],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is no record of an execution: {type(error).__name__}: {error}") from None
+
     def to_json(self) -> str:
         """One line of JSON."""
-        from .._canonical import dumps_in_order
-
         return dumps_in_order(self.as_dict()).decode()
 
-
-def replay_execution(
-    run: str | os.PathLike[str] | HasPath,
-    execution: str | None = None,
-    *,
-    verify_envelope: bool | str | IntentEnvelope = False,
-    store: str | os.PathLike[str] | None = None,
-) -> ReplayResult:
-    """What a recorded execution came to. No agent is asked, nothing is imported or run.
-
-    ``verify_envelope`` hashes the recorded request again and compares it with the recorded hash; an envelope, or one of its two hashes,
-    is compared with what the record says. ``TraceIntegrityError`` or ``DivergenceError`` where they differ, ``NotReplayableError`` for a
-    partial execution.
-    """
-    record = ExecutionRecord.of(run, execution, store=store)
-    header = record.header
-    if verify_envelope is not False:
-        _verify(record, verify_envelope)
-    if not header.replayable or record.final_response is None:
-        raise NotReplayableError(
-            f"execution {header.execution_id} can't be replayed: {header.replayable_reason}",
-            run_id=header.run_id,
-            reason=header.replayable_reason,
-            next_action="`tracekit recovery scan` says whether its run may be resumed",
-        )
-    response = record.final_response
-    return ReplayResult(
-        payload=response["payload"],
-        status=response["status"],
-        error=record.failure,
-        agent=response["metadata"]["agent"],
-        run_id=header.run_id,
-    )
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ExecutionRecord:
+        """The record that :meth:`to_json` told. ``ValueError`` for what is none."""
+        return cls.from_dict(json.loads(text))
 
 
-def _verify(record: ExecutionRecord, given: bool | str | IntentEnvelope) -> None:
-    header = record.header
-    recorded = (header.envelope_hash, header.identity_hash)
-    if given is True:
-        actual = stable_hash(record.envelope)
-        if actual != header.envelope_hash:
-            raise TraceIntegrityError(
-                f"the request of execution {header.execution_id} is not the one that was hashed: {actual}",
-                run_id=header.run_id,
-                recorded=header.envelope_hash,
-                next_action="the trace was made by another program, or changed with its hashes; don't rely on it",
-            )
-        return
-    wanted = given.envelope_hash if isinstance(given, IntentEnvelope) else given
-    if wanted not in recorded:
-        raise DivergenceError(
-            f"execution {header.execution_id} is about another request",
-            run_id=header.run_id,
-            recorded=header.envelope_hash,
-            actual=wanted,
-            differences=[{"path": "envelope_hash", "recorded": header.envelope_hash, "actual": wanted}],
-            next_action="`tracekit list --envelope-hash HASH` finds the runs of a request",
-        )
+def _keys(kind: Any, names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((one.name, names.get(one.name, one.name)) for one in fields(kind))
+
+
+#: Field -> its name in JSON.
+_HEADER: Final = _keys(
+    ExecutionHeader,
+    {
+        "execution_id": "executionId",
+        "run_id": "runId",
+        "created_utc_iso": "createdUtcIso",
+        "envelope_hash": "envelopeHash",
+        "identity_hash": "identityHash",
+        "replayable_reason": "replayableReason",
+    },
+)
+_EVENT: Final = _keys(ExecutionEvent, {"timestamp_ns": "timestampNs"})
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a record as JSON, new each time."""
+    with open(os.path.join(os.path.dirname(__file__), "execution.json"), encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------------
@@ -300,11 +267,14 @@ _EVENTS: Final = {
 
 def _value(trace: Trace, tree: Any) -> tuple[Any, str | None]:
     """A recorded value, or as much as can be told of it and why that is not all."""
-    expanded = trace.expand(tree)
+    return _readable(trace.expand(tree))
+
+
+def _readable(tree: Any) -> tuple[Any, str | None]:
     try:
-        return from_json(expanded), None
+        return from_json(tree), None
     except NotReplayableError as error:
-        return expanded, error.what
+        return tree, error.what
 
 
 def _iso(ns: int) -> str:

@@ -14,11 +14,12 @@ __all__ = ["schema"]
 
 
 @click.command()
-@click.argument("form", metavar="[FORM]", type=click.Choice(["trace", "inter-agent"]), default="trace")
+@click.argument("form", metavar="[FORM]", type=click.Choice(["trace", "inter-agent", "execution"]), default="trace")
 def schema(form: str) -> None:
     """Print the JSON Schema (2020-12) that each line keeps to.
 
-    FORM is "trace" (what record() writes; the default) or "inter-agent" (what `tracekit export --to inter-agent` writes).
+    FORM is "trace" (what record() writes; the default), "inter-agent" (what `tracekit export --to inter-agent` writes) or "execution" (the
+    record of a routed intent).
     """
     with output.reported():
         output.emit(_load(form), pretty=sys.stdout.isatty())
@@ -27,9 +28,10 @@ def schema(form: str) -> None:
 def _load(form: str) -> dict[str, Any]:
     if form == "trace":
         return format_schema.load()
+    from ..agents import record
     from ..agents import schema as agents_schema
 
-    return agents_schema.load()
+    return record.schema() if form == "execution" else agents_schema.load()
 
 
 def validator() -> Any:

@@ -1,0 +1,164 @@
+"""Who is asked, and in which order: never by chance, never by the order in which agents happened to be registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit import ContractViolationError
+from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentRef, IntentRouter
+from tracekit.errors import RegistryError
+
+GREET = IntentRef("greet")
+Fact = tuple[str, int, str | None]
+
+
+def names(registry: AgentRegistry, intent: IntentRef = GREET) -> list[str]:
+    return [agent.name for agent in registry.for_intent(intent)]
+
+
+def answer(envelope: IntentEnvelope) -> str:
+    return envelope.intent.name
+
+
+def test_local_agents_come_first_then_the_lower_number_then_the_name() -> None:
+    """The published order, whatever order they were registered in."""
+    facts: list[Fact] = [("d", 1, "node"), ("b", 5, None), ("c", 1, "a-node"), ("a", 5, None), ("z", 1, None)]
+    registry = AgentRegistry(BaseAgent(answer, intent="greet", name=n, priority=p, node_id=w) for n, p, w in facts)
+    assert names(registry) == ["z", "a", "b", "c", "d"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=4), st.integers(-3, 3), st.none() | st.just("far")),
+        unique_by=lambda fact: fact[0],
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_does_not_depend_on_registration(facts: list[Fact], chance: Any) -> None:
+    """Any order of registration gives the same order of asking: that of the published sort key."""
+    expected = [n for n, p, w in sorted(facts, key=lambda fact: (0 if fact[2] is None else 1, fact[1], fact[0]))]
+    chance.shuffle(facts)
+    registry = AgentRegistry(BaseAgent(answer, intent="greet", name=n, priority=p, node_id=w) for n, p, w in facts)
+    assert names(registry) == expected == [agent.name for agent in registry]
+
+
+def test_a_decorator_registers_and_leaves_the_function_as_it_is() -> None:
+    """The name is the function's; the function can be called as before."""
+    registry = AgentRegistry()
+
+    @registry.agent(intent="greet", priority=3, node_id="far", side_effect="read_only")
+    def greeter(payload: dict[str, Any]) -> str:
+        return "hello " + payload["who"]
+
+    agent = registry.get("greeter")
+    assert agent is not None
+    assert greeter({"who": "you"}) == "hello you"
+    assert agent.about() == {
+        "name": "greeter",
+        "intents": ["greet"],
+        "priority": 3,
+        "node_id": "far",
+        "side_effect": "read_only",
+    }
+    assert (len(registry), "greeter" in registry, "other" in registry) == (1, True, False)
+
+
+def test_a_name_is_given_once() -> None:
+    """A second agent of the same name is refused; the first one stays."""
+    registry = AgentRegistry([BaseAgent(answer, intent="greet")])
+    with pytest.raises(RegistryError, match="an agent 'answer' already"):
+        registry.agent(intent="other")(answer)
+    assert names(registry) == ["answer"]
+    registry.agent(intent="greet", name="answer-2")(answer)
+    assert names(registry) == ["answer", "answer-2"]
+
+
+def test_an_agent_may_handle_several_intents_and_one_version_of_an_intent() -> None:
+    """A name stands for every version, an IntentRef for its own; agents that come later are found."""
+    registry = AgentRegistry()
+    registry.register(BaseAgent(answer, intent=["greet", "part"], name="any"))
+    assert names(registry) == ["any"]
+    registry.register(BaseAgent(answer, intent=[IntentRef("greet", "2.0")], name="second", priority=1))
+    assert names(registry) == ["any"]
+    assert names(registry, IntentRef("greet", "2.0")) == ["second", "any"]
+    assert names(registry, IntentRef("part")) == ["any"]
+    assert names(registry, IntentRef("none")) == []
+
+
+class Greeter(BaseAgent):
+    """A class of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__(intent="greet")
+
+    def handle(self, envelope: IntentEnvelope) -> str:
+        return f"handled {envelope.payload['who']}"
+
+
+class Callable_:
+    """A handler that is an object."""
+
+    def __call__(self, payload: dict[str, Any]) -> str:
+        return f"called {payload['who']}"
+
+
+def ask(agent: BaseAgent) -> Any:
+    response = IntentRouter(AgentRegistry([agent])).route({"intent": "greet", "payload": {"who": "you"}})
+    return response.unwrap()
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        (Greeter(), "handled you"),
+        (BaseAgent(Callable_(), intent="greet"), "called you"),
+        (BaseAgent(lambda envelope: envelope.intent.name, intent="greet"), "greet"),
+        (BaseAgent(lambda anything, more=1: anything.payload["who"], intent="greet"), "you"),
+        (BaseAgent(lambda payload, **more: payload["who"], intent="greet"), "you"),
+        (BaseAgent("{0.intent.name}!".format, intent="greet", name="format"), "greet!"),
+    ],
+    ids=["class", "object", "envelope", "any name", "payload", "built-in"],
+)
+def test_any_handler_can_be_wrapped(agent: BaseAgent, said: str) -> None:
+    """A method, an object, a function of the envelope or of the payload."""
+    assert ask(agent) == said
+
+
+def test_an_agent_without_a_handler_says_so() -> None:
+    """It is told as the failure of that agent."""
+    agent = BaseAgent(intent="greet", name="empty")
+    failure = IntentRouter(AgentRegistry([agent])).route({"intent": "greet"}).error
+    assert failure is not None
+    assert "neither a handler" in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: BaseAgent(5, intent="a"), RegistryError, "is a function"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(dict, intent="a"), RegistryError, "is a function"),
+        (lambda: BaseAgent(answer, intent=[]), RegistryError, "handles no intent"),
+        (lambda: BaseAgent(answer, intent=""), RegistryError, "handles no intent"),
+        (lambda: BaseAgent(answer, intent="a", name=""), RegistryError, "not empty"),
+        (lambda: BaseAgent(answer, intent="a", priority="high"), RegistryError, "whole number"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(lambda a, b: 1, intent="a"), RegistryError, "takes 2 arguments"),
+        (lambda: BaseAgent(lambda: 1, intent="a"), RegistryError, "takes 0 arguments"),
+        (lambda: BaseAgent(answer, intent="a", side_effect="maybe"), ContractViolationError, "maybe"),
+        (
+            lambda: BaseAgent(answer, intent="a", side_effect="irreversible", contract={"max_retries": 2}),
+            ContractViolationError,
+            "irreversible",
+        ),
+        (lambda: BaseAgent(answer, intent="a", contract={"timeout_ms": -1}), ContractViolationError, "timeout_ms"),
+        (lambda: AgentRegistry([answer]), RegistryError, "is no agent"),  # type: ignore[list-item]
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_makes_no_sense_is_refused_where_it_is_written(make: Any, error: type[BaseException], said: str) -> None:
+    """Before anything is routed, with what to do instead."""
+    with pytest.raises(error, match=said):
+        make()
