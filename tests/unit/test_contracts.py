@@ -243,7 +243,9 @@ def violating(effects: Effects) -> list[tuple[str, Callable[[], Any], str, Any]]
     def charge(amount: int, order: str | None = None) -> str:
         return effects.happen("charge")
 
-    @traced_tool(side_effect="irreversible", exactly_once=True, idempotent_required=True, idempotency_key=lambda order: order)
+    @traced_tool(
+        side_effect="irreversible", exactly_once=True, idempotent_required=True, idempotency_key=lambda order: order
+    )
     def charge_once(order: str) -> str:
         return effects.happen("charge_once")
 

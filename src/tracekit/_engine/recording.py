@@ -197,7 +197,7 @@ class Recording:
         told = spec.tell(self.redactor)
         about: dict[str, Any] = {"family": spec.family}
         self._mark_input(about, encoded, spec)
-        tail = self._agent(scope) + told.prefix + encoded.data + self.error(error, about)
+        tail = self._agent(scope) + told.prefix + encoded.data + self.error(error, about, spec.redactor)
         if not encoded.whole:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
         kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
