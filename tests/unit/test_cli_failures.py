@@ -324,3 +324,11 @@ def test_the_store_is_named(tmp_path: Path) -> None:
     assert found() == []
     assert len(found("--store", str(tmp_path / "other"))) == 2
     assert len(list(tracekit.recorded_failures(store=tmp_path / "other"))) == 2
+
+
+@pytest.mark.parametrize(("status", "kinds"), [(None, []), (0, []), (3, ["agent_crashed"]), ("no", ["agent_crashed"])])
+def test_a_program_that_exits_in_order_has_not_failed(status: Any, kinds: list[str]) -> None:
+    """``sys.exit()`` and ``sys.exit(0)`` end a run by an exception, and are no failure; another status is."""
+    with pytest.raises(SystemExit), record("exits"):
+        sys.exit(status)
+    assert types() == kinds

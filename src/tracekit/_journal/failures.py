@@ -27,6 +27,8 @@ _MARKS: Final = (
 )  # fmt: skip
 #: What is looked for in the lines themselves: families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")
+#: Arguments of a ``SystemExit`` by which a program ends well.
+_IN_ORDER: Final = ([], [0], [None])
 #: What only the answer to a request says.
 _OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, FailureType.SIDE_EFFECT_VIOLATION)
 
@@ -248,8 +250,10 @@ class _Reading:
             return None
         return self._found(entry, self._step(entry, "step"), failure)
 
-    def _of_run(self, entry: dict[str, Any]) -> RecordedFailure:
+    def _of_run(self, entry: dict[str, Any]) -> RecordedFailure | None:
         error = entry.get("error")
+        if isinstance(error, dict) and error.get("type") == "builtins:SystemExit" and error.get("args") in _IN_ORDER:
+            return None
         failure = _told(entry) or classify_recorded(error if isinstance(error, dict) else {})
         step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
         status = failure.details.get("status")
