@@ -28,7 +28,7 @@ _MARKS: Final = (
 #: What is looked for in the lines themselves: families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")
 #: Arguments of a ``SystemExit`` by which a program ends well.
-_IN_ORDER: Final = ([], [0], [None])
+_IN_ORDER: Final[tuple[list[object], ...]] = ([], [0], [None])
 #: What only the answer to a request says.
 _OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, FailureType.SIDE_EFFECT_VIOLATION)
 
