@@ -1,0 +1,219 @@
+"""Budgets and the real SDKs, against a server that counts what reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.support.stub_provider import StubProvider
+from tests.support.tracing import of_type
+from tracekit import Budget, BudgetExceededError, Price, Run, UnknownPriceError, record, replay
+
+# The SDK warns of a model that is to be retired; the price list knows it.
+pytestmark = [
+    pytest.mark.usefixtures("instrumented"),
+    pytest.mark.filterwarnings("ignore:The model:DeprecationWarning"),
+]
+
+PRICES = {"claude-sonnet-4-5": Price(3, 15, cache_read_per_mtok=0.3, cache_write_per_mtok=3.75)}
+
+
+def openai_chat(url: str, **more: Any) -> str:
+    with openai.OpenAI(base_url=url + "/v1", api_key="k", max_retries=3) as client:
+        answer = client.chat.completions.create(
+            model="gpt-4o-mini", max_tokens=50, messages=[{"role": "user", "content": "hello"}], **more
+        )
+        if more.get("stream"):
+            return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+        return str(answer.choices[0].message.content)
+
+
+def openai_stream(url: str) -> str:
+    return openai_chat(url, stream=True, stream_options={"include_usage": True})
+
+
+def openai_async(url: str) -> str:
+    async def ask() -> str:
+        async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", max_retries=3) as client:
+            answer = await client.responses.create(model="gpt-4o-mini", max_output_tokens=50, input="hello")
+            return answer.output_text
+
+    return asyncio.run(ask())
+
+
+def anthropic_message(url: str) -> str:
+    with anthropic.Anthropic(base_url=url, api_key="k", max_retries=3) as client:
+        answer = client.messages.create(
+            model="claude-sonnet-4-5", max_tokens=50, messages=[{"role": "user", "content": "hello"}]
+        )
+        return str(answer.content[0].text)  # type: ignore[union-attr]
+
+
+def anthropic_stream(url: str) -> str:
+    with anthropic.Anthropic(base_url=url, api_key="k", max_retries=3) as client:
+        asked: Any = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 50,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        with client.messages.stream(**asked) as stream:
+            return "".join(stream.text_stream)
+
+
+def anthropic_async(url: str) -> str:
+    async def ask() -> str:
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=3) as client:
+            asked: Any = {
+                "model": "claude-sonnet-4-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}],
+            }  # fmt: skip
+            async with client.messages.stream(**asked) as stream:
+                return "".join([text async for text in stream.text_stream])
+
+    return asyncio.run(ask())
+
+
+WAYS = [openai_chat, openai_stream, openai_async, anthropic_message, anthropic_stream, anthropic_async]
+
+
+def reached(provider: StubProvider) -> int:
+    return sum(provider.requests.values())
+
+
+@pytest.mark.parametrize("ask", WAYS)
+def test_the_refusal_reaches_the_caller_as_it_is(provider: StubProvider, ask: Callable[[str], str]) -> None:
+    """The SDK neither wraps nor retries it, synchronous or not, streamed or not: one request was allowed, one was sent; so in a replay."""
+
+    def program() -> str:
+        said = ask(provider.url)
+        ask(provider.url)
+        return said
+
+    with pytest.raises(BudgetExceededError) as raised, record("x", budget=Budget(llm_calls=1)) as run:
+        program()
+    assert reached(provider) == 1
+    assert len(of_type(run, "budget.exceeded")) == 1
+    with pytest.raises(BudgetExceededError) as again, replay(run) as session:
+        program()
+    assert session.report.exact, session.report.as_dict()
+    assert str(again.value) == str(raised.value)
+    assert reached(provider) == 1
+
+
+@pytest.mark.parametrize("ask", WAYS)
+def test_what_was_used_counts(provider: StubProvider, ask: Callable[[str], str]) -> None:
+    """What the provider reports takes the place of what was foreseen, streamed or not; the outcome has its price."""
+    with record("x", budget=Budget(usd=1, output_tokens=80, prices=None)) as run:
+        for _ in range(3):  # foreseen: 50 each, which two of them would be too much of
+            ask(provider.url)
+    assert reached(provider) == 3
+    answers = of_type(run, "llm.response")
+    spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
+    assert spent["output_tokens"] == sum(answer["meta"]["usage"]["output_tokens"] for answer in answers)
+    assert spent["usd"] == pytest.approx(sum(answer["meta"]["cost_usd"] for answer in answers))
+    assert all(answer["meta"]["cost_usd"] > 0 for answer in answers)
+
+
+def test_cached_tokens_have_their_own_price(provider: StubProvider) -> None:
+    """Read from a cache, written to it, or neither: each as the price list says; the package's data and a user's agree."""
+    with record("package", budget=Budget(usd=1)) as first:
+        anthropic_message(provider.url)
+    with record("own", budget=Budget(usd=1, prices=PRICES)) as second:
+        anthropic_message(provider.url)
+    costs = [of_type(run, "llm.response")[0]["meta"]["cost_usd"] for run in (first, second)]
+    assert costs == [pytest.approx((12 * 3 + 5 * 0.3 + 2 * 3.75 + 6 * 15) / 1e6)] * 2
+
+
+def test_an_unknown_model_is_refused_before_the_call(provider: StubProvider) -> None:
+    """A limit in dollars and a model that nobody knows: the request is not sent, through the SDK and its retries."""
+
+    def program() -> None:
+        with openai.OpenAI(base_url=provider.url + "/v1", api_key="k") as client:
+            client.chat.completions.create(model="house-model", messages=[{"role": "user", "content": "hello"}])
+
+    with pytest.raises(UnknownPriceError, match="house-model"), record("x", budget=Budget(usd=1)) as run:
+        program()
+    assert reached(provider) == 0
+    with pytest.raises(UnknownPriceError), replay(run):
+        program()
+
+
+def test_thirty_two_threads_can_not_overshoot(provider: StubProvider) -> None:
+    """32 requests at once with 5 allowed: 5 reach the server."""
+
+    def one(_: int) -> int:
+        try:
+            openai_chat(provider.url)
+        except BudgetExceededError:
+            return 0
+        return 1
+
+    def program() -> int:
+        with ThreadPoolExecutor(32) as pool:
+            return sum(pool.map(one, range(32)))
+
+    with pytest.warns(RuntimeWarning, match="exceeded"), record("x", budget=Budget(llm_calls=5)) as run:
+        assert program() == 5
+    assert reached(provider) == 5
+    with replay(run):
+        assert program() == 5
+    assert reached(provider) == 5
+
+
+def test_what_the_provider_refuses_costs_nothing_but_a_call(provider: StubProvider) -> None:
+    """Retries of the SDK are calls; an answer with an error has no tokens and no price."""
+    with record("x", budget=Budget(usd=1, llm_calls=3, output_tokens=70)) as run:
+        openai_chat(provider.url, extra_headers={"x-stub": "429,503"})
+    spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
+    assert (spent["llm_calls"], spent["output_tokens"]) == (3, 7)
+    assert [answer["meta"]["cost_usd"] > 0 for answer in of_type(run, "llm.response")] == [False, False, True]
+
+
+def test_a_stream_that_tells_no_usage_counts_as_foreseen(provider: StubProvider) -> None:
+    """Nobody asked for its usage: what it was allowed to take is spent."""
+    with record("x", budget=Budget(output_tokens=120)) as run:
+        openai_chat(provider.url, stream=True)
+        openai_chat(provider.url, stream=True)
+    assert of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]["output_tokens"] == 100
+
+
+def test_the_last_call_may_take_more_than_was_foreseen(provider: StubProvider) -> None:
+    """It can't be known before; the next one is refused."""
+
+    def program(count: int) -> None:
+        with openai.OpenAI(base_url=provider.url + "/v1", api_key="k") as client:
+            for _ in range(count):
+                client.chat.completions.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "hello"}])
+
+    with pytest.raises(BudgetExceededError) as raised, record("x", budget=Budget(output_tokens=5)):
+        program(2)
+    assert (raised.value.spent, reached(provider)) == (7, 1)
+    with pytest.warns(RuntimeWarning, match="took more"), record("y", budget=Budget(output_tokens=5)) as run:
+        program(1)
+    assert of_type(run, "run.completed")[0]["meta"]["budget"]["exceeded"] == ["output_tokens"]
+
+
+def test_a_replay_says_what_the_run_cost(provider: StubProvider) -> None:
+    """It reads the usage in the log, whether a limit in dollars was set or not; it costs 0 itself."""
+
+    def recorded(**options: Any) -> Run:
+        with record("x", **options) as run:
+            openai_chat(provider.url)
+        return run
+
+    told = []
+    for run in (recorded(), recorded(budget=Budget(usd=1))):
+        with replay(run) as session:
+            openai_chat(provider.url)
+        assert session.report.cost == 0.0
+        told.append(session.report.recorded)
+    assert told[0]["cost_usd"] == pytest.approx((7 * 0.15 + 4 * 0.075 + 7 * 0.6) / 1e6)
+    assert told[1]["cost_usd"] == told[0]["cost_usd"]
+    assert (told[0]["llm_calls"], told[0]["input_tokens"], told[0]["output_tokens"]) == (1, 11, 7)
+    assert json.dumps(told)
