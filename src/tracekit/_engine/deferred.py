@@ -57,11 +57,13 @@ class DeferredStep:
         return self.session.make(self)
 
     async def go_async(self) -> Any:
+        # Others may have gone on since it was asked for, or since it was first made: its outcome was waited for, in a replay too.
+        waited = self.given_up is not None or not self.session.followed
         await self.session.wait_open_async()
         compensation = self._compensation()
         if compensation is not None:
             await compensation.run_async(self.scope, self.given_up, self.input, None)
-        return self.session.make(self)
+        return self.session.make(self, waited=waited)
 
     def _compensation(self) -> Any:
         """How to undo what the attempt that was cut off may have done."""

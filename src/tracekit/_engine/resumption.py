@@ -163,9 +163,11 @@ class Resumption(Recording):
             return ResumedSpan(self, scope, spec, step.seq)
         return DeferredStep(self, scope, spec, input, how, step.seq)
 
-    def make(self, step: DeferredStep) -> Any:
+    def make(self, step: DeferredStep, *, waited: bool = False) -> Any:
         """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
         how = dict(step.how)
+        if waited:
+            how["info"] = {**(how["info"] or {}), "waited": True}
         self._left.add(step.scope.lane)
         if step.given_up is not None:
             seq = step.given_up

@@ -12,13 +12,14 @@ Nothing here imports an SDK or pytest.
 from __future__ import annotations
 
 from .clock import TickingClock, ticking_clock
-from .crash import CRASH_POINTS, crash_at
+from .crash import CRASH_POINTS, RECOVERY_POINTS, crash_at
 from .model import Failure, ScriptedModel, ToolUse
 from .replays import assert_replays
 from .store import temporary_store
 
 __all__ = [
     "CRASH_POINTS",
+    "RECOVERY_POINTS",
     "Failure",
     "ScriptedModel",
     "TickingClock",

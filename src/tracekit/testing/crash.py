@@ -19,7 +19,7 @@ from .._journal.reader import ENDS
 from .._journal.runs import Store
 from .._journal.writer import Journal
 
-__all__ = ["CRASH_POINTS", "crash_at"]
+__all__ = ["CRASH_POINTS", "RECOVERY_POINTS", "crash_at"]
 
 #: In the order in which one step passes them; ``mid-…`` leaves half a line in the file.
 CRASH_POINTS: Final = (
@@ -38,16 +38,30 @@ CRASH_POINTS: Final = (
     "after-seal-before-head",
 )
 
-_ROLES: Final = {
-    kind: role
-    for family in FAMILIES.values()
-    for role, kinds in (
-        ("intention", (family.intention,)),
-        ("chunk", (family.chunk,)),
-        ("outcome", (family.outcome, family.error)),
-    )
-    for kind in kinds
-}
+#: The same where a resumed run goes live, and where a step is skipped: cut off and made again, or answered by an earlier call.
+RECOVERY_POINTS: Final = (
+    "before-recovery-write",
+    "mid-recovery-write",
+    "after-recovery-write",
+    "before-skipped-write",
+    "mid-skipped-write",
+    "after-skipped-write",
+)
+
+_ROLES: Final = (
+    {
+        kind: role
+        for family in FAMILIES.values()
+        for role, kinds in (
+            ("intention", (family.intention,)),
+            ("chunk", (family.chunk,)),
+            ("outcome", (family.outcome, family.error)),
+        )
+        for kind in kinds
+    }
+    | {family.skipped: "skipped" for family in FAMILIES.values()}
+    | {"recovery.started": "recovery"}
+)
 
 
 def _die() -> None:
@@ -84,11 +98,11 @@ class _Crash:
 def crash_at(point: str, *, nth: int = 1, act: Callable[[], object] = _die) -> Iterator[None]:
     """Let the process die (SIGKILL to itself, or ``act``) the ``nth`` time that it comes to ``point`` inside the block.
 
-    ``point`` is one of ``CRASH_POINTS``. Points of intention and outcome count the steps of every kind; the ``…-sync`` ones only where
-    there is a sync (effects, or durability ``"always"``). Use it in a process made for it.
+    ``point`` is one of ``CRASH_POINTS`` or ``RECOVERY_POINTS``. Points of intention and outcome count the steps of every kind; the
+    ``…-sync`` ones only where there is a sync (effects, or durability ``"always"``). Use it in a process made for it.
     """
-    if point not in CRASH_POINTS:
-        raise ValueError(f"there is no crash point {point!r}; there are {', '.join(CRASH_POINTS)}")
+    if point not in CRASH_POINTS and point not in RECOVERY_POINTS:
+        raise ValueError(f"there is no crash point {point!r}; there are {', '.join(CRASH_POINTS + RECOVERY_POINTS)}")
     crash = _Crash(point, nth, act)
     undo: list[Callable[[], None]] = []
 
