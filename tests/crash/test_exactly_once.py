@@ -207,7 +207,8 @@ def in_child(work):
     return json.loads(os.read(out, 65536))
 
 with record("forks") as run:
-    found = {"before": [call("before"), in_child(lambda: call("before"))]}
+    found = {"first of all": [in_child(lambda: call("first")), call("first")]}
+    found["before"] = [call("before"), in_child(lambda: call("before"))]
     found["child first"] = [in_child(lambda: call("after")), call("after"), in_child(lambda: call("after"))]
     found["parent first"] = [call("last"), in_child(lambda: call("last"))]
     thread = threading.Thread(target=said, args=(slowly, "slow"))
@@ -227,8 +228,8 @@ def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert place.ledger.read_text().split("\n")[:-1] == ["pay before", "pay after", "pay last", "pay slow"]
-    for given in ("before", "child first", "parent first"):
+    assert place.ledger.read_text().split("\n")[:-1] == ["pay first", "pay before", "pay after", "pay last", "pay slow"]
+    for given in ("first of all", "before", "child first", "parent first"):
         assert all(one == found[given][0] for one in found[given])
     assert "ContractViolationError" in found["slow"]
     assert Store().verify(Store().list()[0].run_id).state == "sealed"

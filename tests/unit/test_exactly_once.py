@@ -325,6 +325,21 @@ def test_a_key_tells_tools_apart(ledger: Ledger) -> None:
     assert ledger.lines == ["ACME", "ACME"]
 
 
+def test_what_if_makes_a_live_call_once(ledger: Ledger) -> None:
+    """A call that goes live in a replay is made once in the new run, too."""
+    pay = once(ledger.pay, side_effect="reversible")
+
+    def program() -> Any:
+        return [pay("ACME"), pay("ACME")]
+
+    run_id, result = recorded(program)
+    with replay(run_id, live={"tool:Ledger.pay"}):
+        again = program()
+    assert ledger.lines == ["ACME", "ACME"]
+    assert again == [{"paid": "ACME", "number": 2}] * 2
+    assert result == [{"paid": "ACME", "number": 1}] * 2
+
+
 # -- what could never end ----------------------------------------------------------------------------------------------------
 
 

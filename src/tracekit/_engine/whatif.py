@@ -79,9 +79,10 @@ class WhatIf:
         mirrored = self._mirrored(scope)
         if goes_live(spec, self.live):
             seq = self.replay.pass_over(scope, spec)
-            return LiveStep(self, self.new.begin(mirrored, spec, input, info=info, key=key, data=data, once=once), seq)
+            made: Any = self.new.begin(mirrored, spec, input, info=info, key=key, data=data, once=once)
+            return LiveStep(self, made, seq) if made.live else made  # else an earlier call of the new run answers it
         step = self.replay.begin(scope, spec, input, info=info, key=key, data=data)
-        copy = self.new.begin(mirrored, spec, input, info=info, key=key, data=data)
+        copy: Any = self.new.begin(mirrored, spec, input, info=info, key=key, data=data)
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
