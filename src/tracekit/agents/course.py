@@ -41,6 +41,8 @@ class Course:
         terms: Callable[[BaseAgent], Terms],
     ) -> None:
         self.envelope: Final = envelope
+        #: Worked out first: it refuses a payload that is no JSON.
+        self._hash: Final = envelope.envelope_hash
         self.plan: Final = plan(envelope, registry)
         self._terms: Final = terms
         self._scope: Final = here()
@@ -231,7 +233,8 @@ class Course:
         tree = self.envelope.as_dict()
         # Of what the log keeps, not of what it was given: a hash of a short secret gives the secret away.
         stored = _without_secrets(scope, tree)
-        hashes = {"envelope_hash": stable_hash(stored), "identity_hash": stable_hash(identity_of(stored))}
+        digest = self._hash if stored is tree else stable_hash(stored)
+        hashes = {"envelope_hash": digest, "identity_hash": stable_hash(identity_of(stored))}
         chosen = [agent.name for agent in self.plan.agents]
         self._note("intent.received", self._name, tree, {"agents": chosen}, info=hashes)
 

@@ -1,0 +1,677 @@
+"""Routing: who is asked, what stops a request, what is on the log of it, and a replay that asks nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.tracing import both, entries, of_type, recorded, replayed
+from tracekit import Budget, BudgetExceededError, DivergenceError, record, replay, traced_tool
+from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentResponse, IntentRouter
+from tracekit.errors import EnvelopeError, RoutingFailedError, RunStateError
+from tracekit.failures import FailureType
+
+Route = Callable[..., IntentResponse]
+
+
+class Town:
+    """A registry whose agents count how often they are really called."""
+
+    def __init__(self) -> None:
+        self.registry = AgentRegistry()
+        self.calls: Counter[str] = Counter()
+
+    def agent(
+        self, name: str, does: Any = None, *, asynchronous: bool = False, intent: str = "ask", **options: Any
+    ) -> BaseAgent:
+        """An agent that returns ``does``, raises it, or calls it."""
+
+        def handler(envelope: IntentEnvelope) -> Any:
+            self.calls[name] += 1
+            if isinstance(does, BaseException):
+                raise does
+            return does(envelope) if callable(does) else does if does is not None else f"{name} says {envelope.payload}"
+
+        async def handler_async(envelope: IntentEnvelope) -> Any:
+            await asyncio.sleep(0)
+            found = handler(envelope)
+            return await found if asyncio.iscoroutine(found) else found
+
+        made = BaseAgent(handler_async if asynchronous else handler, intent=intent, name=name, **options)
+        return self.registry.register(made)
+
+    def route(self, strategy: str = "direct", payload: Any = None, /, **options: Any) -> IntentResponse:
+        return IntentRouter(self.registry).route(envelope(strategy, payload, options), **options)
+
+    def route_async(self, strategy: str = "direct", payload: Any = None, /, **options: Any) -> IntentResponse:
+        router = IntentRouter(self.registry)
+        return asyncio.run(router.route_async(envelope(strategy, payload, options), **options))
+
+
+def envelope(strategy: str, payload: Any, options: dict[str, Any]) -> IntentEnvelope:
+    routing = {"strategy": strategy, **options.pop("routing", {})}
+    return IntentEnvelope.from_dict(
+        {"intent": options.pop("intent", "ask"), "payload": payload or {}, "routing": routing}
+    )
+
+
+def types(run: Any) -> list[str]:
+    """The types of a run's own entries."""
+    return [
+        entry["type"] for entry in entries(run)[1:-1] if entry["type"] not in ("identity", "lane", "contract.validated")
+    ]
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+@pytest.fixture(params=["route", "route_async"])
+def route(request: pytest.FixtureRequest, town: Town) -> Route:
+    """Both ways to route; the agents of ``town`` are the same."""
+    found: Route = getattr(town, request.param)
+    return found
+
+
+def chain(response: IntentResponse) -> list[str]:
+    assert response.error is not None
+    return [failure.type.value for failure in response.error.chain()]
+
+
+# -- strategies ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_direct_intent_goes_to_the_first_agent(town: Town, route: Route) -> None:
+    """Five events, one call; the replay gives the same answer and calls nobody."""
+    town.agent("second", priority=2, side_effect="read_only")
+    town.agent("first", priority=1, side_effect="read_only")
+    run, response, again = both(lambda: route("direct", {"n": 1}))
+    assert (response.status, response.payload, response.agent) == ("success", "first says {'n': 1}", "first")
+    assert again == response
+    assert town.calls == {"first": 1}
+    assert types(run) == [
+        "intent.received", "agent.attempt.start", "tool.call", "tool.return", "agent.attempt.end", "router.decision",
+        "final.response",
+    ]  # fmt: skip
+
+
+def test_coroutine_agents_are_awaited(town: Town, route: Route) -> None:
+    """In a loop of their own where there is none; their replay awaits nothing of them."""
+    town.agent("first", ValueError("no"), asynchronous=True, side_effect="read_only")
+    town.agent("second", {"a": 1}, asynchronous=True, side_effect="read_only")
+    _, response, again = both(lambda: route("fallback"))
+    assert (response.payload, response.agent) == ({"a": 1}, "second")
+    assert again == response
+    assert town.calls == {"first": 1, "second": 1}
+
+
+def test_a_target_is_asked_before_those_that_come_earlier(town: Town, route: Route) -> None:
+    """``targetAgent`` is the only one to ask, or the first where others may stand in."""
+    for name, does in (("a", ValueError("a")), ("b", ValueError("b")), ("c", None)):
+        town.agent(name, does)
+    assert route("direct", routing={"targetAgent": "c"}).agent == "c"
+    assert route("direct", routing={"targetAgent": "b"}).status == "error"
+    response = route("fallback", routing={"targetAgent": "b"})
+    assert [one.agent for one in response.results] == ["b", "a", "c"]
+
+
+def test_named_fallbacks_are_asked_in_the_order_in_which_they_are_named(town: Town, route: Route) -> None:
+    """And nobody else is."""
+    for name in "abcd":
+        town.agent(name, ValueError(name))
+    response = route("fallback", routing={"targetAgent": "b", "fallbackAgents": ["d", "a"]})
+    assert [one.agent for one in response.results] == ["b", "d", "a"]
+    response = route("fallback", routing={"fallbackAgents": ["d", "a"]})
+    assert [one.agent for one in response.results] == ["a", "d"]
+
+
+def test_a_fallback_is_on_the_log_with_its_reason(town: Town, route: Route) -> None:
+    """Whose place who took, of which classes, and why."""
+    town.agent("first", ConnectionError("refused"), side_effect="read_only", priority=1)
+    town.agent("second", side_effect="reversible")
+    run, response, again = both(lambda: route("fallback"))
+    assert (response.agent, response.status, again) == ("second", "success", response)
+    (fallback,) = of_type(run, "fallback.triggered")
+    assert fallback["input"] == {
+        "from": "first",
+        "to": "second",
+        "from_side_effect": "read_only",
+        "to_side_effect": "reversible",
+        "reason": "network",
+    }
+    assert town.calls == {"first": 1, "second": 1}
+
+
+def test_an_escalation_is_told(town: Town, route: Route) -> None:
+    """From what can be undone to what can't: allowed, and recorded as one."""
+    town.agent("undoable", ValueError("no"), side_effect="reversible", priority=1)
+    town.agent("final", side_effect="irreversible")
+    run, response, again = both(lambda: route("fallback"))
+    assert (response.agent, again) == ("final", response)
+    (fallback,) = of_type(run, "fallback.triggered")
+    assert fallback["input"]["escalation"] is True
+
+
+@pytest.mark.parametrize("strategy", ["broadcast", "parallel"])
+def test_everyone_is_asked_and_told_in_the_order_of_the_registry(town: Town, route: Route, strategy: str) -> None:
+    """Whoever finishes first: results, and the entries of who began and who ended, have the registry's order."""
+    for name in "cab":
+        town.agent(name, side_effect="read_only")
+    run, response, again = both(lambda: route(strategy, {"n": 1}))
+    assert [one["agent"] for one in response.payload] == ["a", "b", "c"]
+    assert response.payload[1] == {"agent": "b", "status": "success", "payload": "b says {'n': 1}"}
+    assert again == response
+    assert town.calls == {"a": 1, "b": 1, "c": 1}
+    for kind in ("agent.attempt.start", "agent.attempt.end"):
+        assert [entry["name"] for entry in of_type(run, kind)] == ["a", "b", "c"]
+
+
+def test_agents_at_once_wait_for_one_another(town: Town) -> None:
+    """``parallel`` really runs them at once, in threads, and the slowest first one changes no order."""
+    met = threading.Barrier(3, timeout=30)
+    for name in "cab":
+        town.agent(name, lambda envelope: met.wait() >= 0, side_effect="read_only")
+    _, response, again = both(lambda: town.route("parallel"))
+    assert (response.ok, [one["agent"] for one in response.payload]) == (True, ["a", "b", "c"])
+    assert again == response
+    _, response, again = both(lambda: town.route_async("parallel"))
+    assert (response.ok, again) == (True, response)
+    assert town.calls == {"a": 2, "b": 2, "c": 2}
+
+
+def test_coroutines_at_once_have_the_order_of_the_registry_whoever_is_first(town: Town) -> None:
+    """The last in order finishes first; the answer does not show it."""
+    turns: list[str] = []
+
+    def waits(rounds: int) -> Any:
+        async def answer(envelope: IntentEnvelope) -> str:
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            turns.append(str(rounds))
+            return str(rounds)
+
+        return answer
+
+    for name, rounds in (("a", 9), ("b", 5), ("c", 1)):
+        town.agent(name, waits(rounds), asynchronous=True, side_effect="read_only")
+    _, response, again = both(lambda: town.route_async("parallel"))
+    assert turns == ["1", "5", "9"]
+    assert [one["payload"] for one in response.payload] == ["9", "5", "1"]
+    assert again == response
+
+
+@pytest.mark.parametrize("strategy", ["broadcast", "parallel"])
+def test_some_of_several_may_fail(town: Town, route: Route, strategy: str) -> None:
+    """The answers that there are are given, and the first failure is told."""
+    town.agent("a", side_effect="read_only")
+    town.agent("b", ValueError("b is ill"), side_effect="read_only")
+    _, response, again = both(lambda: route(strategy))
+    assert response.status == "partial"
+    assert [one["status"] for one in response.payload] == ["success", "error"]
+    assert response.error is not None
+    assert (response.error.type, response.error.agent, response.error.reason) == ("agent_error", "b", "b is ill")
+    assert again == response
+    assert isinstance(response.results[1].exception, ValueError)
+
+
+# -- failures ------------------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_handles_the_intent(town: Town, route: Route) -> None:
+    """``no_agent_found``, on the log too; nothing is raised."""
+    town.agent("other", intent="something else")
+    run, response, again = both(lambda: route())
+    assert chain(response) == ["no_agent_found"]
+    assert again == response
+    assert types(run) == ["intent.received", "router.decision", "final.response"]
+
+
+@pytest.mark.parametrize(
+    ("routing", "said"),
+    [({"targetAgent": "nobody"}, "is not registered"), ({"targetAgent": "other"}, "does not handle")],
+    ids=["unknown", "unable"],
+)
+def test_an_agent_that_the_envelope_names_must_be_able(town: Town, route: Route, routing: Any, said: str) -> None:
+    """A wrong name is no reason to ask somebody else."""
+    town.agent("a")
+    town.agent("other", intent="something else")
+    response = route("fallback", routing=routing)
+    assert chain(response) == ["no_agent_found"]
+    assert said in response.error.reason  # type: ignore[union-attr]
+    assert not town.calls
+
+
+def test_what_an_agent_raises_is_in_the_response(town: Town, route: Route) -> None:
+    """As a failure with its type, agent, run and cause, as the exception itself, and on the log."""
+
+    def fails(envelope: IntentEnvelope) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise TimeoutError("too slow") from error
+
+    town.agent("a", fails, side_effect="read_only")
+    run, response, again = both(lambda: route())
+    assert response.error is not None
+    assert (response.error.type, response.error.agent, response.error.run_id) == ("timeout", "a", run.id)
+    assert response.error.caused_by is not None
+    assert again == response
+    (ended,) = of_type(run, "agent.attempt.end")
+    assert ended["output"] == {"status": "error", "exception": "builtins:TimeoutError"}
+    for one in (response, again):
+        with pytest.raises(RoutingFailedError, match="too slow") as caught:
+            one.unwrap()
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert caught.value.failure == response.error  # type: ignore[attr-defined]
+
+
+def test_when_all_fail_the_first_failure_is_the_cause(town: Town, route: Route) -> None:
+    """``fallback_exhausted`` tells every failure, and what went wrong first stays behind it."""
+    for name, error in (("a", ConnectionError("first")), ("b", ValueError("second")), ("c", KeyError("third"))):
+        town.agent(name, error, side_effect="read_only")
+    run, response, again = both(lambda: route("fallback"))
+    assert chain(response) == ["fallback_exhausted", "network"]
+    assert response.error is not None
+    assert [one["agent"] for one in response.error.details["failures"]] == ["a", "b", "c"]
+    assert response.error.caused_by is not None
+    assert response.error.caused_by.reason == "first"
+    assert again == response
+    assert types(run).count("fallback.triggered") == 2
+    (exhausted,) = of_type(run, "fallback.exhausted")
+    assert exhausted["input"] == {"from": "a", "tried": ["b", "c"], "reason": "network"}
+    assert isinstance(response.results[0].exception, ConnectionError)
+
+
+def test_an_irreversible_agent_that_failed_has_nobody_stand_in(town: Town, route: Route) -> None:
+    """Whether it took effect is not known: the chain ends there, with the original failure behind it."""
+    town.agent("a", ValueError("maybe done"), side_effect="irreversible", priority=1)
+    town.agent("b", side_effect="read_only")
+    _, response, again = both(lambda: route("fallback"))
+    assert chain(response) == ["irreversible_step_failed", "agent_error"]
+    assert again == response
+    assert town.calls == {"a": 1}
+
+
+def test_a_class_that_may_not_stand_in_is_passed_over(town: Town, route: Route) -> None:
+    """read_only never leads to irreversible; the next that may is asked, and without one the reason is told."""
+    town.agent("a", ValueError("no"), side_effect="read_only", priority=1)
+    town.agent("b", side_effect="irreversible", priority=2)
+    _, response, again = both(lambda: route("fallback"))
+    assert chain(response) == ["fallback_exhausted", "agent_error"]
+    assert [one["type"] for one in response.error.details["failures"]] == [  # type: ignore[union-attr]
+        "agent_error",
+        "side_effect_violation",
+    ]
+    assert again == response
+    town.agent("c", side_effect="read_only", priority=3)
+    assert route("fallback").agent == "c"
+    assert "b" not in town.calls
+
+
+@pytest.mark.parametrize("declared", [None, "read_only"])
+def test_nobody_stands_in_after_an_irreversible_step(town: Town, route: Route, declared: str | None) -> None:
+    """An agent that paid and then failed is not replaced by one that may pay again, whatever class it said it has."""
+    paid: list[int] = []
+
+    @traced_tool(side_effect="irreversible")
+    def pay(cents: int) -> int:
+        paid.append(cents)
+        return cents
+
+    def pays(envelope: IntentEnvelope) -> None:
+        pay(5)
+        raise ValueError("after the payment")
+
+    town.agent("a", pays, side_effect=declared, priority=1)
+    town.agent("b", side_effect=declared)
+    _, response, again = both(lambda: route("fallback"))
+    assert chain(response) == ["irreversible_step_failed", "agent_error"]
+    assert "'pay'" in response.error.reason.replace("test_nobody_stands_in_after_an_irreversible_step.", "")  # type: ignore[union-attr]
+    assert again == response
+    assert paid == [5]
+    assert "b" not in town.calls
+
+
+def test_somebody_stands_in_after_steps_that_can_be_repeated(town: Town, route: Route) -> None:
+    """Without a class of its own an agent is judged by what it did."""
+
+    @traced_tool(side_effect="reversible")
+    def reserve(sku: str) -> str:
+        return sku
+
+    def reserves(envelope: IntentEnvelope) -> None:
+        reserve("x")
+        raise ValueError("after the reservation")
+
+    town.agent("a", reserves, priority=1)
+    town.agent("b")
+    _, response, again = both(lambda: route("fallback"))
+    assert (response.agent, again) == ("b", response)
+
+
+def test_an_agent_without_a_class_runs_in_a_replay_and_its_steps_are_answered(town: Town, route: Route) -> None:
+    """So that one can stop in it with a debugger; what it called is not called again."""
+    looked: list[str] = []
+
+    @traced_tool(side_effect="read_only")
+    def look(what: str) -> str:
+        looked.append(what)
+        return what.upper()
+
+    town.agent("a", lambda envelope: look("x"))
+    run, response, again = both(lambda: route())
+    assert (response.payload, again.payload) == ("X", "X")
+    assert (town.calls, looked) == ({"a": 2}, ["x"])
+    assert types(run)[2:6] == ["span.start", "tool.call", "tool.return", "span.end"]
+    assert of_type(run, "tool.call")[0]["agent_id"] == "a"
+
+
+# -- contracts and budgets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("agent", "options"),
+    [
+        ({"side_effect": "irreversible"}, {"default_contract": {"max_retries": 2}}),
+        ({}, {"default_contract": {"timeout_ms": 50}}),
+        ({"side_effect": "read_only", "contract": {"idempotent_required": True}}, {}),
+        ({"side_effect": "read_only", "cost_units": 9, "contract": {"timeout_ms": 60_000}}, {}),
+        (
+            {"contract": {"exactly_once": True, "max_cost_units": 3}, "cost_units": lambda payload: 5},
+            {"default_side_effect": "irreversible"},
+        ),
+    ],
+    ids=["retries of what can't be repeated", "no class", "no key", "fine", "too dear"],
+)
+def test_a_violated_contract_means_no_call(town: Town, route: Route, agent: Any, options: Any, request: Any) -> None:
+    """The agent is called zero times, nobody else is asked, and the log says what was violated."""
+    asynchronous = request.node.callspec.params["route"] == "route_async"
+    town.agent("a", asynchronous=asynchronous, priority=1, **agent)
+    town.agent("b", side_effect="read_only")
+    if agent.get("cost_units") == 9:
+        assert route("fallback", **options).agent == "a"
+        return
+    run, response, again = both(lambda: route("fallback", **options))
+    assert chain(response) == ["contract_violation"]
+    assert again == response
+    assert not town.calls
+    (violated,) = of_type(run, "contract.violated")
+    assert (violated["name"], violated["input"]) == ("a", {"payload": {}})
+    assert response.error.agent == "a"  # type: ignore[union-attr]
+
+
+def test_defaults_hold_for_agents_that_say_nothing_themselves(town: Town, route: Route) -> None:
+    """An agent's own class and contract come first."""
+    town.agent("own", side_effect="reversible", contract={"max_retries": 1}, intent="own")
+    town.agent("bare", intent="bare")
+    options: dict[str, Any] = {"default_side_effect": "read_only", "default_contract": {"no_retry": True}}
+    for intent, side_effect, contract in (
+        ("own", "reversible", {"max_retries": 1}),
+        ("bare", "read_only", {"no_retry": True}),
+    ):
+        run, response, again = both(lambda intent=intent: route("direct", intent=intent, **options))  # type: ignore[misc]
+        assert (response.ok, again) == (True, response)
+        (call,) = of_type(run, "tool.call")
+        assert (call["meta"]["side_effect"], call["meta"]["contract"]) == (side_effect, contract)
+
+
+def test_an_agent_is_tried_again_as_its_contract_says(town: Town, route: Route) -> None:
+    """Each attempt is on the log; the replay waits for none and calls nobody."""
+
+    def fails_once(envelope: IntentEnvelope) -> str:
+        if town.calls["a"] == 1:
+            raise ConnectionError("not now")
+        return "now"
+
+    town.agent("a", fails_once, side_effect="read_only", contract={"max_retries": 1})
+    run, response, again = both(lambda: route())
+    assert (response.payload, again) == ("now", response)
+    assert town.calls == {"a": 2}
+    assert len(of_type(run, "tool.call")) == 2
+    assert len(of_type(run, "agent.attempt.start")) == 1
+
+
+def test_an_agent_that_takes_too_long_is_given_up(town: Town) -> None:
+    """Its coroutine is interrupted, and the next one asked."""
+    stuck = asyncio.Event
+
+    async def waits(envelope: IntentEnvelope) -> None:
+        await stuck().wait()
+
+    town.agent("a", waits, asynchronous=True, side_effect="read_only", contract={"timeout_ms": 20}, priority=1)
+    town.agent("b", asynchronous=True, side_effect="read_only")
+    _, response, again = both(lambda: town.route_async("fallback"))
+    assert (response.agent, again) == ("b", response)
+    assert response.results[0].error is not None
+    assert response.results[0].error.type is FailureType.TIMEOUT
+
+
+def test_an_agent_asked_twice_with_one_key_is_called_once(town: Town, route: Route) -> None:
+    """``exactly_once`` holds over the intents of a run."""
+    town.agent(
+        "pay",
+        side_effect="irreversible",
+        contract={"exactly_once": True},
+        idempotency_key=lambda payload: payload["id"],
+    )
+    _, responses, again = both(lambda: [route("direct", {"id": 1, "try": n}) for n in range(3)])
+    assert {one.payload for one in responses} == {"pay says {'id': 1, 'try': 0}"}
+    assert again == responses
+    assert town.calls == {"pay": 1}
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "broadcast"])
+def test_over_its_budget_a_request_makes_no_further_call(town: Town, route: Route, strategy: str) -> None:
+    """The attempts of a request share its budget; the one that would go over is not made, and nobody else is asked."""
+    town.agent("a", ValueError("no"), side_effect="read_only", cost_units=2, priority=1)
+    town.agent("b", side_effect="read_only", cost_units=2, priority=2)
+    town.agent("c", side_effect="read_only", priority=3)
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        run, response = recorded(lambda: route(strategy, budget_limit=3))
+    again = replayed(run, lambda: route(strategy, budget_limit=3))[1]
+    assert chain(response) == (
+        ["budget_exceeded", "agent_error"] if strategy == "fallback" else ["fallback_exhausted", "agent_error"]
+    )
+    assert again == response
+    assert town.calls == {"a": 1}
+    assert len(of_type(run, "budget.exceeded")) == 1
+
+
+def test_a_budget_of_the_run_is_not_the_requests_to_catch(town: Town, route: Route) -> None:
+    """The response is on the log, and the exception goes on to whoever set the budget, in a replay too."""
+    town.agent("a", side_effect="read_only", cost_units=5)
+
+    def program() -> str:
+        try:
+            route(budget_limit=100)
+        except BudgetExceededError as error:
+            return error.budget
+        return "nothing"
+
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        run, whose = recorded(program, budget=Budget(cost_units=3))
+    assert (whose, replayed(run, program)[1]) == ("run", "run")
+    assert not town.calls
+    assert "final.response" in types(run)
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), "much"])
+def test_a_budget_that_makes_no_sense_is_refused(town: Town, route: Route, limit: Any) -> None:
+    """Before anybody is asked."""
+    town.agent("a")
+    with pytest.raises((ValueError, TypeError)):
+        route(budget_limit=limit)
+    assert not town.calls
+
+
+# -- the log -------------------------------------------------------------------------------------------------------------------
+
+
+def test_outside_a_run_routing_works_and_leaves_nothing(town: Town, route: Route) -> None:
+    """Contracts hold there as well."""
+    town.agent("a", ValueError("no"), side_effect="read_only", priority=1)
+    town.agent("b", side_effect="read_only")
+    assert route("fallback").agent == "b"
+    assert chain(route("fallback", default_contract={"idempotent_required": True})) == ["contract_violation"]
+
+
+def test_another_answer_of_the_registry_is_a_divergence(town: Town, route: Route) -> None:
+    """An agent that is new, or gone, is told at the first entry of the request."""
+    town.agent("b", side_effect="read_only")
+    run, _ = recorded(lambda: route())
+    town.agent("a", side_effect="read_only")
+    with pytest.raises(DivergenceError) as caught, replay(run.id):
+        route()
+    assert "intent.received" in str(caught.value)
+    assert town.calls == {"b": 1}
+
+
+@pytest.mark.parametrize("change", [{"n": 2}, {}, {"n": "1"}], ids=str)
+def test_another_request_is_a_divergence(town: Town, route: Route, change: Any) -> None:
+    """Whatever differs in the envelope is told, and nobody is asked."""
+    town.agent("a", side_effect="read_only")
+    run, _ = recorded(lambda: route("direct", {"n": 1}))
+    with pytest.raises(DivergenceError), replay(run.id):
+        route("direct", change)
+    assert town.calls == {"a": 1}
+
+
+def test_agents_may_ask_agents(town: Town, route: Route) -> None:
+    """A request inside a request is inside its step; a replay of the outer one asks neither."""
+    town.agent("inner", side_effect="read_only", intent="inner")
+    town.agent("outer", lambda envelope: town.route(intent="inner").payload, side_effect="read_only")
+    run, response, again = both(lambda: route())
+    assert (response.payload, again) == ("inner says {}", response)
+    assert town.calls == {"inner": 1, "outer": 1}
+    outer, inner = of_type(run, "intent.received")
+    assert inner["parent"] == of_type(run, "tool.call")[0]["seq"]
+    assert outer["parent"] == 1
+
+
+def test_a_secret_in_an_envelope_is_neither_in_the_log_nor_in_its_hash(town: Town, route: Route) -> None:
+    """The hash is of what the log keeps: a hash of a short secret gives it away."""
+    secret = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8xYz1A" * 2
+    town.agent("a", lambda envelope: len(envelope.payload["key"]), side_effect="read_only")
+    run, response, again = both(lambda: route("direct", {"key": secret}))
+    assert (response.payload, again) == (len(secret), response)
+    (received,) = of_type(run, "intent.received")
+    assert secret not in str(entries(run))
+    kept = IntentEnvelope.from_dict(received["input"])
+    assert received["meta"]["info"]["envelope_hash"] == kept.envelope_hash
+    assert kept.envelope_hash != envelope("direct", {"key": secret}, {}).envelope_hash
+
+
+def test_a_payload_that_is_no_json_is_refused_before_anything_happens(town: Town, route: Route) -> None:
+    """In a run and outside: nobody is asked, nothing is on the log."""
+    town.agent("a")
+    with pytest.raises(EnvelopeError, match="JSON values only"):
+        route("direct", {"x": object()})
+    with record("test") as run, pytest.raises(EnvelopeError):
+        route("direct", {"x": object()})
+    assert types(run) == []
+    assert not town.calls
+
+
+def test_large_answers_and_odd_values_come_back(town: Town, route: Route) -> None:
+    """What an agent returns is what a replay returns, JSON or not."""
+    value = {"text": "x" * 5000, "pair": (1, 2), "$ref": 3, "bytes": b"\x00", "many": list(range(300))}
+    town.agent("a", lambda envelope: value, side_effect="read_only")
+    _, response, again = both(lambda: route())
+    assert response.payload == value
+    assert again.payload == value
+    assert type(again.payload["pair"]) is tuple
+
+
+def test_an_interruption_passes_through_and_is_on_the_log(town: Town) -> None:
+    """What ends a task or the program is no failure of an agent; the execution stays without a response."""
+    town.agent("a", asyncio.CancelledError(), asynchronous=True, side_effect="read_only")
+
+    async def program() -> str:
+        try:
+            await IntentRouter(town.registry).route_async({"intent": "ask"})
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "answered"
+
+    run, value, again = both(lambda: asyncio.run(program()))
+    assert (value, again) == ("cancelled", "cancelled")
+    (ended,) = of_type(run, "agent.attempt.end")
+    assert ended["output"]["status"] == "interrupted"
+    assert "final.response" not in types(run)
+
+
+def test_who_stops_waiting_for_several_at_once_leaves_no_task_behind(town: Town) -> None:
+    """They are cancelled and awaited."""
+    left: list[str] = []
+
+    async def program() -> int:
+        begun = asyncio.Event()
+
+        async def waits(envelope: IntentEnvelope) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.append("cancelled")
+
+        town.agent("a", waits, asynchronous=True)
+        town.agent("b", waits, asynchronous=True)
+        routing = {"strategy": "parallel"}
+        asking = asyncio.ensure_future(IntentRouter(town.registry).route_async({"intent": "ask", "routing": routing}))
+        await begun.wait()
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(program()) == 1
+    assert left == ["cancelled", "cancelled"]
+
+
+def test_a_coroutine_agent_needs_route_async_in_a_running_loop(town: Town) -> None:
+    """Refused with the way out, before anything is on the log."""
+    town.agent("a", asynchronous=True)
+
+    async def program() -> None:
+        with pytest.raises(RunStateError, match="route_async"):
+            IntentRouter(town.registry).route({"intent": "ask"})
+
+    run, _ = recorded(lambda: asyncio.run(program()))
+    assert types(run) == []
+
+
+def test_a_thousand_intents_at_once_ten_times() -> None:
+    """Each gets its own answer; ten recordings have them in the same order, and are replayed exactly, asking nobody."""
+    registry, calls = AgentRegistry(), Counter[int]()
+
+    @registry.agent(intent="double", side_effect="read_only")
+    async def double(payload: dict[str, int]) -> int:
+        calls[payload["n"]] += 1
+        for _ in range(payload["n"] % 3):
+            await asyncio.sleep(0)
+        return payload["n"] * 2
+
+    router = IntentRouter(registry)
+    envelopes = [IntentEnvelope.from_dict({"intent": "double", "payload": {"n": n}}) for n in range(1000)]
+
+    async def program() -> list[Any]:
+        return [one.payload for one in await asyncio.gather(*map(router.route_async, envelopes))]
+
+    orders = set()
+    for n in range(10):
+        calls.clear()
+        run, answers = recorded(lambda: asyncio.run(program()))
+        assert answers == [n * 2 for n in range(1000)]
+        assert set(calls.values()) == {1}
+        orders.add(tuple((e["type"], e["lane"], str(e.get("output"))) for e in entries(run)[1:-1]))
+        if n in (0, 9):
+            report, again = replayed(run, lambda: asyncio.run(program()))
+            assert (again, report.exact, set(calls.values())) == (answers, True, {1})
+    assert len(orders) == 1
