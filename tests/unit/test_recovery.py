@@ -658,3 +658,19 @@ def test_every_code_is_documented() -> None:
     found = {*re.findall(r'"code": "(\w+)"', text), *re.findall(r'_reason\(\s*f?"([\w]+)"', text), *FOR}
     assert len(found) > 20
     assert [code for code in sorted(found) if f"`{code}`" not in page] == []
+
+
+@pytest.mark.parametrize("state", ["done", "pending", "failed"])
+def test_a_compensation_inside_the_step_that_it_undoes(state: str) -> None:
+    """Cut off between the compensation of a step and its new attempt: the compensation is no part of what is made again; one
+    that is in doubt itself is refused, as any effect is."""
+    log = Log()
+    outer = log.call("reversible")
+    undo = log.call("irreversible", parent=outer, meta={"info": {"compensates": outer}})
+    if state == "done":
+        log.end(undo)
+    elif state == "failed":
+        log.end(undo, "tool.error", error=ERROR)
+    decision = log.decision()
+    expected = {"done": [], "pending": ["irreversible_pending"], "failed": ["irreversible_failed"]}[state]
+    assert refusals(decision) == expected
