@@ -1,0 +1,211 @@
+"""``tracekit route`` and ``tracekit list --envelope-hash``: a request on the record, and the runs of a request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.place import Place
+from tracekit.agents import ExecutionRecord, IntentEnvelope
+
+APP = """
+from tracekit.agents import AgentRegistry, IntentRouter
+
+registry = AgentRegistry()
+router = IntentRouter(registry)
+nothing = 5
+
+def make():
+    return registry
+
+def note(what):
+    with open("effects", "a") as file:
+        file.write("x")
+    return what
+
+@registry.agent(intent="greet", side_effect="read_only")
+def greeter(payload):
+    return note({"hello": payload["who"]})
+
+@registry.agent(intent="fail", side_effect="read_only")
+def fails(payload):
+    note(0)
+    raise ValueError("no such thing")
+
+@registry.agent(intent="both", side_effect="read_only")
+def good(payload):
+    return note(1)
+
+@registry.agent(intent="both", side_effect="read_only", priority=200)
+def bad(payload):
+    raise ValueError("no")
+
+@registry.agent(intent="bound", side_effect="irreversible", contract={"idempotent_required": True})
+def bound(payload):
+    note(0)
+
+@registry.agent(intent="bare")
+def bare(payload):
+    return note("bare")
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    found = Place(tmp_path)
+    found.program(APP, "app.py")
+    return found
+
+
+def envelope(place: Place, **tree: object) -> str:
+    return place.program(json.dumps(tree), "envelope.json")
+
+
+def test_a_request_is_routed_and_recorded(place: Place) -> None:
+    """The response is on stdout, the run's id on stderr, and the run can be replayed without asking anybody."""
+    name = envelope(place, intent="greet", payload={"who": "you"})
+    done = place.cli("route", name, "--app", "app:registry", "--run-name", "greeting")
+    assert done.returncode == 0, done.stderr
+    response = json.loads(done.stdout)
+    assert (response["status"], response["payload"], response["error"]) == ("success", {"hello": "you"}, None)
+    assert place.run in done.stderr
+    record = ExecutionRecord.of(str(place.runs[0]))
+    assert record.final_response == response
+    assert json.loads(place.runs[0].read_text().splitlines()[0])["name"] == "greeting"
+    assert json.loads(place.cli("verify", place.run).stdout)["state"] == "sealed"
+    assert place.effects() == 1
+
+
+def test_the_recorded_command_replays(place: Place) -> None:
+    """``tracekit replay`` runs the same command again; the agent is not called."""
+    program = place.program("from tracekit.cli import main\nmain()\n", "command.py")
+    name = envelope(place, intent="greet", payload={"who": "you"})
+    import os
+    import subprocess
+    import sys
+
+    from tests.support.place import PACKAGES
+
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    first = subprocess.run(
+        [sys.executable, program, "route", name, "--app", "app:registry"],
+        cwd=place.directory, env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    again = place.cli("replay", place.run)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout
+    assert place.effects() == 1
+
+
+@pytest.mark.parametrize("app", ["app:router", "app:make", "app:registry"])
+def test_the_app_may_be_a_registry_a_router_or_a_function(place: Place, app: str) -> None:
+    """Whatever leads to a router; the envelope may come from standard input."""
+    done = place.cli("route", "-", "--app", app, input='{"intent": "greet", "payload": {"who": "you"}}')
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["payload"] == {"hello": "you"}
+
+
+@pytest.mark.parametrize(
+    ("tree", "options", "status", "kind"),
+    [
+        ({"intent": "fail"}, (), 1, "agent_error"),
+        ({"intent": "both", "routing": {"strategy": "broadcast"}}, (), 1, "agent_error"),
+        ({"intent": "nobody"}, (), 2, "no_agent_found"),
+        ({"intent": "bound"}, (), 4, "contract_violation"),
+        ({"intent": "greet", "payload": {"who": "x"}}, ("--budget", "0.5"), 4, "budget_exceeded"),
+    ],
+    ids=["failure", "partial", "nobody", "contract", "budget"],
+)
+def test_the_exit_code_says_what_came_of_it(
+    place: Place, tree: dict[str, object], options: tuple[str, ...], status: int, kind: str
+) -> None:
+    """1 an agent failed, 2 nobody to ask, 4 refused; the response says the same, and what was refused did not happen."""
+    done = place.cli("route", envelope(place, **tree), "--app", "app:registry", *options)
+    assert done.returncode == status, done.stderr
+    assert json.loads(done.stdout)["error"]["type"] == kind
+    assert kind in done.stderr
+    assert len(place.runs) == 1
+    assert place.effects() == (1 if status == 1 else 0)
+
+
+def test_a_class_can_be_given_for_agents_without_one(place: Place) -> None:
+    """With it the agent's answer is on the log as a whole."""
+    name = envelope(place, intent="bare")
+    assert place.cli("route", name, "--app", "app:registry", "--side-effect", "read_only").returncode == 0
+    assert '"tool.call"' in place.runs[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("{", ("--app", "app:registry"), "[envelope]"),
+        ('{"intentt": "x"}', ("--app", "app:registry"), "did you mean `intent`"),
+        (None, ("--app", "app:registry"), "can't be read"),
+        ('{"intent": "x"}', ("--app", "app"), "MODULE:NAME"),
+        ('{"intent": "x"}', ("--app", "no_such_module:registry"), "no module 'no_such_module'"),
+        ('{"intent": "x"}', ("--app", "app:absent"), "no 'app:absent'"),
+        ('{"intent": "x"}', ("--app", "app:nothing"), "is int"),
+        ('{"intent": "x"}', ("--app", "app:registry", "--budget", "-1"), "--budget"),
+        ('{"intent": "x"}', (), "--app"),
+    ],
+    ids=str,
+)
+def test_wrong_use_is_told_and_leaves_no_run(
+    place: Place, text: str | None, arguments: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, the reason on stderr, nothing on stdout."""
+    if text is not None:
+        place.program(text, "envelope.json")
+    done = place.cli("route", "envelope.json", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert place.runs == []
+
+
+def test_a_module_that_fails_to_import_shows_its_own_traceback(place: Place) -> None:
+    """A bug in the app is not hidden behind a message of ours."""
+    place.program("import something_that_is_not_there\n", "broken.py")
+    done = place.cli("route", envelope(place, intent="x"), "--app", "broken:registry")
+    assert done.returncode == 1
+    assert "something_that_is_not_there" in done.stderr
+
+
+def test_runs_are_found_by_the_hash_of_their_request(place: Place) -> None:
+    """By the envelope's hash the very request, by its identity every request that asked the same, by the beginning of either too."""
+    trees = [
+        {"intent": "greet", "payload": {"who": who}, "metadata": {"requestId": request}}
+        for who, request in (("you", "1"), ("you", "2"), ("him", "3"))
+    ]
+    for tree in trees:
+        assert place.cli("route", envelope(place, **tree), "--app", "app:registry").returncode == 0
+    one, other, third = (IntentEnvelope.from_dict(tree) for tree in trees)
+
+    def found(digest: str) -> list[str]:
+        done = place.cli("list", "--envelope-hash", digest)
+        assert done.returncode == 0, done.stderr
+        return sorted(json.loads(line)["run_id"] for line in done.stdout.splitlines())
+
+    runs = sorted(path.stem for path in place.runs)
+    assert found(one.envelope_hash) == runs[:1]
+    assert found(other.envelope_hash.removeprefix("sha256:")) == runs[1:2]
+    assert found(one.identity_hash) == found(other.identity_hash[:20]) == runs[:2]
+    assert found(third.identity_hash) == runs[2:]
+    assert found("sha256:" + "0" * 64) == []
+
+
+@pytest.mark.parametrize("digest", ["sha256:xyz", "12", "md5:" + "0" * 32, ""])
+def test_a_hash_that_is_none_is_refused(place: Place, digest: str) -> None:
+    """Rather than finding nothing."""
+    done = place.cli("list", "--envelope-hash", digest)
+    assert done.returncode == 2
+    assert "--envelope-hash" in done.stderr
+
+
+def test_the_schema_of_records_is_printed(place: Place) -> None:
+    """``tracekit schema execution`` is the schema that records keep to."""
+    done = place.cli("schema", "execution")
+    assert json.loads(done.stdout)["$id"] == "urn:tracekit:execution:1"

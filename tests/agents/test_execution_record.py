@@ -1,0 +1,322 @@
+"""The record of an execution: a view of the trace, whole or partial, and what is given back from it without asking anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from tests.support.tracing import entries, recorded
+from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
+from tracekit.agents import (
+    AgentRegistry,
+    ExecutionRecord,
+    IntentEnvelope,
+    IntentRouter,
+    replay_execution,
+    stable_hash,
+)
+from tracekit.agents.record import schema
+
+VALID = Draft202012Validator(schema())
+registry = AgentRegistry()
+router = IntentRouter(registry)
+calls: list[str] = []
+
+
+@registry.agent(intent="greet", priority=1, side_effect="read_only")
+def moody(envelope: IntentEnvelope) -> dict[str, Any]:
+    calls.append("moody")
+    if envelope.payload.get("mood") == "bad":
+        raise ConnectionError("not today")
+    return {"hello": envelope.payload["who"]}
+
+
+@registry.agent(intent="greet", priority=2, side_effect="read_only")
+def polite(payload: dict[str, Any]) -> dict[str, Any]:
+    calls.append("polite")
+    if payload["who"] == "nobody":
+        raise ValueError("nobody to greet")
+    return {"good day": payload["who"]}
+
+
+@registry.agent(intent="odd")
+def odd(payload: dict[str, Any]) -> Any:
+    return Path("/tmp") if payload else (line for line in "ab")
+
+
+def ask(strategy: str = "fallback", intent: str = "greet", **payload: Any) -> Any:
+    envelope = {"intent": intent, "payload": payload, "routing": {"strategy": strategy}}
+    return router.route(envelope)
+
+
+def events(record: ExecutionRecord) -> list[str]:
+    return [event.type for event in record.events]
+
+
+def test_a_record_has_the_request_the_decision_the_events_and_the_response() -> None:
+    """Six types of event, numbered from 1; ids, hashes and instants in the header."""
+    run, response = recorded(lambda: ask(who="you", mood="bad"))
+    record = ExecutionRecord.of(run)
+    assert events(record) == [
+        "INTENT_RECEIVED", "AGENT_ATTEMPT_START", "AGENT_ATTEMPT_END", "FALLBACK_TRIGGERED", "AGENT_ATTEMPT_START",
+        "AGENT_ATTEMPT_END", "ROUTER_DECISION", "FINAL_RESPONSE",
+    ]  # fmt: skip
+    assert [event.seq for event in record.events] == list(range(1, 9))
+    assert [event.entry for event in record.events] == sorted(event.entry for event in record.events)
+    assert record.router_decision == {
+        "agent": "polite",
+        "intent": "greet",
+        "reason": "the one before it failed",
+        "strategy": "fallback",
+        "asked": ["moody", "polite"],
+    }
+    assert record.final_response == response.as_dict()
+    assert record.envelope == IntentEnvelope.from_dict(record.envelope).as_dict()
+    header = record.header
+    assert (header.replayable, header.replayable_reason, header.run_id) == (True, None, run.id)
+    assert header.execution_id == f"{run.id}:{record.events[0].entry}"
+    assert header.envelope_hash == stable_hash(record.envelope)
+    assert header.created_utc_iso.endswith("+00:00")
+
+
+PROGRAMS = st.lists(
+    st.tuples(
+        st.sampled_from(["direct", "fallback", "broadcast", "parallel"]),
+        st.sampled_from(["greet", "odd", "nothing"]),
+        st.fixed_dictionaries(
+            {"who": st.sampled_from(["you", "nobody", "x" * 2000]), "mood": st.sampled_from(["good", "bad"])}
+        ),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(PROGRAMS)
+def test_every_execution_has_a_record_that_keeps_to_the_schema(program: list[Any]) -> None:
+    """Trace → view → schema → JSON → view: nothing is lost, and each answers as the agents did."""
+    run, responses = recorded(lambda: [ask(strategy, intent, **payload) for strategy, intent, payload in program])
+    records = ExecutionRecord.all(run)
+    assert len(records) == len(program)
+    for record, response in zip(records, responses, strict=True):
+        VALID.validate(json.loads(record.to_json()))
+        assert ExecutionRecord.from_json(record.to_json()) == record
+        assert ExecutionRecord.from_dict(record.as_dict()) == record
+        before = len(calls)
+        result = replay_execution(run, record.header.execution_id, verify_envelope=True)
+        assert (result.payload, result.status, result.error) == (response.payload, response.status, response.error)
+        assert (result.from_replay, result.agent, len(calls)) == (True, response.agent, before)
+
+
+def test_the_schema_is_one_and_refuses_what_is_no_record() -> None:
+    """It is a valid schema; a record with a key less does not keep to it."""
+    Draft202012Validator.check_schema(schema())
+    run, _ = recorded(lambda: ask(who="you"))
+    tree = ExecutionRecord.of(run).as_dict()
+    for key in tree:
+        assert not VALID.is_valid({name: value for name, value in tree.items() if name != key})
+        with pytest.raises(ValueError, match="no record"):
+            ExecutionRecord.from_dict({name: value for name, value in tree.items() if name != key})
+    for wrong in ([], None, {"header": 5}):
+        with pytest.raises(ValueError, match="no record"):
+            ExecutionRecord.from_dict(wrong)  # type: ignore[arg-type]
+
+
+def test_several_executions_are_told_apart() -> None:
+    """One of several must be named; what there is is told."""
+    run, _ = recorded(lambda: [ask(who="a"), ask(who="b")])
+    one, other = ExecutionRecord.all(run.id)
+    assert ExecutionRecord.of(run.path, other.header.execution_id) == other
+    with pytest.raises(RunNotFoundError, match="2 intents were routed") as caught:
+        ExecutionRecord.of(run)
+    assert one.header.execution_id in str(caught.value)
+    with pytest.raises(RunNotFoundError, match="no execution"):
+        replay_execution(run, "nonsense")
+
+
+def test_a_run_without_an_intent_has_no_record() -> None:
+    """Nothing is invented."""
+    run, _ = recorded(lambda: None)
+    assert ExecutionRecord.all(run) == []
+    with pytest.raises(RunNotFoundError, match="no intent was routed"):
+        ExecutionRecord.of(run)
+    with pytest.raises(RunNotFoundError):
+        ExecutionRecord.all("no such run")
+
+
+def test_requests_inside_requests_and_at_once_have_records_of_their_own() -> None:
+    """Each has its own events, however they are mixed in the file."""
+    town = AgentRegistry()
+    inner = IntentRouter(town)
+
+    @town.agent(intent="inner", side_effect="read_only")
+    async def leaf(payload: dict[str, int]) -> int:
+        await asyncio.sleep(0)
+        return payload["n"]
+
+    @town.agent(intent="outer", side_effect="read_only")
+    async def node(payload: dict[str, int]) -> int:
+        made = [inner.route_async({"intent": "inner", "payload": {"n": payload["n"] * 10 + i}}) for i in range(3)]
+        return sum(one.payload for one in await asyncio.gather(*made))
+
+    async def program() -> list[Any]:
+        made = [inner.route_async({"intent": "outer", "payload": {"n": n}}) for n in range(4)]
+        return await asyncio.gather(*made)
+
+    run, responses = recorded(lambda: asyncio.run(program()))
+    records = ExecutionRecord.all(run)
+    assert len(records) == 16
+    assert all(events(record)[-1] == "FINAL_RESPONSE" and len(record.events) == 5 for record in records)
+    outer = [record for record in records if record.envelope["intent"]["name"] == "outer"]
+    assert [record.final_response["payload"] for record in outer] == [one.payload for one in responses]  # type: ignore[index]
+    for record in records:
+        result = replay_execution(run, record.header.execution_id)
+        if record.envelope["intent"]["name"] == "inner":
+            assert result.payload == record.envelope["payload"]["n"]
+
+
+# -- partial executions --------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from tracekit import record
+from tracekit.agents import AgentRegistry, IntentRouter
+
+registry = AgentRegistry()
+
+@registry.agent(intent="work", side_effect="reversible")
+def worker(payload):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with record("killed"):
+    IntentRouter(registry).route({"intent": "work", "payload": {"n": 1}})
+"""
+
+
+def test_an_execution_whose_process_was_killed_is_partial(tmp_path: Path) -> None:
+    """Its record says with which agent it stopped; it is not replayed."""
+    program = tmp_path / "killed.py"
+    program.write_text(textwrap.dedent(KILLED))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, str(program)], env=environment, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    (path,) = (tmp_path / ".tracekit" / "runs").glob("*.jsonl")
+    record = ExecutionRecord.of(str(path))
+    assert events(record) == ["INTENT_RECEIVED", "AGENT_ATTEMPT_START"]
+    assert (record.header.replayable, record.router_decision, record.final_response) == (False, None, None)
+    assert record.header.replayable_reason == "it is partial: agent 'worker' had not finished when the run ended"
+    VALID.validate(record.as_dict())
+    assert ExecutionRecord.from_json(record.to_json()) == record
+    with pytest.raises(NotReplayableError, match="'worker' had not finished") as caught:
+        replay_execution(str(path))
+    assert caught.value.reason == record.header.replayable_reason  # type: ignore[attr-defined]
+
+
+def test_an_execution_that_was_interrupted_is_partial() -> None:
+    """The record says by what."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    def program() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            IntentRouter(town).route({"intent": "work"})
+
+    run, _ = recorded(program)
+    record = ExecutionRecord.of(run)
+    assert (
+        record.header.replayable_reason == "it is partial: agent 'worker' was interrupted (builtins:KeyboardInterrupt)"
+    )
+    VALID.validate(record.as_dict())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_answer_that_could_not_be_recorded_is_not_made_up() -> None:
+    """The record stays readable, and says why it can't stand for the execution."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> Any:
+        return {"handle": sys._getframe()}
+
+    run, _ = recorded(lambda: IntentRouter(town).route({"intent": "work"}))
+    record = ExecutionRecord.of(run)
+    assert not record.header.replayable
+    assert record.header.replayable_reason
+    VALID.validate(json.loads(record.to_json()))
+    with pytest.raises(NotReplayableError):
+        replay_execution(run)
+
+
+# -- verification --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_envelope_can_be_compared_with_the_recorded_one() -> None:
+    """An envelope, or either of its hashes; another request is refused."""
+    request = IntentEnvelope.from_dict({"intent": "greet", "payload": {"who": "you"}, "metadata": {"requestId": "1"}})
+    later = IntentEnvelope.from_dict({**request.as_dict(), "metadata": {"requestId": "2"}})
+    run, response = recorded(lambda: router.route(request))
+    for given_ in (True, False, request, request.envelope_hash, later.identity_hash):
+        assert replay_execution(run, verify_envelope=given_).payload == response.payload
+    for other in (later, later.envelope_hash, "sha256:" + "0" * 64):
+        with pytest.raises(DivergenceError, match="another request"):
+            replay_execution(run, verify_envelope=other)
+
+
+def test_a_trace_that_was_changed_gives_no_answer(tmp_path: Path) -> None:
+    """Damage is told, whatever is asked for."""
+    run, _ = recorded(lambda: ask(who="you"))
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(Path(run.path).read_bytes().replace(b'"hello":"you"', b'"hello":"him"'))
+    for use in (ExecutionRecord.of, ExecutionRecord.all, replay_execution):
+        with pytest.raises(TraceIntegrityError):
+            use(str(changed))  # type: ignore[operator]
+
+
+def test_a_hash_that_does_not_belong_to_the_request_is_told(tmp_path: Path) -> None:
+    """A file whose chain was made anew over other content still has the old hash of the request."""
+    from hashlib import sha256
+
+    run, _ = recorded(lambda: ask(who="you"))
+    head, lines = "0" * 64, []
+    for line in Path(run.path).read_text().replace('"who":"you"', '"who":"him"').splitlines():
+        body = line[: line.rindex(',"hash":"')]
+        head = sha256((head + body).encode()).hexdigest()
+        lines.append(f'{body},"hash":"{head}"}}\n')
+    forged = tmp_path / "forged.jsonl"
+    forged.write_text("".join(lines))
+    assert replay_execution(str(forged)).payload == {"hello": "you"}
+    with pytest.raises(TraceIntegrityError, match="not the one that was hashed"):
+        replay_execution(str(forged), verify_envelope=True)
+
+
+def test_steps_of_agents_are_no_events_of_the_execution() -> None:
+    """The view has what routing decided; what agents did in between is in the trace."""
+    town = AgentRegistry()
+
+    @traced_tool(side_effect="read_only")
+    def look(what: str) -> str:
+        return what
+
+    @town.agent(intent="work")
+    def worker(payload: dict[str, Any]) -> str:
+        return look("x")
+
+    run, _ = recorded(lambda: IntentRouter(town).route({"intent": "work"}))
+    assert len(ExecutionRecord.of(run).events) == 5
+    assert len(entries(run)) > 7
