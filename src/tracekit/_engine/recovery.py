@@ -169,7 +169,11 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[R
     elif step.state == "pending" and not step.duplicate:
         yield _again(log, step)
     elif step.settled:
-        how = {"given_up": "it is made again", "done": "its output is what was given", "failed": "the program keeps its error"}
+        how = {
+            "given_up": "it is made again",
+            "done": "its output is what was given",
+            "failed": "the program keeps its error",
+        }
         yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
     if step.effect and step.state != "given_up":
         around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
