@@ -48,18 +48,11 @@ class Run:
         Each compensation is a recorded step. The block goes on and ends as ``run.aborted`` with ``reason``, whether an exception leaves
         it or not. Compensations that fail are raised together as an ``ExceptionGroup`` when the others have been run.
         """
-        undo(self, self._aborting(reason))
+        undo(self, reason)
 
     async def abort_async(self, reason: str) -> None:
         """The same, awaiting compensations that are coroutine functions."""
-        await undo_async(self, self._aborting(reason))
-
-    def _aborting(self, reason: str) -> Undoing:
-        if not reason.strip():
-            raise ValueError(f"an abort needs a reason, and {reason!r} is none")
-        if self.undoing is None:
-            self.undoing = Undoing(reason)
-        return self.undoing
+        await undo_async(self, reason)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"

@@ -48,8 +48,8 @@ class Undoing:
             raise ExceptionGroup("compensations failed; the others were run", errors)
 
 
-def undo(run: Any, undoing: Undoing) -> None:
-    scope = _scope(run)
+def undo(run: Any, reason: str) -> None:
+    scope = _scope(run, reason)
     names = waits(scope.session)
     if names:
         raise RunStateError(
@@ -57,6 +57,7 @@ def undo(run: Any, undoing: Undoing) -> None:
             run_id=run.id,
             next_action="say `await run.abort_async(reason)`",
         )
+    undoing = _aborted(run, reason)
     for one in _each(scope):
         try:
             done = settle(one.invocation(scope))
@@ -66,8 +67,9 @@ def undo(run: Any, undoing: Undoing) -> None:
     undoing.finish()
 
 
-async def undo_async(run: Any, undoing: Undoing) -> None:
-    scope = _scope(run)
+async def undo_async(run: Any, reason: str) -> None:
+    scope = _scope(run, reason)
+    undoing = _aborted(run, reason)
     for one in _each(scope):
         try:
             done = await settle_async(one.invocation(scope))
@@ -77,7 +79,17 @@ async def undo_async(run: Any, undoing: Undoing) -> None:
     undoing.finish()
 
 
-def _scope(run: Any) -> Scope:
+def _aborted(run: Any, reason: str) -> Undoing:
+    """The run is aborted from now on; the first reason counts."""
+    if run.undoing is None:
+        run.undoing = Undoing(reason)
+    undoing: Undoing = run.undoing
+    return undoing
+
+
+def _scope(run: Any, reason: str) -> Scope:
+    if not reason.strip():
+        raise ValueError(f"an abort needs a reason, and {reason!r} is none")
     scope = here()
     session = None if scope is None else scope.session
     if scope is None or session.run_id != run.id or scope.live:  # type: ignore[union-attr]
