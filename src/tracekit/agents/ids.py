@@ -8,6 +8,7 @@ ids of the recording in every task, thread and process, without a draw.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +48,7 @@ def trace_id(run_id: str) -> str:
     return sha256(b"tracekit run\n" + run_id.encode()).hexdigest()[:31] + "1"
 
 
+@lru_cache(256)
 def segment_of_path(path: str, run_id: str) -> str | None:
     """The segment of ``run_id`` whose file this is; ``None`` for the run's own file, whatever it is called."""
     name = os.path.basename(path)

@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from . import agentloom, view
 from .view import Event
 
-__all__ = ["events", "files_of"]
+__all__ = ["Recorded", "events", "files_of"]
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """What knows its file: a ``Run``, a ``TraceWriter``."""
+
+    @property
+    def path(self) -> str: ...
 
 
 def events(
-    *runs: str | os.PathLike[str], store: str | os.PathLike[str] | Store | None = None, payloads: bool = False
+    *runs: str | os.PathLike[str] | Recorded,
+    store: str | os.PathLike[str] | Store | None = None,
+    payloads: bool = False,
 ) -> list[Event]:
-    """The events of runs (ids or paths; what their child processes wrote included), file by file in recorded order.
+    """The events of runs (ids, paths or ``Run``s; what their child processes wrote included), file by file in recorded order.
 
     Name all runs that exchanged messages, then ``ordered`` finds every parent. ``payloads`` adds what was said. Raises
     ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged file. A run without an end has the events that it has.
@@ -35,7 +45,7 @@ def _told(traces: list[Trace], payloads: bool) -> Iterator[Event]:
 
 @contextmanager
 def files_of(
-    *runs: str | os.PathLike[str], store: str | os.PathLike[str] | Store | None = None
+    *runs: str | os.PathLike[str] | Recorded, store: str | os.PathLike[str] | Store | None = None
 ) -> Iterator[list[Trace]]:
     """Every file of runs, verified: each run's own, then its segments."""
     where = store if isinstance(store, Store) else Store(store)
@@ -50,7 +60,7 @@ def files_of(
             return found[real]
 
         for run in runs:
-            trace = open_one(where.find(run))
+            trace = open_one(where.find(run.path if isinstance(run, Recorded) else run))
             run_id: Any = trace.check().run_id
             if isinstance(run_id, str) and os.path.realpath(trace.path) == os.path.realpath(where.path(run_id)):
                 for path in where.segments(run_id):
