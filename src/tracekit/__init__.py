@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ._engine.budget import Budget as Budget
     from ._engine.contract import ExecutionContract as ExecutionContract
     from ._engine.contract import SideEffectClass as SideEffectClass
+    from ._engine.forecast import estimate as estimate
     from ._engine.prices import Price as Price
     from ._engine.report import Report as Report
     from ._journal.failures import RecordedFailure as RecordedFailure
@@ -92,6 +93,7 @@ _HOMES: Final = {
     "decision": "_capture.notes",
     "detection": "_capture.notes",
     "effect": "_capture.decorators",
+    "estimate": "_engine.forecast",
     "limit": "_capture.limits",
     "instrument": "_capture.instrumentation",
     "policy_check": "_capture.notes",

@@ -82,10 +82,13 @@ def again(run: Any, program: Callable[[], Any]) -> BudgetExceededError:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, ValueError), ({"usd": 0}, ValueError), ({"usd": -1}, ValueError), ({"usd": math.nan}, ValueError), ({"usd": math.inf}, ValueError),
+        ({}, ValueError), ({"usd": 0}, ValueError), ({"usd": -1}, ValueError), ({"usd": math.nan}, ValueError),
+        ({"usd": math.inf}, ValueError),
         ({"usd": "1"}, TypeError), ({"usd": True}, TypeError), ({"llm_calls": 1.0}, TypeError), ({"llm_calls": -1}, ValueError),
-        ({"tool_calls": True}, TypeError), ({"seconds": 0}, ValueError), ({"cost_units": math.nan}, ValueError), ({"seconds": None}, ValueError),
-        ({"usd": 1, "prices": {"m": 3}}, TypeError), ({"usd": 1, "prices": 3}, TypeError), ({"usd": 1, "tokens_per_unit": 0}, ValueError),
+        ({"tool_calls": True}, TypeError), ({"seconds": 0}, ValueError), ({"cost_units": math.nan}, ValueError),
+        ({"seconds": None}, ValueError),
+        ({"usd": 1, "prices": {"m": 3}}, TypeError), ({"usd": 1, "prices": 3}, TypeError),
+        ({"usd": 1, "tokens_per_unit": 0}, ValueError),
         ({"usd": 1, "assumed_output_tokens": -1}, ValueError), ({"dollars": 1}, TypeError),
     ],
 )  # fmt: skip
@@ -129,7 +132,7 @@ def test_record_takes_a_budget_only() -> None:
 
 
 def test_a_call_that_would_go_over_is_not_made() -> None:
-    """Two are allowed: the third is not made, the caller is told so with figures, the log has it in the call's place, a replay repeats it."""
+    """Two are allowed: the third is not made, the caller gets figures, the log has it in the call's place, a replay repeats it."""
 
     def program() -> list[int]:
         return [look(n) for n in range(5)]
@@ -396,9 +399,11 @@ def test_generators_and_coroutines_spend_their_spans_budget() -> None:
         got = 0
         with pytest.raises(BudgetExceededError):
             await coroutine()
-        with pytest.raises(BudgetExceededError):
+        try:
             async for _ in agen():
                 got += 1
+        except BudgetExceededError:
+            got += 10
         async with limit(Budget(tool_calls=1), name="block"):
             look(1)
             with pytest.raises(BudgetExceededError):
@@ -407,18 +412,20 @@ def test_generators_and_coroutines_spend_their_spans_budget() -> None:
 
     def program() -> tuple[int, int]:
         got = 0
-        with pytest.raises(BudgetExceededError):
+        try:
             for _ in generator():
                 got += 1
                 look(100)  # the consumer's own calls are not the generator's
+        except BudgetExceededError:
+            got += 10
         return got, asyncio.run(together())
 
     with pytest.warns(RuntimeWarning, match="exceeded"), record("x") as run:
-        assert program() == (2, 2)
+        assert program() == (12, 12)
     assert calls == [0, 100, 1, 100, 1, 0, 1, 1]
     report, value = replayed(run, program)
     assert report.exact, (report.reordered, report.unconsumed, report.clock_drift)
-    assert value == (2, 2)
+    assert value == (12, 12)
     assert len(calls) == 8
 
 

@@ -138,6 +138,7 @@ def test_exit_codes() -> None:
         "log-write": 2,
         "recovery-refused": 4,
         "budget-exceeded": 4,
+        "unknown-price": 2,
         "contract-violation": 4,
     }
     kinds = [getattr(errors, name) for name in errors.__all__]

@@ -16,6 +16,8 @@ _PER_ITEM: Final = 3
 #: A picture or another file sent inside a request, whatever its size.
 _PER_FILE: Final = 1600
 _LONG: Final = 1024
+#: Where requests hold files as base64.
+_FILES: Final = frozenset(("data", "file_data", "b64_json"))
 #: How requests limit the answer.
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
@@ -24,18 +26,18 @@ def request_tokens(input: object) -> int:
     """The tokens of a request, by its size: a quarter of the bytes of its texts, and a little around each message."""
     body = input.get("body", input) if isinstance(input, Mapping) else input
     size = 0
-    stack: list[Any] = [body]
+    stack: list[tuple[str, Any]] = [("", body)]
     while stack:
-        value = stack.pop()
+        key, value = stack.pop()
         if isinstance(value, str):
-            size += _text(value)
+            size += _text(key, value)
         elif isinstance(value, Mapping):
             size += _PER_ITEM * _BYTES_PER_TOKEN
-            for key, item in value.items():
-                size += len(str(key))
-                stack.append(item)
+            for name, item in value.items():
+                size += len(str(name))
+                stack.append((str(name), item))
         elif isinstance(value, (list, tuple)):
-            stack.extend(value)
+            stack.extend((key, item) for item in value)
         elif isinstance(value, (bytes, bytearray)):
             size += _PER_FILE * _BYTES_PER_TOKEN if len(value) > _LONG else len(value)
         elif value is not None:
@@ -62,17 +64,8 @@ def _limit(given: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _text(value: str) -> int:
+def _text(key: str, value: str) -> int:
     """The bytes of a text; a file that is written as text counts as a file."""
-    if len(value) > _LONG and (value.startswith("data:") or _is_base64(value)):
+    if len(value) > _LONG and (key in _FILES or value.startswith("data:")):
         return _PER_FILE * _BYTES_PER_TOKEN
     return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
-
-
-def _is_base64(value: str) -> bool:
-    head = value[:_LONG]
-    return (
-        head.isascii()
-        and " " not in head
-        and head.replace("+", "").replace("/", "").replace("_", "").replace("-", "").isalnum()
-    )

@@ -81,9 +81,14 @@ class Prices:
         if self._own is None:
             _package()
 
-    def demand(self, model: str, provider: str | None, origin: str | None) -> None:
-        """``UnknownPriceError`` unless the model has a price."""
-        self.of(model, provider, origin, {})
+    @property
+    def complete(self) -> bool:
+        """Whether the package's data are there beside the user's own."""
+        try:
+            _package()
+        except RunStateError:
+            return False
+        return True
 
     def of(self, model: str, provider: str | None, origin: str | None, usage: Mapping[str, Any]) -> float:
         """The price of ``usage`` in US dollars; ``UnknownPriceError`` for a model that nobody knows."""

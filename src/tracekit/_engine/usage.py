@@ -20,7 +20,7 @@ _ANY = Budget(cost_units=1e18)
 def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
     """What the run in the file at ``path`` took.
 
-    ``cost_usd`` is ``None`` where a model's price is not known, or the package ``genai-prices`` is not there; ``unpriced`` names the models.
+    ``cost_usd`` is ``None`` where a model's price is not known or the package of prices not there; ``unpriced`` names the models.
     """
     try:
         with Trace(path) as trace:

@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "failures": ("failures", "List what went wrong, over many runs."),
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
+    "estimate": ("estimate", "Say what a run will take, before it is begun."),
     "route": ("route", "Ask the agents of a program for an answer to one request, on the record."),
     "schema": ("schema", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
@@ -37,7 +38,9 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __name__)
-        command: click.Command = getattr(module, cmd_name.replace("-", "_") + ("_" if cmd_name in ("list", "import") else ""))
+        command: click.Command = getattr(
+            module, cmd_name.replace("-", "_") + ("_" if cmd_name in ("list", "import") else "")
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

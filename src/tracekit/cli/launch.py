@@ -25,8 +25,8 @@ from .._session import Record, Replaying, overspending, takeover
 from ..errors import BudgetExceededError, ReplayError, RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
-from .output import REFUSED
 from .going_on import resumed
+from .output import REFUSED
 from .players import Players, Watchdog, spelled
 
 __all__ = ["main"]

@@ -16,6 +16,7 @@ from ..errors import (
     ReplayError,
     TraceIntegrityError,
     TracekitError,
+    UnknownPriceError,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def exit_code(error: TracekitError) -> int:
     """What a command leaves with when this error ends it."""
     if isinstance(error, (TraceIntegrityError, ReplayError)):
         return DIFFERENT
+    if isinstance(error, UnknownPriceError):
+        return WRONG_USE
     if isinstance(error, (RecoveryRefusedError, BudgetExceededError, ContractViolationError)):
         return REFUSED
     return WRONG_USE

@@ -1,0 +1,118 @@
+"""``tracekit estimate``: what a run will take, before it is begun."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+import orjson
+
+from .._engine.forecast import LATEST, Estimate
+from .._engine.forecast import estimate as foresee
+from .._engine.prices import Price
+from . import output
+from .timeline import printable
+
+__all__ = ["estimate"]
+
+_UNKNOWN: Final = "?"
+
+
+@click.command()
+@click.argument("subject", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--agent", metavar="NAME", help="By the history of this agent.")
+@click.option("--run-name", metavar="NAME", help="By the history of runs of this name.")
+@click.option("--budget", metavar="UNITS", type=float, help="Fail where it would take more cost units.")
+@click.option("--budget-usd", metavar="USD", type=float, help="Fail where it would cost more US dollars.")
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="MODEL=IN,OUT",
+    help="What a model's tokens cost: US dollars for a million.",
+)
+@click.option(
+    "--last", "latest", metavar="N", type=click.IntRange(1), default=LATEST, show_default=True, help="Look at N runs."
+)
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+def estimate(
+    subject: str | None,
+    agent: str | None,
+    run_name: str | None,
+    budget: float | None,
+    budget_usd: float | None,
+    prices: tuple[str, ...],
+    latest: int,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Say what a run will take: calls, tokens, dollars, cost units, seconds.
+
+    SUBJECT is a JSON file: the envelope of a request ({"intent": …}), foreseen by the completed runs that answered the same intent, or a
+    plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name names whose history is to tell.
+
+    Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, wrong use.
+    """
+    with output.reported():
+        found = foresee(
+            None if subject is None else _read(subject),
+            agent=agent,
+            run_name=run_name,
+            store=store,
+            prices=_prices(prices),
+            latest=latest,
+        )
+        over = found.over(cost_units=budget, usd=budget_usd)
+        limits = {"cost_units": budget, "usd": budget_usd}
+        if output.structured(as_json):
+            set_ = {name: limit for name, limit in limits.items() if limit is not None}
+            output.emit({**found.as_dict(), "budget": set_, "over": over})
+        else:
+            _print(found)
+        for name in over:
+            output.message(
+                f"over budget: {found.p90[name]:.6g} {name.replace('_', ' ')}, and {limits[name]:.6g} are allowed"
+            )
+        if over:
+            sys.exit(output.REFUSED)
+
+
+def _read(path: str) -> Any:
+    try:
+        with click.open_file(path, "rb") as file:
+            return orjson.loads(file.read())
+    except ValueError as error:
+        raise click.UsageError(f"{path} is no JSON: {error}") from None
+
+
+def _prices(given: tuple[str, ...]) -> dict[str, Price] | None:
+    found = {}
+    for one in given:
+        model, _, amounts = one.rpartition("=")
+        try:
+            asked, answered = map(float, amounts.split(","))
+            found[model] = Price(asked, answered)
+        except ValueError:
+            raise click.UsageError(f"--price {one!r}: write MODEL=INPUT,OUTPUT, as in my-model=0.5,1.5") from None
+    return found or None
+
+
+def _print(found: Estimate) -> None:
+    from rich.text import Text
+
+    console = output.console()
+    of = f"{found.runs} runs of {found.of}" if found.source == "history" else f"a plan of {found.of}"
+    console.print(Text(printable(f"by {of}")), soft_wrap=True)
+    console.print(Text(f"{'':15}{'median':>14}{'9 of 10':>14}", style="dim"))
+    for name, median in found.median.items():
+        console.print(Text(f"{name.replace('_', ' '):15}{_told(name, median):>14}{_told(name, found.p90[name]):>14}"))
+    if found.unpriced:
+        console.print(Text(printable(f"no price known for {', '.join(found.unpriced)}")), soft_wrap=True)
+
+
+def _told(name: str, value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"${value:.6f}" if name == "usd" else f"{value:,.10g}"

@@ -1,0 +1,212 @@
+"""Estimates: what a run will take, by a plan or by what such runs took."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tracekit import (
+    Budget,
+    Price,
+    RunNotFoundError,
+    RunStateError,
+    UnknownPriceError,
+    estimate,
+    record,
+    traced_model,
+    traced_tool,
+)
+from tracekit._engine.estimate import answer_tokens, request_tokens
+from tracekit._engine.step import Spec
+
+PRICES = {"priced": Price(1000, 2000)}
+PLAN: list[dict[str, Any]] = [
+    {"model": "priced", "input_tokens": 100, "max_output_tokens": 50, "n": 3},
+    {"tool": "search", "cost_units": 2, "n": 4},
+    {"tool": "mail"},
+]
+
+
+@traced_tool(side_effect="read_only")
+def look(n: int) -> int:
+    return n
+
+
+@traced_model(model="priced", parameters={"max_tokens": 10})
+def ask(prompt: str) -> str:
+    return prompt
+
+
+def history(counts: list[int], **options: Any) -> None:
+    """Runs that call the tool so many times each."""
+    for count in counts:
+        with record(**{"name": "agent-run", "agent": "planner", **options}):
+            for n in range(count):
+                look(n)
+
+
+# -- by a plan ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_adds_up() -> None:
+    """Calls, tokens, units and dollars of each line, times ``n``."""
+    found = estimate(PLAN, prices=PRICES)
+    assert (found.source, found.median) == ("plan", found.p90)
+    assert found.p90 == {
+        "llm_calls": 3, "tool_calls": 5, "input_tokens": 300, "output_tokens": 150, "cost_units": pytest.approx(0.45 + 8 + 1),
+        "usd": pytest.approx(0.6), "seconds": None,
+    }  # fmt: skip
+    assert found.over(cost_units=9) == ["cost_units"]
+    assert found.over(cost_units=10, usd=0.61) == []
+    assert found.over(usd=0.59) == ["usd"]
+
+
+def test_a_prompt_is_counted_as_a_request_is() -> None:
+    """Its tokens are those that a budget would foresee; without a limit the answer is the assumed one."""
+    prompt = [{"role": "user", "content": "word " * 400}]
+    found = estimate([{"model": "priced", "prompt": prompt}], prices=PRICES)
+    assert found.p90["input_tokens"] == request_tokens(prompt)
+    assert found.p90["output_tokens"] == Budget(usd=1).assumed_output_tokens
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {}, {"model": "m", "tool": "t"}, {"tool": "t", "n": -1}, {"tool": "t", "n": 1.5}, {"tool": "t", "cost_units": "2"}, {"model": 3},
+        {"tool": "t", "cost_units": float("nan")}, {"model": "m", "max_tokens": 3}, "search", {"tool": "t", "n": True},
+    ],
+)  # fmt: skip
+def test_a_plan_that_makes_no_sense_is_told_by_line(line: Any) -> None:
+    """The error names the line and the key; nothing is guessed."""
+    with pytest.raises(RunStateError, match="line 2 of the plan"):
+        estimate([{"tool": "t"}, line], prices=PRICES)
+
+
+def test_a_model_without_a_price() -> None:
+    """It is an error, never 0; with the price it is none."""
+    with pytest.raises(UnknownPriceError, match="house-model"):
+        estimate([{"model": "house-model", "input_tokens": 1}])
+    assert estimate([{"model": "gpt-4o-mini", "input_tokens": 10**6, "max_output_tokens": 0}]).p90[
+        "usd"
+    ] == pytest.approx(0.15)
+
+
+def test_without_the_package_dollars_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units can be had without prices; who asks for dollars is told that they can't."""
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    found = estimate([{"model": "gpt-4o-mini", "input_tokens": 1000, "max_output_tokens": 0}])
+    assert (found.p90["usd"], found.p90["cost_units"], found.unpriced) == (None, 1, ("gpt-4o-mini",))
+    assert found.over(cost_units=2) == []
+    with pytest.raises(UnknownPriceError):
+        found.over(usd=1)
+
+
+# -- by history --------------------------------------------------------------------------------------------------------------
+
+
+def test_median_and_nine_of_ten() -> None:
+    """Ten runs of the agent: the middle of them, and what nine stay within; other agents' runs and failed ones are not among them."""
+    history([1, 2, 3, 4, 5, 6, 7, 8, 9, 100])
+    history([50], agent="other", name="other-run")
+    with pytest.raises(ZeroDivisionError), record("agent-run", agent="planner"):
+        raise ZeroDivisionError
+    for found in (estimate(agent="planner"), estimate(run_name="agent-run")):
+        assert (found.source, found.runs) == ("history", 10)
+        assert (found.median["tool_calls"], found.p90["tool_calls"]) == (5.5, 9)
+        assert found.p90["cost_units"] == 9
+        assert found.p90["usd"] == 0
+    assert estimate(agent="planner", latest=3).median["tool_calls"] == 9
+
+
+def test_an_envelope_is_foreseen_by_runs_of_its_intent() -> None:
+    """Runs of the intent's name tell; where there are none, the plan that the envelope declares; else that is an error."""
+    envelope = {"version": "1.0", "intent": {"name": "summarize"}, "payload": {"text": "…"}}
+    with pytest.raises(RunNotFoundError, match="summarize"):
+        estimate(envelope)
+    assert estimate({**envelope, "plan": PLAN}, prices=PRICES).source == "plan"
+    history([3], name="summarize", agent=None)
+    found = estimate({**envelope, "plan": PLAN})
+    assert (found.source, found.p90["tool_calls"]) == ("history", 3)
+    assert estimate({"intent": "summarize"}).p90["tool_calls"] == 3
+
+
+def test_models_of_the_history_have_their_price() -> None:
+    """The recorded price, or the usage at today's; a model that nobody knows leaves dollars open."""
+    with record("paid", budget=Budget(usd=1, prices=PRICES)) as run:
+        ask("hello")
+    (answer,) = [json.loads(line) for line in Path(run.path).read_text().splitlines() if '"llm.response"' in line]
+    assert estimate(run_name="paid").p90["usd"] == pytest.approx(answer["meta"]["cost_usd"])
+
+
+@pytest.mark.parametrize("subject", [None, {}, {"payload": {}}, {"intent": 3}, 5])
+def test_nothing_to_go_by(subject: Any) -> None:
+    """Neither plan nor intent nor name: said, not guessed."""
+    with pytest.raises(RunStateError):
+        estimate(subject)
+
+
+# -- foreseeing a request -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_request_is_taken_for() -> None:
+    """Texts by their bytes, pictures and files by number, whatever their size."""
+    text = request_tokens({"body": {"messages": [{"role": "user", "content": "x" * 4000}]}})
+    assert 1000 <= text <= 1050
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * 100_000}}
+    assert request_tokens({"body": [picture]}) < 2000
+    assert request_tokens({"body": [{"data": "QUJD" * 100_000}]}) < 2000
+    assert request_tokens("ü" * 400) == 200
+    assert request_tokens(None) == 0
+
+
+def test_what_an_answer_may_take() -> None:
+    """The request's own limit, by each name that it has, times the answers wanted; embeddings answer no tokens."""
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+        assert answer_tokens(Spec("llm", "m", signature={name: 7, "n": 2}), {}, 1000) == 14
+    assert answer_tokens(Spec("llm", "m"), {"max_tokens": 9}, 1000) == 9
+    assert answer_tokens(Spec("llm", "m"), {}, 1000) == 1000
+    assert answer_tokens(Spec("llm", "m", signature={"operation": "embeddings"}), {}, 1000) == 0
+
+
+# -- the command line ---------------------------------------------------------------------------------------------------------
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
+    line = [sys.executable, "-m", "tracekit", "estimate", *words]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Data on stdout; 4 over a budget, 2 without history or price, 0 else."""
+    plan, envelope = tmp_path / "plan.json", tmp_path / "intent.json"
+    plan.write_text(json.dumps(PLAN))
+    envelope.write_text('{"intent": {"name": "nobody-asked-yet"}}')
+    price = ("--price", "priced=1000,2000")
+    done = command(str(plan), *price, "--budget", "9", "--budget-usd", "0.5")
+    assert done.returncode == 4
+    told = json.loads(done.stdout)
+    assert told["over"] == ["cost_units", "usd"]
+    assert told["p90"]["usd"] == pytest.approx(0.6)
+    assert "over budget" in done.stderr
+    assert command(str(plan), *price, "--budget", "10", "--budget-usd", "1").returncode == 0
+    done = command(str(plan))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown-price" in done.stderr
+    done = command(str(envelope))
+    assert done.returncode == 2
+    assert "nobody-asked-yet" in done.stderr
+    history([2, 4])
+    done = command("--agent", "planner", "--budget", "3")
+    assert (done.returncode, json.loads(done.stdout)["runs"]) == (4, 2)
+    plan.write_text("[")
+    assert command(str(plan)).returncode == 2
+    assert command("--price", "x=1", "--agent", "planner").returncode == 2
+    assert tracekit.estimate is estimate
