@@ -139,16 +139,17 @@ def test_an_exception_that_leaves_the_block_is_kept_beside_the_abort(tmp_path: P
 def test_an_abort_of_now_is_a_divergence_from_a_run_that_completed(tmp_path: Path) -> None:
     """And so is its absence: with nothing to undo, only the end differs."""
     tools = travel(Effects(tmp_path))
-    with record("fine") as run:
+
+    def program(given_up: bool) -> None:
         tools.plain(1)
-    with pytest.raises(DivergenceError, match="ended otherwise"), replay(run.id):
-        tools.plain(1)
-        abort()
-    with record("given up") as run:
-        tools.plain(1)
-        abort()
-    with pytest.raises(DivergenceError, match="ended otherwise"), replay(run.id):
-        tools.plain(1)
+        if given_up:
+            abort()
+
+    for then in (False, True):
+        with record("end") as run:
+            program(then)
+        with pytest.raises(DivergenceError, match="ended otherwise"), replay(run.id):
+            program(not then)
 
 
 def test_coroutines_are_undone_by_awaiting(tmp_path: Path) -> None:

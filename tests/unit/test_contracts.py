@@ -407,9 +407,14 @@ def test_a_tools_patterns_hide_in_its_values_alone(shape: str, tmp_path: Path) -
             return asyncio.run(coroutine("patient-77"))
         return list(generator("patient-77"))
 
-    with pytest.warns(RuntimeWarning, match="redacted"), record("hidden") as run:
-        assert "patient-77" in str(program())
-        look(77)
+    def recorded() -> Any:
+        with record("hidden") as run:
+            assert "patient-77" in str(program())
+            look(77)
+        return run
+
+    with pytest.warns(RuntimeWarning, match="redacted"):
+        run = recorded()
     text = Path(run.path).read_text()
     assert "patient-77" not in text
     assert "[REDACTED:user]" in text

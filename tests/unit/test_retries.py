@@ -160,7 +160,8 @@ def test_a_replay_without_the_exceptions_type_takes_the_same_course(tmp_path: Pa
         assert effects.count() - before == made
 
 
-def test_methods_and_coroutines_are_tried_again(tmp_path: Path, _soon: None) -> None:
+@pytest.mark.usefixtures("_soon")
+def test_methods_and_coroutines_are_tried_again(tmp_path: Path) -> None:
     """Every shape of tool keeps its contract, several at once in one loop too."""
     effects = Effects(tmp_path)
 

@@ -115,8 +115,8 @@ def traced_tool(
             )
 
         budget = _body_budget(agreed.max_cost_units)
-        captured = _captured("tool", function, name, side_effect, signature, require_run, budget, terms, patterns)
-        return captured
+        made: F = _captured("tool", function, name, side_effect, signature, require_run, budget, terms, patterns)
+        return made
 
     return decorate
 
