@@ -20,6 +20,8 @@ CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
 _INTENTIONS: Final = frozenset(types.intention for types in FAMILIES.values())
 #: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
+#: Types that only tell of steps to come, and may name their class.
+_TOLD: Final = frozenset(("contract.validated", "budget.estimated"))
 
 
 class Doubt:
@@ -137,7 +139,7 @@ class Steps:
             self.recoveries += 1
         elif kind == "run.started":
             self.durability = _meta(entry)[0].get("durability")
-        elif _meta(entry)[0].get("side_effect", "read_only") != "read_only":
+        elif kind not in _TOLD and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
 
     def _lane(self, number: int, parent: Any, under: Any) -> None:
