@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.cut import cut
 from tests.support.effects import Effects, entries
-from tracekit import current_run, record, replay, traced_tool
+from tracekit import current_run, record, replay, resume, traced_tool
 from tracekit._capture import attempts, contracted
 from tracekit.errors import ContractViolationError, DivergenceError, RunStateError, UnconsumedStepsError
 
@@ -407,3 +408,37 @@ def test_two_outputs_can_not_be_told_apart(compensate: Callable[..., Any]) -> No
     """A tool with a parameter ``output`` and a compensation that takes one: which is meant is not guessed."""
     with pytest.raises(ContractViolationError, match="output"):
         traced_tool(side_effect="reversible", compensate=compensate)(lambda x, output: x)
+
+
+def test_a_resumed_run_undoes_what_its_log_answered(tmp_path: Path) -> None:
+    """A step from before the crash is undone as one from after it; one that was cut off is undone before it is made again."""
+    effects = Effects(tmp_path)
+    tools = travel(effects)
+
+    def program() -> None:
+        tools.book(1)
+        tools.book(2)
+        tools.open("acme")
+        abort()
+
+    with record("trip") as run:
+        program()
+    calls = entries(run.path, "tool.call")
+    path = cut(run, calls[1]["seq"], tmp_path / "store")  # the second booking is pending
+    before = len(effects.all())
+    with resume(path):
+        program()
+    made = [
+        "unbook 2 (None)",
+        "book 2",
+        "open",
+        "close {'account': 'acme', 'kind': 1}",
+        "unbook 2 (b2a)",
+        "unbook 1 (b1a)",
+    ]
+    assert effects.all()[before:] == made
+    assert entries(path)[-1]["type"] == "run.aborted"
+    with replay(path) as session:
+        program()
+    assert session.report.exact
+    assert effects.all()[before:] == made
