@@ -365,8 +365,7 @@ class Recording:
         meta: dict[str, Any],
         about: dict[str, Any],
     ) -> int:
-        encoded = self.encoder.encode(input)
-        answer = self.encoder.encode(output)
+        encoded, answer = self._noted(input), self._noted(output)
         self._mark(about, encoded, f"the input of {type} {name!r}")
         self._mark(about, answer, f"the output of {type} {name!r}")
         cause = about.pop("cause", None)
@@ -382,6 +381,10 @@ class Recording:
             tail += b',"cause":%b' % orjson.dumps(cause)
         self.steps += 1
         return self.append(scope, type, tail + self.meta(meta))
+
+    def _noted(self, value: object) -> Encoded:
+        plain = self._plain(value)
+        return self.encoder.encode(value) if plain is None else Encoded(plain, value, [], 0, True)
 
     def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
         """One entry in the scope's lane."""

@@ -41,7 +41,7 @@ class Course:
         terms: Callable[[BaseAgent], Terms],
     ) -> None:
         self.envelope: Final = envelope
-        #: Worked out first: it refuses a payload that is no JSON.
+        #: Worked out first, since it refuses a payload that is no JSON.
         self._hash: Final = envelope.envelope_hash
         self.plan: Final = plan(envelope, registry)
         self._terms: Final = terms
