@@ -428,3 +428,59 @@ def test_decorated_and_async(tmp_path: Path) -> None:
 
         asyncio.run(again()) if n == 2 else asyncio.run(resume(path, store=store)(program)())
         assert done["send 1"] == 1
+
+
+def test_what_was_cut_off_is_undone_first_and_once(tmp_path: Path) -> None:
+    """A reversible step with a compensation is undone before it is made again, once over any number of recoveries; it replays."""
+
+    def unbook(n: int) -> None:
+        done[f"unbook {n}"] += 1
+
+    @traced_tool(side_effect="reversible", compensate=unbook)
+    def book(n: int) -> str:
+        done[f"book {n}"] += 1
+        return f"booked {n}"
+
+    @traced_tool(side_effect="reversible", compensate=unbook)
+    async def book_later(n: int) -> str:
+        done[f"book {n}"] += 1
+        await asyncio.sleep(0.001)
+        return f"booked {n}"
+
+    def program() -> Any:
+        return look(0), book(1), asyncio.run(book_later(2)), pay(3)
+
+    with record("undone") as run:
+        program()
+    for name, of in (("book", 1), ("book_later", 2)):
+        begun = next(e["seq"] for e in entries(run) if e["type"] == "tool.call" and e["name"].endswith(name))
+        path = cut(run, begun, tmp_path / name)
+        done.clear()
+        with resume(path, store=tmp_path / name) as again:
+            program()
+        assert (done[f"unbook {of}"], done[f"book {of}"], done["pay 3"]) == (1, 1, 1)
+        for count in range(begun + 1, len(lines(again))):
+            store = tmp_path / f"{name}-{count}"
+            following = cut(again, count, store)
+            [decision] = recovery.scan(store)
+            last = entries(following)[-1]
+            if decision.decision == "abort":
+                assert last["type"] == "tool.call", last
+                continue
+            done.clear()
+            with resume(following, store=store):
+                program()
+            cut_off_again = last["type"] == "tool.call" and last["name"].endswith(name)
+            assert done[f"unbook {of}"] == int(count < _seq_of_compensation(again) or cut_off_again), (count, last)
+            with replay(following, store=store) as session:
+                program()
+            assert session.report.exact
+        done.clear()
+        with replay(path, store=tmp_path / name) as session:
+            program()
+        assert session.report.exact
+        assert not done
+
+
+def _seq_of_compensation(run: Any) -> int:
+    return int(next(e["seq"] for e in entries(run) if "compensates" in (e.get("meta", {}).get("info") or {})))

@@ -66,8 +66,10 @@ class DeferredStep:
         return self.session.make(self, waited=waited)
 
     def _compensation(self) -> Any:
-        """How to undo what the attempt that was cut off may have done."""
-        return None if self.given_up is None else getattr(self.spec, "compensation", None)
+        """How to undo what the attempt that was cut off may have done, where no earlier recovery has."""
+        if self.given_up is None or self.session.log.undone(self.given_up):
+            return None
+        return self.spec.compensation
 
     def body(self) -> Scope:
         raise AssertionError("a deferred step is made by go()")

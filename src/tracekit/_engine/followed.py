@@ -70,6 +70,11 @@ class Followed(Replay):
         """The timer that fired at ``seq``."""
         return ReplayedTimer(self, seq)
 
+    def undone(self, seq: int) -> bool:
+        """Whether an earlier recovery has undone a step."""
+        compensation = self.index.compensations.get(seq)
+        return compensation is not None and self.answered(compensation)
+
     def answered(self, seq: int) -> bool:
         """Whether the log has the outcome of a step."""
         return bool(self.index.answer[seq])

@@ -62,6 +62,8 @@ class Index:
         self.repeated: Final[set[int]] = set()
         #: Outcomes that a later one took the place of: a person has settled the step.
         self.overruled: Final[set[int]] = set()
+        #: The step that undid another, by that.
+        self.compensations: Final[dict[int, int]] = {}
         #: Calls that were not made: an error stands in their intention's place.
         self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
@@ -130,6 +132,10 @@ class Index:
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
         if role == "intention":
             self._append(self.intentions, (lane, family), seq)
+            if family == "tool":
+                undone = ((entry.get("meta") or {}).get("info") or {}).get("compensates")
+                if type(undone) is int:
+                    self.compensations[undone] = seq
             return INTENTION
         step = entry["step"]
         if role == "chunk":

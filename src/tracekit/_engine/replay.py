@@ -89,16 +89,26 @@ class Replay:
         self._lanes: list[Lane] = []
         # An attempt that a resumed run made again is no step of the replay.
         for seq in self.index.repeated:
-            self._used[seq] = 2
-            self._skip_inside(seq)
-            piece = self.index.next_chunk[seq]
-            while piece:
-                self.schedule.skip(piece)
-                self._used[piece] = 2
-                piece = self.index.next_chunk[piece]
+            self._give_up(seq)
+            undone = self.index.compensations.get(seq)
+            if undone is not None:
+                self._give_up(undone)
         for seq in self.index.overruled:
             self.schedule.skip(seq)
             self._used[seq] = 2
+
+    def _give_up(self, seq: int) -> None:
+        """A recorded step of which the program knows nothing: nobody asks for it, nor for what belongs to it."""
+        self._used[seq] = 2
+        self._skip_inside(seq)
+        piece = self.index.next_chunk[seq]
+        while piece:
+            self.schedule.skip(piece)
+            self._used[piece] = 2
+            piece = self.index.next_chunk[piece]
+        if self.index.answer[seq]:
+            self.schedule.skip(self.index.answer[seq])
+            self._used[self.index.answer[seq]] = 2
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from .._engine.recovery import FOR, Decision
+from .._engine.recovery import Decision
 from .._journal.runs import Store
 from ..errors import TracekitError
 from . import output
+from .decided import shown
 from .resume import resume
 from .store import located
 from .timeline import printable
@@ -51,7 +52,8 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
         if output.structured(as_json):
             output.emit(decision.as_dict() for decision in found)
         else:
-            _print(found, where)
+            if not shown(found):
+                output.message(f"Every run in {where.root} has ended.")
         for problem in unread:
             output.message(printable(problem))
         sys.exit(output.WRONG_USE if unread else output.RIGHT)
@@ -68,23 +70,6 @@ def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> 
             continue  # pruned meanwhile
         except (OSError, TracekitError) as error:
             unread.append(str(error))
-
-
-def _print(decisions: Iterable[Decision], where: Store) -> None:
-    from rich.text import Text
-
-    console, found = output.console(), False
-    for decision in decisions:
-        found = True
-        style = "bold green" if decision.decision == "resume" else "bold red"
-        line = Text(f"{decision.decision:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
-        console.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
-        for reason in decision.reasons:
-            mark = Text("  + ", style="green") if reason["code"] in FOR else Text("  - ", style="red")
-            text = Text(f"{reason['code']}: ", style="bold") + Text(printable(str(reason["text"])))
-            console.print(mark + text, soft_wrap=True)
-    if not found:
-        output.message(f"Every run in {where.root} has ended.")
 
 
 @recovery.command("abort")

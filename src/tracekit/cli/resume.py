@@ -13,8 +13,9 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._session.decisions import decision_on
 from ..errors import RecoveryRefusedError, TracekitError
+from .decided import shown
 from .launching import launch
-from .output import REFUSED, emit, fail, message
+from .output import REFUSED, emit, fail, message, structured
 from .programs import hash_seed, program_of
 from .resumers import check_siblings
 from .store import located
@@ -44,6 +45,7 @@ __all__ = ["resume"]
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, on a terminal too.")
 def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, **options: Any) -> None:
     """Go on with RUN after a crash: its program runs again, answered from the log while that lasts, then live.
 
@@ -55,7 +57,10 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         where = Store(store)
         path = str(located(run, where))
         decision = decision_on(path, supplied=supplied, accept_lost_tail=options["accept_lost_tail"])
-        emit(decision.as_dict())
+        if structured(options["as_json"]):
+            emit(decision.as_dict())
+        else:
+            shown([decision])
         if decision.decision != "resume":
             for reason in decision.refusals:
                 message(f"tracekit: refused: {reason['text']}")
@@ -67,7 +72,8 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         if options["entry"] is None:
             check_siblings(where, path)
     except RecoveryRefusedError as error:
-        emit({"run_id": error.run_id, "decision": "abort", "reasons": error.__dict__["reasons"]})
+        if structured(options["as_json"]):
+            emit({"run_id": error.run_id, "decision": "abort", "reasons": error.__dict__["reasons"]})
         fail(error)
     except TracekitError as error:
         fail(error)
