@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import pickle
 import re
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from tests.agents.flat import DONE, PROGRAMS
 from tests.support.tracing import entries, of_type, recorded, replayed
-from tracekit import DivergenceError, TraceExhaustedError, replay, state_transition, traced_tool
+from tracekit import DivergenceError, TraceExhaustedError, record, replay, state_transition, traced_tool
 from tracekit.agents import (
     Message,
     agent,
@@ -21,6 +24,7 @@ from tracekit.agents import (
     drive_async,
     events,
     on_task,
+    ordered,
     receive_task,
     respond,
     send_task,
@@ -282,3 +286,41 @@ def test_a_handler_inside_a_tool_belongs_to_the_tool() -> None:
 
     run, _ = recorded(through)
     assert replayed(run, through)[0].exact
+
+
+# -- a forked child ------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_writes_its_own_file_and_its_events_join_the_graph() -> None:
+    """A message goes down a pipe to a forked child and its answer comes back: both files make one graph, nothing missing."""
+    with record("parent", agent="planner") as run:
+        message = send_task("child", {"n": 2})
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():  # Python 3.12 and later warn of threads that the child does not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with agent("child"):
+                    answer = respond(receive_task(message), message.payload["n"] * 2)
+                os.write(writer, json.dumps(answer.as_dict()).encode())
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            answer = Message.from_dict(json.loads(pipe.read()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        send_task("archive", answer.payload, causes=[answer])
+    assert answer.payload == 4
+    assert answer.origin is not None
+    assert answer.origin.segment is not None
+    assert answer.origin.run_id == run.id
+    found = ordered(events(run))
+    told = [(one["event_type"], one["agent_id"]) for one in found]
+    assert told == [
+        ("task_sent", "planner"), ("task_received", "child"), ("response_sent", "child"), ("task_sent", "planner"),
+    ]  # fmt: skip
+    assert found[2]["event_id"] == answer.event_id
+    assert answer.event_id in found[3]["parent_event_ids"]
