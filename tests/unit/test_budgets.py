@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cut import cut, lines
 from tests.support.tracing import entries, of_type, replayed
 from tracekit import (
     Budget,
@@ -26,6 +27,7 @@ from tracekit import (
     limit,
     record,
     replay,
+    resume,
     traced,
     traced_model,
     traced_tool,
@@ -539,6 +541,41 @@ def test_a_refusal_in_the_log_still_holds() -> None:
     spending = Spending.of_log(budget, [*told, later])
     assert spending.refused is not None
     assert spending.seconds < 100
+
+
+@pytest.mark.parametrize("where", ["run", "span", "block"])
+def test_a_resumed_run_goes_on_with_what_is_left(tmp_path: Path, where: str) -> None:
+    """Cut off anywhere and resumed: what its log says was spent is spent, of the run's budget, a span's and a block's; no call too many."""
+    budget = Budget(tool_calls=3, cost_units=1e6)
+
+    @traced("plan", budget=budget)
+    def span() -> list[int]:
+        return [look(n) for n in range(5)]
+
+    def block() -> list[int]:
+        with limit(budget):
+            return [look(n) for n in range(5)]
+
+    program = {"run": lambda: [look(n) for n in range(5)], "span": span, "block": block}[where]
+    run, first = over(program, budget=budget if where == "run" else None)
+    assert calls == [0, 1, 2]
+    whole = lines(run)
+    for count in range(3, len(whole)):
+        store = tmp_path / str(count)
+        path = cut(run, count, store)
+        answered = sum(b'"type":"tool.return"' in line for line in whole[:count])
+        calls.clear()
+        with pytest.raises(BudgetExceededError) as raised, resume(path, store=store) as again_run:
+            program()
+        pending = sum(b'"type":"tool.call"' in line for line in whole[:count]) - answered
+        assert len(calls) + answered + pending == 3, count
+        assert (raised.value.resource, raised.value.limit) == (first.resource, first.limit)
+        made = len(calls)
+        with pytest.raises(BudgetExceededError), replay(path, store=store) as session:
+            program()
+        assert session.report.exact, count
+        assert len(calls) == made
+        assert entries(again_run)[-1]["type"] == "run.failed"
 
 
 def test_a_replay_says_what_the_run_took() -> None:
