@@ -47,7 +47,7 @@ def main() -> None:
         if told["mode"] == "record":
             status = _record(program, body, told)
         else:
-            status = _replay(body, told) if told["mode"] == "replay" else resumed(body, told)
+            status = _replay(body, told) if told["mode"] == "replay" else _paid(resumed(body, told))
     except TracekitError as error:
         print(spelled(error), file=sys.stderr)
         status = 1
@@ -95,7 +95,7 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
 
 def _paid(status: int, error: BaseException | None = None) -> int:
     """The exit status of a program: one that went over a run's budget has not done right, whatever it says."""
-    over = isinstance(error, BudgetExceededError) or (status == 0 and overspending.refused_runs() > 0)
+    over = isinstance(error, BudgetExceededError) or (status in (0, 1) and overspending.refused_runs() > 0)
     return REFUSED if over else status
 
 
