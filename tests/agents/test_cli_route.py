@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.place import Place
+from tests.support.place import PACKAGES, Place
 from tracekit.agents import ExecutionRecord, IntentEnvelope
 
 APP = """
@@ -82,12 +86,6 @@ def test_the_recorded_command_replays(place: Place) -> None:
     """``tracekit replay`` runs the same command again; the agent is not called."""
     program = place.program("from tracekit.cli import main\nmain()\n", "command.py")
     name = envelope(place, intent="greet", payload={"who": "you"})
-    import os
-    import subprocess
-    import sys
-
-    from tests.support.place import PACKAGES
-
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
     first = subprocess.run(
         [sys.executable, program, "route", name, "--app", "app:registry"],
@@ -209,3 +207,61 @@ def test_the_schema_of_records_is_printed(place: Place) -> None:
     """``tracekit schema execution`` is the schema that records keep to."""
     done = place.cli("schema", "execution")
     assert json.loads(done.stdout)["$id"] == "urn:tracekit:execution:1"
+
+
+CRASHING = """
+import os, signal
+from tracekit import record
+from tracekit.agents import AgentRegistry, IntentRouter
+
+registry = AgentRegistry()
+
+def note(what):
+    with open(what, "a") as file:
+        file.write("x")
+
+@registry.agent(intent="look", side_effect="read_only", priority=1)
+def away(payload):
+    note("away")
+    raise ConnectionError("away")
+
+@registry.agent(intent="look", side_effect="read_only", priority=2)
+def looker(payload):
+    note("looker")
+    if not os.path.exists("second-life"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "seen"
+
+@registry.agent(intent="pay", side_effect="irreversible")
+def payer(payload):
+    note("payer")
+    return "paid"
+
+with record("crashing") as run:
+    router = IntentRouter(registry)
+    print(router.route({"intent": "pay"}).payload)
+    print(router.route({"intent": "look", "routing": {"strategy": "fallback"}}).payload)
+"""
+
+
+def test_a_killed_execution_is_resumed(place: Place) -> None:
+    """What the log has is answered from it, the attempt that was cut off is made again, and the record is whole."""
+    program = place.program(CRASHING)
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    done = subprocess.run([sys.executable, program], cwd=place.directory, env=environment, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    paid, looked = ExecutionRecord.all(str(place.runs[0]))
+    assert (paid.header.replayable, looked.header.replayable) == (True, False)
+
+    (place.directory / "second-life").touch()
+    again = place.cli("recovery", "resume", place.run)
+    assert again.returncode == 0, again.stderr
+    counts = {name: len((place.directory / name).read_text()) for name in ("away", "looker", "payer")}
+    assert counts == {"away": 1, "looker": 2, "payer": 1}
+    records = ExecutionRecord.all(str(place.runs[0]))
+    assert [record.final_response["payload"] for record in records] == ["paid", "seen"]  # type: ignore[index]
+
+    replayed = place.cli("replay", place.run)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == "paid\nseen\n"
+    assert {name: len((place.directory / name).read_text()) for name in counts} == counts

@@ -19,7 +19,7 @@ from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
 from .envelope import IntentEnvelope
 from .hashing import identity_of, stable_hash
-from .inside import Place
+from .inside import Place, past
 from .registry import AgentRegistry, BaseAgent
 from .result import IntentResponse, Status
 from .strategies import plan
@@ -279,10 +279,9 @@ class Course:
         return scope.session.note(scope, kind, name, input=input, output=output, info=info)
 
     def _recalled(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
-        """The failure as it was recorded, in a replay."""
-        scope = self._scope
-        trace = None if scope is None or scope.session.recording else getattr(scope.session, "trace", None)
-        if failure is None or trace is None or not seq:
+        """The failure as the log has it, where the log answers."""
+        trace = None if self._scope is None else past(self._scope.session)
+        if failure is None or trace is None or not 0 < seq <= len(trace):
             return failure
         told = (trace.entry(seq).get("meta") or {}).get("info", {}).get("failure")
         return failure if told is None else StructuredFailure.from_dict(trace.expand(told))

@@ -13,8 +13,15 @@ import orjson
 
 from .._engine.scope import Scope
 from .._journal.entry import family_of
+from .._journal.reader import Trace
 
-__all__ = ["Place"]
+__all__ = ["Place", "past"]
+
+
+def past(session: Any) -> Trace | None:
+    """The log that answers in a session, or did before it was followed to its end; ``None`` where everything is new."""
+    holders = (session, getattr(session, "log", None), getattr(session, "replay", None))
+    return next((holder.trace for holder in holders if getattr(holder, "trace", None) is not None), None)
 
 
 class Place:
@@ -27,8 +34,8 @@ class Place:
         self._parent: Final = scope.parent
         self._name: Final = name
         session: Any = scope.session
-        trace = getattr(session, "trace", None)
-        if trace is not None and seq <= len(trace):  # a replay, or what it goes on from
+        trace = past(session)
+        if trace is not None and seq <= len(trace):
             self._path, self._offset = trace.path, trace.end_of(seq)
         else:
             self._path = session.journal.path
