@@ -60,7 +60,9 @@ def write_head(path: str, count: int, head: str, *, key: bytes | None = None, sy
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
-            os.write(fd, orjson.dumps(facts) + b"\n")
+            data = orjson.dumps(facts) + b"\n"
+            while data:  # a full disk may take a part
+                data = data[os.write(fd, data) :]
             if sync:
                 _reality.fdatasync(fd)
         finally:

@@ -133,6 +133,9 @@ class Store:
         seal_key()  # A key that can't be read is told now, not when the run is to be sealed.
         try:
             self._make(self.runs, durability != "none")
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+        try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileExistsError:
             raise RunStateError(

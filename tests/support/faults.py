@@ -1,0 +1,125 @@
+"""A disk that begins to fail: writes, syncs or changes of directories below a directory end in an error from some call on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tracekit import _reality
+from tracekit._journal import writer
+
+__all__ = ["KINDS", "Faults"]
+
+#: What fails, and with which error; ``short``: half of what is written arrives before the disk is full.
+KINDS = {
+    "full": ("write", errno.ENOSPC),
+    "short": ("write", errno.ENOSPC),
+    "write": ("write", errno.EIO),
+    "sync": ("sync", errno.EIO),
+    "read-only": ("directory", errno.EROFS),
+}
+
+
+class Faults:
+    """The ``nth`` call of a kind fails, and so does every later one, unless ``once``. ``passed`` counts the calls."""
+
+    def __init__(self, root: Path, kind: str, nth: int, *, once: bool = False) -> None:
+        self.root = str(root)
+        self.kind = kind
+        self.what, self.number = KINDS[kind]
+        self.nth = nth
+        self.once = once
+        self.passed = 0
+        #: Set from the first failure on; ``at_failure`` is called then.
+        self.failed = False
+        self.at_failure: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def at_work(self) -> Iterator[Faults]:
+        undo: list[Callable[[], None]] = []
+
+        def exchange(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+            before = getattr(owner, name)
+            setattr(owner, name, made(before))
+            undo.append(lambda: setattr(owner, name, before))
+
+        if self.what == "write":
+            exchange(os, "write", self._write)
+            exchange(writer, "_os_write", self._write)
+        elif self.what == "sync":
+            for owner, name in ((os, "fsync"), (os, "fdatasync"), (_reality, "fdatasync"), (writer, "_fdatasync")):
+                exchange(owner, name, self._sync)
+        else:
+            exchange(os, "open", self._open)
+            for name in ("mkdir", "replace", "rename", "link", "unlink"):
+                exchange(os, name, self._change)
+        try:
+            yield self
+        finally:
+            for restore in reversed(undo):
+                restore()
+
+    def _fails(self) -> bool:
+        with self._lock:
+            self.passed += 1
+            now = self.passed == self.nth or (self.passed > self.nth and not self.once)
+            if now and not self.failed:
+                self.failed = True
+                self.at_failure()
+            return now
+
+    def _error(self) -> OSError:
+        return OSError(self.number, os.strerror(self.number))
+
+    def _ours(self, fd: int) -> bool:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(self.root)
+
+    def _write(self, real: Any) -> Any:
+        def write(fd: int, data: bytes) -> int:
+            if not self._ours(fd) or not self._fails():
+                return int(real(fd, data))
+            if self.kind == "short" and self.passed == self.nth and len(data) > 1:
+                return int(real(fd, data[: len(data) // 2]))
+            raise self._error()
+
+        return write
+
+    def _sync(self, real: Any) -> Any:
+        def sync(fd: int) -> None:
+            if self._ours(fd) and self._fails():
+                raise self._error()
+            real(fd)
+
+        return sync
+
+    def _open(self, real: Any) -> Any:
+        def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            changes = flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+            if changes and self._below(path, dir_fd) and self._fails():
+                raise self._error()
+            return int(real(path, flags, mode, dir_fd=dir_fd))
+
+        return opened
+
+    def _change(self, real: Any) -> Any:
+        def change(path: Any, *args: Any, **options: Any) -> Any:
+            directory = options.get("dir_fd", options.get("src_dir_fd"))
+            if self._below(path, directory) and self._fails():
+                raise self._error()
+            return real(path, *args, **options)
+
+        return change
+
+    def _below(self, path: Any, directory: int | None) -> bool:
+        if not isinstance(path, str | os.PathLike):
+            return False
+        whole = os.fspath(path)
+        if not os.path.isabs(whole):
+            whole = os.path.join(os.getcwd() if directory is None else os.readlink(f"/proc/self/fd/{directory}"), whole)
+        return whole.startswith(self.root)
