@@ -47,7 +47,19 @@ class Terms:
 class Attempt:
     """One agent that is asked, and what it comes to."""
 
-    __slots__ = ("agent", "called", "envelope", "error", "failure", "index", "payload", "place", "run_id", "terms")
+    __slots__ = (
+        "agent",
+        "called",
+        "envelope",
+        "error",
+        "failure",
+        "finished",
+        "index",
+        "payload",
+        "place",
+        "run_id",
+        "terms",
+    )
 
     def __init__(
         self, agent: BaseAgent, index: int, terms: Terms, envelope: IntentEnvelope, run_id: str | None
@@ -60,6 +72,8 @@ class Attempt:
         self.payload: Any = None
         self.error: BaseException | None = None
         self.failure: StructuredFailure | None = None
+        #: Whether it came to something, and was not interrupted.
+        self.finished = False
         #: Whether the handler was really called; not where the log answered, or something forbade it.
         self.called = False
         #: Where in the log it begins, for an agent without a class.
@@ -69,9 +83,9 @@ class Attempt:
         """Ask the agent and wait for it."""
         token = _running.set(self)
         try:
-            call = _call(self.agent, self.terms, "coroutine" if self.agent.asynchronous else "function")
-            made = call(self.envelope.payload)
-            self.payload = asyncio.run(made) if self.agent.asynchronous else made
+            made = self._call("coroutine" if self.agent.asynchronous else "function")
+            self.payload = asyncio.run(made) if asyncio.iscoroutine(made) else made
+            self.finished = True
         except _FAILURES as error:
             self._failed(error)
         finally:
@@ -81,14 +95,17 @@ class Attempt:
         """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others."""
         token = _running.set(self)
         try:
-            if self.agent.asynchronous or beside:
-                self.payload = await _call(self.agent, self.terms, "coroutine")(self.envelope.payload)
-            else:
-                self.payload = _call(self.agent, self.terms, "function")(self.envelope.payload)
+            made = self._call("coroutine" if self.agent.asynchronous or beside else "function")
+            self.payload = await made if asyncio.iscoroutine(made) else made
+            self.finished = True
         except _FAILURES as error:
             self._failed(error)
         finally:
             _running.reset(token)
+
+    def _call(self, shape: str) -> Any:
+        """The step, begun; a coroutine of it where that is its shape, or what the handler returned is one."""
+        return _call(self.agent, self.terms, shape)(self.envelope.payload)
 
     def ask(self) -> Any:
         """Call the handler: from within the step."""
@@ -96,7 +113,7 @@ class Attempt:
         return self.agent.ask(self.envelope)
 
     def _failed(self, error: BaseException) -> None:
-        self.error = error
+        self.error, self.finished = error, True
         name = self.agent.name
         side_effect = self.terms.side_effect if self.called else None
         self.failure = classify(error, side_effect=side_effect, run_id=self.run_id, name=name, agent=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import replace as _replace
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ class Course:
         self._scope: Final = here()
         self._budget: Final = None if budget_limit is None else Budget(cost_units=budget_limit)
         self._made: Final[list[Attempt]] = []
+        #: Why agents were passed over that might have stood in.
+        self._passed_over: Final[list[StructuredFailure]] = []
         self._stopped = False
 
     def needs_no_loop(self) -> None:
@@ -93,12 +96,9 @@ class Course:
     def _one_after_another(self) -> Generator[list[Attempt], None, IntentResponse]:
         """The first that answers; after it nobody is asked."""
         agents = self.plan.agents
-        refused: StructuredFailure | None = None
         for place, agent in enumerate(agents):
-            if self._made:
-                refused = self._stands_in(agent)
-                if refused is not None:
-                    continue
+            if self._made and not self._stands_in(agent):
+                continue
             attempt = yield from self._ask([agent])
             if attempt.failure is None:
                 reason = "the first in order" if attempt.index == 0 else "the one before it failed"
@@ -106,12 +106,13 @@ class Course:
             self._stopped = self._final(attempt, place + 1 == len(agents))
             if self._stopped:
                 break
-        return self._nobody_answered(refused)
+        return self._nobody_answered()
 
     def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
         for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
             last = yield from self._ask(list(batch))
-            if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
+            self._stopped = last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED
+            if self._stopped:
                 break
         told = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
         failed = [one for one in self._made if one.failure is not None]
@@ -121,20 +122,22 @@ class Course:
             return self._respond(
                 None, "partial", told, failed[0].failure, f"{len(failed)} of {len(told)} agents failed"
             )
-        return self._nobody_answered(None)
+        return self._nobody_answered()
 
     def _ask(self, agents: list[BaseAgent]) -> Generator[list[Attempt], None, Attempt]:
         """The agents at once, the beginnings written down before, the ends after, each in the order of the agents."""
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
+        alone = len(self.plan.agents) == 1
         attempts = [
-            Attempt(agent, first + i, self._terms(agent), self.envelope, run_id) for i, agent in enumerate(agents)
+            Attempt(agent, first + i, self._terms(agent), self.envelope if alone else _fresh(self.envelope), run_id)
+            for i, agent in enumerate(agents)
         ]
         self._made.extend(attempts)
         for attempt in attempts:
             about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect}
             seq = self._note("agent.attempt.start", attempt.agent.name, about, None)
-            if self._scope is not None and seq and len(self.plan.agents) > 1 and len(agents) == 1:
+            if self._scope is not None and seq and not alone and len(agents) == 1:
                 attempt.place = Place(self._scope, seq, attempt.agent.name)
         try:
             yield attempts
@@ -142,13 +145,10 @@ class Course:
             raise
         except BaseException as error:
             for attempt in attempts:
-                self._ended(attempt, {"status": "interrupted", "exception": _type_of(error)}, None)
+                self._ended(attempt, {"exception": f"{type(error).__module__}:{type(error).__qualname__}"})
             raise
         for attempt in attempts:
-            said = {"status": attempt.status}
-            if attempt.error is not None:
-                said["exception"] = _type_of(attempt.error)
-            self._ended(attempt, said, attempt.failure)
+            self._ended(attempt)
         return attempts[-1]
 
     def _final(self, attempt: Attempt, last: bool) -> bool:
@@ -168,8 +168,8 @@ class Course:
         )
         return True
 
-    def _stands_in(self, agent: BaseAgent) -> StructuredFailure | None:
-        """Write down that ``agent`` is asked in place of the one that failed; or say why it may not be."""
+    def _stands_in(self, agent: BaseAgent) -> bool:
+        """Write down that ``agent`` is asked in place of the one that failed, unless its class forbids that."""
         before = self._made[-1]
         one, other = before.terms.side_effect, self._terms(agent).side_effect
         assert before.failure is not None
@@ -185,23 +185,22 @@ class Course:
                     about["escalation"] = True
             except ContractViolationError as error:
                 failure = classify(error, name=agent.name, agent=agent.name)
-                return _replace(failure, type=FailureType.SIDE_EFFECT_VIOLATION)
+                self._passed_over.append(_replace(failure, type=FailureType.SIDE_EFFECT_VIOLATION))
+                return False
         about["reason"] = before.failure.type.value
         self._note("fallback.triggered", before.agent.name, about, None, failure=before.failure)
-        return None
+        return True
 
-    def _nobody_answered(self, refused: StructuredFailure | None) -> IntentResponse:
-        first = self._made[0]
+    def _nobody_answered(self) -> IntentResponse:
+        first, last = self._made[0], self._made[-1]
         assert first.failure is not None
-        last = self._made[-1]
-        if len(self._made) == 1 and refused is None:
-            reason = "it may not be asked again" if len(self.plan.agents) > 1 else "the only one to ask"
-            return self._respond(None, "error", None, first.failure, f"{first.agent.name} failed: {reason}")
-        if last.failure is not None and self._stopped:
-            # What stopped the chain is told first, what began it stays behind it.
+        assert last.failure is not None
+        if self._stopped or self.envelope.routing.strategy == "direct":
+            # What stopped it is told first, what began it stays behind.
             failure = _behind(last.failure, first.failure)
-            return self._respond(None, "error", None, failure, f"{last.agent.name} failed: nobody may stand in for it")
-        failures = [one.failure for one in self._made if one.failure is not None] + ([refused] if refused else [])
+            reason = "nobody may stand in for it" if self._stopped else "the only one to ask"
+            return self._respond(None, "error", None, failure, f"{last.agent.name} failed: {reason}")
+        failures = [one.failure for one in self._made if one.failure is not None] + self._passed_over
         asked = [one.agent.name for one in self._made]
         about = {"from": asked[0], "tried": asked[1:], "reason": first.failure.type.value}
         self._note("fallback.exhausted", first.agent.name, about, None, failure=first.failure)
@@ -238,9 +237,13 @@ class Course:
         chosen = [agent.name for agent in self.plan.agents]
         self._note("intent.received", self._name, tree, {"agents": chosen}, info=hashes)
 
-    def _ended(self, attempt: Attempt, said: Mapping[str, Any], failure: StructuredFailure | None) -> None:
-        seq = self._note("agent.attempt.end", attempt.agent.name, {"attempt": attempt.index + 1}, said, failure=failure)
-        attempt.failure = self._recalled(seq, failure)
+    def _ended(self, attempt: Attempt, interrupted: Mapping[str, Any] | None = None) -> None:
+        cut = interrupted is not None and not attempt.finished
+        about = {"attempt": attempt.index + 1}
+        said = {"status": "interrupted" if cut else attempt.status}
+        info = interrupted if cut else None
+        seq = self._note("agent.attempt.end", attempt.agent.name, about, said, failure=attempt.failure, info=info)
+        attempt.failure = self._recalled(seq, attempt.failure)
 
     def _respond(
         self, answered: Attempt | None, status: Status, payload: Any, failure: StructuredFailure | None, reason: str
@@ -300,5 +303,6 @@ def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredF
     return _replace(failure, caused_by=cause)
 
 
-def _type_of(error: BaseException) -> str:
-    return f"{type(error).__module__}:{type(error).__qualname__}"
+def _fresh(envelope: IntentEnvelope) -> IntentEnvelope:
+    """The same request, for an agent of its own: what one does to the payload is not the next one's."""
+    return _replace(envelope, payload=deepcopy(dict(envelope.payload)))

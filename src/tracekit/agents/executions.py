@@ -43,7 +43,8 @@ class Execution:
                 return f"it is partial: agent {entry['name']!r} had not finished when the run ended"
         for entry in self.events:
             if entry["type"] == "agent.attempt.end" and entry["output"]["status"] == "interrupted":
-                return f"it is partial: agent {entry['name']!r} was interrupted ({entry['output']['exception']})"
+                by = ((entry.get("meta") or {}).get("info") or {}).get("exception", "it is not known by what")
+                return f"it is partial: agent {entry['name']!r} was interrupted ({by})"
         return "it is partial: the run ended before the final response"
 
 

@@ -20,8 +20,11 @@ __all__ = ["Place", "past"]
 
 def past(session: Any) -> Trace | None:
     """The log that answers in a session, or did before it was followed to its end; ``None`` where everything is new."""
-    holders = (session, getattr(session, "log", None), getattr(session, "replay", None))
-    return next((holder.trace for holder in holders if getattr(holder, "trace", None) is not None), None)
+    for holder in (session, getattr(session, "log", None), getattr(session, "replay", None)):
+        trace: Trace | None = getattr(holder, "trace", None)
+        if trace is not None:
+            return trace
+    return None
 
 
 class Place:

@@ -248,9 +248,8 @@ def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> ExecutionEven
     else:
         for part in ("input", "output"):
             payload |= _value(trace, entry[part])[0] or {}
-    failure = _failure(trace, entry)
-    if failure is not None:
-        payload["failure"] = failure
+    info = (entry.get("meta") or {}).get("info") or {}
+    payload |= {key: trace.expand(info[key]) for key in ("failure", "exception") if key in info}
     kind = _EVENTS[entry["type"]]
     return ExecutionEvent(seq=number, type=kind, payload=payload, timestamp_ns=entry["ts_ns"], entry=entry["seq"])
 

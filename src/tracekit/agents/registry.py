@@ -164,8 +164,10 @@ class AgentRegistry:
 
         return decorate
 
-    def for_intent(self, intent: IntentRef) -> tuple[BaseAgent, ...]:
+    def for_intent(self, intent: IntentRef | str) -> tuple[BaseAgent, ...]:
         """Those who handle ``intent``, in the order in which they are asked."""
+        if isinstance(intent, str):
+            intent = IntentRef(intent)
         key = intent.name, intent.version
         found = self._found.get(key)
         if found is None:
