@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.ledger import Ledger
-from tests.support.once import once, once_async
 from tracekit import agent, decision, record, replay, resume, traced_tool
 from tracekit._journal import writer
 from tracekit.errors import RecoveryRefusedError, ReplayError
@@ -60,6 +59,11 @@ def look(number: int) -> str:
 
 
 @traced_tool(side_effect="reversible")
+def unbook(number: int) -> None:
+    mark("unbook", number)
+
+
+@traced_tool(side_effect="reversible", compensate=unbook)
 def book(number: int) -> str:
     mark("book", number)
     return os.urandom(600).hex()  # large enough to stand in an entry of its own
@@ -102,19 +106,17 @@ def refuse(number: int) -> None:
     raise ValueError(f"refused {number}")
 
 
-def order(given: int) -> str:
-    mark("order", given)
+@traced_tool(side_effect="irreversible", exactly_once=True)
+def order(number: int) -> str:
+    mark("order", number)
     return os.urandom(4).hex()
 
 
-async def order_async(given: int) -> str:
+@traced_tool(side_effect="irreversible", exactly_once=True)
+async def order_async(number: int) -> str:
     await asyncio.sleep(0)
-    mark("order_async", given)
+    mark("order_async", number)
     return os.urandom(4).hex()
-
-
-order_once = once(order)
-order_once_async = once_async(order_async)
 
 
 @traced_tool(side_effect="read_only")
@@ -158,7 +160,7 @@ def turn(number: int) -> list[str]:
         if random.random() < 0.3:
             found.append(saw("errand", number, errand(number)))
     found.append(saw("settle", number, settle(number)))
-    found += [saw("order", number, order_once(number)) for _ in range(2)]
+    found += [saw("order", number, order(number)) for _ in range(2)]
     try:
         refuse(number)
     except ValueError as error:
@@ -193,7 +195,7 @@ async def turn_async(number: int) -> list[str]:
     found.append(saw("pay_async", number, await pay_async(number)))
     found.append(saw("trip_async", number, await trip_async(number)))
     await asyncio.sleep(0.0005)
-    orders = await asyncio.gather(*(order_once_async(number) for _ in range(2)))
+    orders = await asyncio.gather(*(order_async(number) for _ in range(2)))
     return found + [saw("order_async", number, order) for order in orders]
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import tracekit
 from tests.crash.agent import INEXACT, REFUSED, RUN
 from tests.support.ledger import effects, marks
-from tests.support.oracle import Log, Step
+from tests.support.oracle import Log
 from tracekit import recovery
 from tracekit._journal.runs import Store
 from tracekit.testing import CRASH_POINTS, RECOVERY_POINTS
 
-__all__ = ["IRREVERSIBLE", "Agents", "Life"]
+__all__ = ["IRREVERSIBLE", "Agents", "Commands", "Life"]
 
 ROOT = Path(__file__).parents[2]
 IRREVERSIBLE = frozenset(("pay", "settle", "order", "pay_async", "order_async"))
@@ -31,23 +31,25 @@ class Agents:
     """The warm process from which each life is forked."""
 
     def __init__(self, directory: Path) -> None:
-        packages = [str(Path(tracekit.__file__).parents[1]), str(ROOT / "integrations"), str(ROOT)]
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "PYTHONWARNINGS": "ignore"}
+        self.environment = _environment()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.agent"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment, cwd=ROOT,
         )  # fmt: skip
         warm = {"dir": str(directory / "warm"), "mode": "record", "program": "alone", "rounds": 1}
-        self._send({**warm, "durability": "none", "point": None, "nth": 1, "delay": None, "cycle": 0})
+        self.begin({**warm, "durability": "none", "point": None, "nth": 1, "delay": None, "cycle": 0})
 
-    def _send(self, job: dict[str, Any]) -> None:
+    def begin(self, job: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
 
     def live(self, job: dict[str, Any]) -> int:
         """Do one job in a child of its own; how that ended."""
-        self._send(job)
+        self.begin(job)
+        return self.end()
+
+    def end(self) -> int:
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         assert answer, "the agents' process has died"
@@ -65,6 +67,41 @@ class Agents:
         self._process.stdin.close()
         self._process.wait(60)
         self._process.stdout.close()
+
+
+class Commands(Agents):
+    """The same by the command line, each time in a fresh process: the program records itself, and does not know that it is resumed."""
+
+    def __init__(self) -> None:
+        self.environment = _environment()
+
+    def live(self, job: dict[str, Any]) -> int:
+        program = ["-m", "tests.crash.agent", json.dumps({**job, "mode": "record", "delay": None})]
+        command = [sys.executable, *program]
+        if job["mode"] != "record":
+            verb = ["recovery", "resume"] if job["mode"] == "resume" else ["replay"]
+            tracekit_command = [sys.executable, "-c", "from tracekit.cli import main; main()"]
+            command = [*tracekit_command, *verb, RUN, "--store", f"{job['dir']}/store", "--", *program]
+        os.makedirs(job["dir"], exist_ok=True)
+        with open(f"{job['dir']}/errors", "ab") as errors:
+            process = subprocess.Popen(command, stdout=errors, stderr=errors, env=self.environment, cwd=ROOT)
+            if job["delay"] is not None:
+                try:
+                    process.wait(0.3 + 10 * job["delay"])
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            return process.wait(60)
+
+    def fresh(self, job: dict[str, Any]) -> int:
+        return self.live(job)
+
+    def close(self) -> None:
+        pass
+
+
+def _environment() -> dict[str, str]:
+    packages = [str(Path(tracekit.__file__).parents[1]), str(ROOT / "integrations"), str(ROOT)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "PYTHONWARNINGS": "ignore"}
 
 
 class Life:
@@ -103,14 +140,14 @@ class Life:
             self._replay()
 
     def _once(self, mode: str, *, gently: bool) -> int:
-        job = {**self._job(mode), **({} if gently else self._end())}
+        job = {**self.job(mode), **({} if gently else self._end())}
         end = self.agents.live(job)
         self.told.append(f"{mode} {job['point']} {job['nth']} {job['delay']} -> {end}")
         assert end in (0, -signal.SIGKILL), f"{self}\n{self.errors}"
         self.kills += end != 0
         return end
 
-    def _job(self, mode: str) -> dict[str, Any]:
+    def job(self, mode: str) -> dict[str, Any]:
         return {
             "dir": str(self.directory), "mode": mode, "program": self.program, "rounds": self.rounds,
             "durability": self.durability, "point": None, "nth": 1, "delay": None, "cycle": self.cycle,
@@ -132,6 +169,7 @@ class Life:
         assert (verdict.count, verdict.torn_bytes, log.broken) == (len(log.entries), log.torn, None), self
         self._check_observed(log)
         self._check_effects(log)
+        self._check_undone()
 
     def _check_observed(self, log: Log) -> None:
         """Nothing that the program has seen is missing, or was another value later."""
@@ -142,8 +180,7 @@ class Life:
                 cycles.append([])
             cycles[note["cycle"]].append(note["value"])
         for (tool, number), cycles in seen.items():
-            argument = "given" if tool.startswith("order") else "number"
-            calls = log.calls(tool, **{argument: number})
+            calls = log.calls(tool, number=number)
             if tool == "listen":
                 streams = [call.chunks for call in calls]  # one that was cut off is made again, as another
                 for pieces in cycles:
@@ -162,17 +199,24 @@ class Life:
         done = effects(self.directory / "ledger")
         for mark in marks(self.directory / "ledger"):
             tool, number = mark["effect"].split()
-            calls = self._makers(log, tool, int(number))
+            # a second call for the same key has not done it
+            calls = [call for call in log.calls(tool, number=int(number)) if not call.duplicate]
             assert len(calls) >= done[mark["effect"]], f"{self}: {mark} has no intention of its own in the log"
             if self.durability != "none" and calls[0].side_effect != "read_only":
                 assert mark["synced"] >= calls[0].end, f"{self}: {mark} was done before its intention was on the device"
             if tool in IRREVERSIBLE:
                 assert done[mark["effect"]] == 1, f"{self}: {mark} was done twice"
 
-    def _makers(self, log: Log, tool: str, number: int) -> list[Step]:
-        """The calls that may have done it: a second one for the same key has not."""
-        argument = "given" if tool.startswith("order") else "number"
-        return [call for call in log.calls(tool, **{argument: number}) if not call.duplicate]
+    def _check_undone(self) -> None:
+        """What was cut off and can be undone was undone before it was made again; inside another call that one is made again whole."""
+        standing: set[str] = set()
+        for mark in marks(self.directory / "ledger"):
+            tool, number = mark["effect"].split()
+            if tool == "unbook":
+                standing.discard(number)
+            elif tool == "book" and int(number) % 1000 < 100:
+                assert number not in standing, f"{self}: {mark} was done twice and never undone"
+                standing.add(number)
 
     # -- deciding --------------------------------------------------------------------------------------------------------
 
@@ -202,7 +246,7 @@ class Life:
     def _refused(self) -> None:
         """A run that must not go on does not: nothing is done, nothing is written."""
         before = self.path.read_bytes(), (self.directory / "ledger").read_bytes()
-        assert self.agents.live(self._job("resume")) == REFUSED, f"{self}\n{self.errors}"
+        assert self.agents.live(self.job("resume")) == REFUSED, f"{self}\n{self.errors}"
         assert (self.path.read_bytes(), (self.directory / "ledger").read_bytes()) == before, self
 
     def _settle(self, log: Log, reason: dict[str, Any]) -> None:
@@ -210,8 +254,8 @@ class Life:
         code = reason["code"]
         if code in ("irreversible_pending", "class_missing"):
             step = log.steps[reason["step"]]
-            number = step.input.get("number", step.input.get("given"))
-            happened = any(mark["effect"] == f"{step.name} {number}" for mark in marks(self.directory / "ledger"))
+            effect = f"{step.name} {step.input['number']}"
+            happened = any(mark["effect"] == effect for mark in marks(self.directory / "ledger"))
         elif code in ("irreversible_inside", "stream_in_progress"):
             step, happened = log.steps[reason["step"]], True
         else:
@@ -223,7 +267,7 @@ class Life:
     def _replay(self) -> None:
         """A run that has ended replays exactly, and does nothing."""
         before = (self.directory / "ledger").read_bytes()
-        job = {**self._job("replay"), "cycle": self.cycle + 1}
+        job = {**self.job("replay"), "cycle": self.cycle + 1}
         end = self.agents.fresh(job) if self.dice.random() < 0.1 else self.agents.live(job)
         assert end == 0, (
             f"{self}: the replay {'is not exact' if end == INEXACT else f'ended with {end}'}\n{self.errors}"

@@ -1,4 +1,4 @@
-"""The disk fails at any step of a run: what needs the log does not happen, whoever asked is told which log, and what was written is whole."""
+"""The disk fails at any step of a run: what needs the log does not happen, the caller is told which log, and what was written is whole."""
 
 from __future__ import annotations
 

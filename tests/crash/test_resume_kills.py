@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.lives import Agents, Life
+from tests.crash.agent import REFUSED
+from tests.crash.lives import Agents, Commands, Life
+from tests.support.oracle import Log
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,43 @@ def test_killed_and_resumed_at_random(agents: Agents, tmp_path: Path) -> None:
     assert any(life.cycle for life in lived)
 
 
+def test_killed_and_resumed_by_the_command_line(tmp_path: Path) -> None:
+    """The same where each process is fresh and only the command line knows that the program is resumed."""
+    lived = lives(Commands(), tmp_path, iter(range(2, 10_000)), 5)
+    assert any(life.cycle for life in lived)
+
+
+def test_resumed_by_two_at_once(agents: Agents, tmp_path: Path) -> None:
+    """Two processes resume one run: one goes on with it, the other is refused, and nothing happens twice."""
+    other = Agents(tmp_path / "other")
+    try:
+        for seed in range(4):
+            life = Life(agents, tmp_path / f"life{seed}", seed)
+            died = life.job("record") | {"point": "after-outcome-write", "nth": 5}
+            assert agents.live(died) < 0
+            assert Log(life.path).opinion().decision == "resume"
+            life.cycle = 1
+            for process in (agents, other):
+                process.begin(life.job("resume"))
+            assert sorted((agents.end(), other.end())) == [0, REFUSED], life.errors
+            log = Log(life.path)
+            assert log.finished
+            assert [entry["type"] for entry in log.entries].count("recovery.started") == 1
+            life.check(log)
+    finally:
+        other.close()
+
+
 @pytest.mark.crash_full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(5))
 def test_killed_and_resumed_at_random_many_times(agents: Agents, tmp_path: Path, part: int) -> None:
     """The same, more than five hundred times in all."""
     lives(agents, tmp_path, iter(range(1000 * part, 1000 * part + 1000)), 110)
+
+
+@pytest.mark.crash_full
+@pytest.mark.timeout(900)
+def test_killed_and_resumed_by_the_command_line_many_times(tmp_path: Path) -> None:
+    """The same by the command line, fifty times."""
+    lives(Commands(), tmp_path, iter(range(20_000, 30_000)), 50)
