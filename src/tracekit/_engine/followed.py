@@ -66,6 +66,12 @@ class Followed(Replay):
                 return False
             return all(self.index.role[seq] not in (INTENTION, SINGLE) or self._used[seq] for seq in state.rest())
 
+    def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
+        """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
+        with self._lock:
+            self._check()
+            return self.index.timers.get((self._state(scope.lane).lane, function, after, n))
+
     def timer(self, seq: int) -> ReplayedTimer:
         """The timer that fired at ``seq``."""
         return ReplayedTimer(self, seq)

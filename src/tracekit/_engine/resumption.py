@@ -259,9 +259,7 @@ class Resumption(Recording):
         if scope.lane in self._left:
             return super().arm(scope, function, seconds)
         after, n = scope.lane.armed(function)
-        with self.log._lock:
-            self.log._check()
-            seq = self.log.index.timers.get((self.log._state(scope.lane).lane, function, after, n))
+        seq = self.log.timer_at(scope, function, after, n)
         if seq is not None:
             return self.log.timer(seq)
         real = RecordedTimer(self, scope, function, after, n)
