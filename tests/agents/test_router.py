@@ -680,6 +680,37 @@ def test_who_stops_waiting_for_several_at_once_leaves_no_task_behind(town: Town)
     assert left == ["cancelled", "cancelled"]
 
 
+class Stop(BaseException):
+    """No failure of an agent."""
+
+
+def test_what_ends_one_of_several_at_once_ends_the_others(town: Town) -> None:
+    """They are cancelled and awaited, and the log says of each what became of it."""
+    left: list[str] = []
+
+    async def waits(envelope: IntentEnvelope) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append("cancelled")
+
+    town.agent("a", Stop(), asynchronous=True, side_effect="read_only")
+    town.agent("b", waits, asynchronous=True, side_effect="read_only")
+    town.agent("c", asynchronous=True, side_effect="read_only")
+
+    async def program() -> int:
+        routing = {"strategy": "parallel"}
+        with pytest.raises(Stop):
+            await IntentRouter(town.registry).route_async({"intent": "ask", "routing": routing})
+        return len(asyncio.all_tasks())
+
+    run, tasks = recorded(lambda: asyncio.run(program()))
+    assert (tasks, left) == (1, ["cancelled"])
+    ends = {entry["name"]: entry["output"]["status"] for entry in of_type(run, "agent.attempt.end")}
+    assert (ends["a"], ends["b"]) == ("interrupted", "interrupted")
+    assert "final.response" not in types(run)
+
+
 def test_a_coroutine_agent_needs_route_async_in_a_running_loop(town: Town) -> None:
     """Refused with the way out, before anything is on the log."""
     town.agent("a", asynchronous=True)
