@@ -30,6 +30,10 @@
     ├── EnvelopeError                  a request to agents that can't be read
     ├── RegistryError                  agents registered in a way that makes no sense
     ├── RoutingFailedError             no agent answered a request
+    ├── IntentionError                 an intention that can't be
+    │   ├── DanglingCauseError         it names a cause that is no event, or one of another kind
+    │   └── UnknownObjectError         it is about an object that is not there
+    ├── PendingRequestsError           requests without an answer, and nothing that could bring one
     └── RecordedError                  stands for a recorded exception whose type is not loaded
 
 Each error carries its facts as attributes (``run_id``, ``step``, ``location``, ``next_action`` and its own), and its
@@ -43,17 +47,20 @@ from typing import Any, ClassVar
 __all__ = [
     "BudgetExceededError",
     "ContractViolationError",
+    "DanglingCauseError",
     "DivergenceError",
     "DuplicateEventError",
     "EnvelopeError",
     "EventCycleError",
     "GraphError",
+    "IntentionError",
     "InvalidEventError",
     "InvalidMessageError",
     "LiveCallBlockedError",
     "LogWriteError",
     "MissingParentError",
     "NotReplayableError",
+    "PendingRequestsError",
     "RecordedError",
     "RecoveryRefusedError",
     "RegistryError",
@@ -69,6 +76,7 @@ __all__ = [
     "TraceVersionError",
     "TracekitError",
     "UnconsumedStepsError",
+    "UnknownObjectError",
     "UnknownPriceError",
 ]
 
@@ -318,6 +326,36 @@ class RoutingFailedError(_Error):
     """No agent answered a request; ``failure`` says why, and its ``caused_by`` what went wrong first."""
 
     code = "routing-failed"
+
+
+class IntentionError(_Error, ValueError):
+    """What a responder or the program intends can't be; nothing of it was done, and nothing is on the log."""
+
+    code = "intention"
+
+
+class DanglingCauseError(IntentionError):
+    """The cause that an event names is no event of this log, or is one of another kind; ``cause`` is the reference."""
+
+    code = "dangling-cause"
+
+    cause: Any
+
+
+class UnknownObjectError(IntentionError):
+    """An intention is about an object that the world does not have; ``object`` is its id."""
+
+    code = "unknown-object"
+
+    object: str
+
+
+class PendingRequestsError(_Error):
+    """Requests have no answer, and nothing is left that could bring one; ``pending`` lists them, each with its ``reason``."""
+
+    code = "pending-requests"
+
+    pending: list[dict[str, Any]]
 
 
 class RecordedError(_Error):

@@ -81,5 +81,6 @@ class MeteredStep:
 
     def _settled(self, info: Mapping[str, Any] | None, free: bool) -> Mapping[str, Any] | None:
         told = info or {}
-        price = self._held.settle(told.get("usage"), told.get("model"), free=free or self._refused)
+        usd = told.get("cost_usd")
+        price = self._held.settle(told.get("usage"), told.get("model"), free=free or self._refused, usd=usd)
         return info if price is None else {**told, "cost_usd": price}

@@ -18,12 +18,18 @@ from __future__ import annotations
 
 from .._capture.notes import agent
 from .envelope import IntentContext, IntentEnvelope, IntentMetadata, IntentRef, RoutingOptions
+from .executors import Executor, LLMExecutor, ToolExecutor
 from .graph import Difference, compare, ordered, serialize
 from .hashing import identity_hash, stable_hash
 from .headers import extract, inject
+from .intentions import Event as IntentionEvent
+from .intentions import Intention, Ref, ask, call, create, patch
+from .loop import Loop, Outcome
 from .messages import Message, receive_task, respond, send_task, state_transition
+from .projection import pending_requests
 from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord
 from .registry import AgentRegistry, BaseAgent
+from .responders import Responder, responder
 from .result import AgentResult, IntentResponse, ReplayResult
 from .retrieval import replay_execution
 from .router import IntentRouter
@@ -31,6 +37,7 @@ from .runs import events
 from .schema import SCHEMA_URI
 from .tasks import Handler, drive, drive_async, on_task
 from .view import Event, parse
+from .world import World, merge_patch
 
 __all__ = [
     "SCHEMA_URI",
@@ -42,6 +49,7 @@ __all__ = [
     "ExecutionEvent",
     "ExecutionHeader",
     "ExecutionRecord",
+    "Executor",
     "Handler",
     "IntentContext",
     "IntentEnvelope",
@@ -49,23 +57,39 @@ __all__ = [
     "IntentRef",
     "IntentResponse",
     "IntentRouter",
+    "Intention",
+    "IntentionEvent",
+    "LLMExecutor",
+    "Loop",
     "Message",
+    "Outcome",
+    "Ref",
     "ReplayResult",
+    "Responder",
     "RoutingOptions",
+    "ToolExecutor",
+    "World",
     "agent",
+    "ask",
+    "call",
     "compare",
+    "create",
     "drive",
     "drive_async",
     "events",
     "extract",
     "identity_hash",
     "inject",
+    "merge_patch",
     "on_task",
     "ordered",
     "parse",
+    "patch",
+    "pending_requests",
     "receive_task",
     "replay_execution",
     "respond",
+    "responder",
     "send_task",
     "serialize",
     "stable_hash",

@@ -1,0 +1,194 @@
+"""What is on the agenda of a loop: events that nobody has responded to yet, and requests without an answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from .._engine.gate import here
+from ..errors import IntentionError, PendingRequestsError, ReplayError
+from .executors import Executor
+from .intentions import ANSWERS, FAILURES, Event, Intention, Ref
+from .ledger import deciding, trace_of
+from .projection import Delivery, deliveries
+from .requests import Answer, Request
+from .responders import Responder
+from .world import World
+
+__all__ = ["Agenda"]
+
+#: Who intends what the program itself gives to the loop.
+PROGRAM: Final = "(program)"
+
+
+class Agenda:
+    """One run of a loop: the events that nobody has responded to yet, and the requests without an answer."""
+
+    def __init__(
+        self, world: World, responders: Sequence[Responder[Any]], executors: Sequence[Executor], max_events: int
+    ) -> None:
+        if deciding.get() is not None:
+            raise IntentionError(
+                f"responder {deciding.get()!r} ran a loop by itself", next_action="return the intentions"
+            )
+        self._world: Final = world
+        self._responders: Final = responders
+        self._executors: Final = executors
+        self._max_events: Final = max_events
+        self._unseen: Final[deque[Event]] = deque()
+        self._events: Final[list[Event]] = []
+        self.pending: Final[dict[Ref, Request]] = {}
+        self._arrived: Final[dict[Ref, Answer]] = {}
+        self._fatal: BaseException | None = None
+        scope = here()
+        trace = None if scope is None else trace_of(scope.session)
+        self._log: Final[dict[int, Delivery]] = {} if trace is None else deliveries(trace)
+
+    # -- what comes next ---------------------------------------------------------------------------------------------------
+
+    def begin(self, intentions: Iterable[Intention]) -> None:
+        for intention in intentions:
+            self._emit(intention, None, PROGRAM)
+
+    def goes_on(self) -> bool:
+        """Let responders see what happened; whether a request waits for its answer then."""
+        while self._unseen:
+            event = self._unseen.popleft()
+            for responder in self._responders:
+                if responder.responds_to(event):
+                    for intention in responder.decide(event, self._world):
+                        self._emit(intention, event.ref, responder.name)
+        nobody = [request for request in self.pending.values() if request.executor is None]
+        if nobody:
+            raise self._left(f"no executor takes {nobody[0]}")
+        return bool(self.pending)
+
+    def next(self) -> Request:
+        """The request that is done next, where one is done after another."""
+        return next(iter(self.pending.values()))
+
+    def arrive(self, request: Request, answer: Answer | BaseException) -> None:
+        """Take in what a request came to. What makes the run fail is raised when the log has nothing more to give."""
+        if isinstance(answer, ReplayError):
+            raise answer
+        if isinstance(answer, BaseException):
+            self._fatal = self._fatal or answer
+        else:
+            self._arrived[request.ref] = answer
+
+    def ready(self) -> tuple[Request, Answer] | None:
+        """The request whose answer is given to the responders next, with the answer, once it is there.
+
+        As long as the log says which that was, it is that one; then the first that came.
+        """
+        told = [(self._log[ref.seq].seq, ref) for ref in self.pending if ref.seq in self._log]
+        if not told and self._fatal is not None:
+            raise self._fatal
+        ref = min(told)[1] if told else next(iter(self._arrived), None)
+        return None if ref not in self._arrived else (self.pending[ref], self._arrived.pop(ref))
+
+    # -- what happens ------------------------------------------------------------------------------------------------------
+
+    def _emit(self, intention: Intention, event: Ref | None, by: str) -> None:
+        """Write an intention down; what is about the world alone happens with that."""
+        if not isinstance(intention, Intention):
+            raise IntentionError(
+                f"{intention!r:.80} is no intention", next_action="make one with `ask`, `call`, `create` or `patch`"
+            )
+        cause = intention.cause or event
+        if intention.kind == "object.created":
+            self._happened(self._world.create(intention.name, intention.data, cause=cause))
+        elif intention.kind == "object.patched":
+            self._happened(self._world.patch(intention.name, intention.data, cause=cause))
+        elif intention.kind in ANSWERS:
+            self._ask(intention, cause, by)
+        else:
+            raise IntentionError(f"{intention.kind!r} is no kind of intention")
+
+    def _ask(self, intention: Intention, cause: Ref | None, by: str) -> None:
+        if intention.object is not None:
+            self._world.needs(intention.object, f"the {intention.kind} of {by}")
+        told = {
+            "kind": intention.kind,
+            "name": intention.name,
+            "object": intention.object,
+            "data": dict(intention.data),
+        }
+        on = None if cause is None else cause.as_dict()
+        ref = self._world.ledger.write("decision", by, intention.kind, input=on, output=told, cause=cause)
+        self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
+
+    def _executor_of(self, intention: Intention) -> Executor | None:
+        return next((executor for executor in self._executors if executor.takes(intention)), None)
+
+    def deliver(self, request: Request, answer: Answer) -> None:
+        """Give an answer to the responders; what failed and no responder responds to is raised."""
+        intention, error = request.intention, answer.error
+        kind = (ANSWERS if error is None else FAILURES)[intention.kind]
+        data, info = dict(answer.data), {"exchange": answer.exchange or None, "cost_usd": answer.data.get("cost_usd")}
+        recorded = self._log.get(request.ref.seq)
+        if recorded is not None and "cost_usd" in data:  # as it was priced then
+            data["cost_usd"] = recorded.info.get("cost_usd")
+        told = "answered" if error is None else "failed"
+        ref = self._world.ledger.write(
+            "decision", kind, kind, input=request.ref.as_dict(), output=told, cause=request.ref,
+            info={key: value for key, value in info.items() if value is not None},
+        )  # fmt: skip
+        del self.pending[request.ref]
+        event = Event(kind, ref, request.ref, data, intention.object, intention, answer.replayed, error)
+        self._happened(event)
+        if error is not None and not any(responder.responds_to(event) for responder in self._responders):
+            raise error
+
+    def _happened(self, event: Event) -> None:
+        self._events.append(event)
+        self._unseen.append(event)
+        if len(self._events) > self._max_events:
+            raise IntentionError(
+                f"more than {self._max_events} events, and no end",
+                next_action="see which responders answer one another, or raise max_events",
+            )
+
+    # -- the end -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened, in order."""
+        return tuple(self._events)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """A block that no request leaves unanswered without a word."""
+        try:
+            yield
+        except BaseException as error:
+            if self.pending and not isinstance(error, PendingRequestsError | ReplayError):
+                said = f"{len(self.pending)} requests were left without an answer: {self._names()}"
+                error.add_note(said)
+                _warn(said)
+            raise
+
+    def _left(self, why: str) -> PendingRequestsError:
+        about = [
+            {**request.about(), "reason": "no executor" if request.executor is None else "not answered yet"}
+            for request in self.pending.values()
+        ]
+        scope = here()
+        return PendingRequestsError(
+            f"{why}; without an answer: {self._names()}",
+            run_id=None if scope is None else scope.session.run_id,
+            pending=about,
+            next_action="give the loop an executor that takes it, or correct the name",
+        )
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self.pending.values()))
+
+
+def _warn(sentence: str) -> None:
+    scope = here()
+    warn = None if scope is None else getattr(scope.session, "warn", None)
+    if warn is not None:
+        warn(sentence)

@@ -1,0 +1,133 @@
+"""The ledger of a world: every event with its cause, checked when it is written.
+
+An event is an entry of the run's trace (outside every run: a number in memory). What it names as its cause must be an event that is in
+the ledger, of the kind that the reference says, and of a kind that can cause it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from .._engine.gate import Session, here
+from ..errors import DanglingCauseError, IntentionError, LogWriteError
+from .ids import Origin, segment_of_path
+from .intentions import ANSWERS, FAILURES, Ref
+
+__all__ = ["CAUSES", "Ledger", "check_cause", "deciding", "trace_of"]
+
+#: The responder that is deciding: it must change nothing.
+deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", default=None)
+
+#: What alone can cause an event, where that is one kind: an answer answers a request.
+CAUSES: Final = {
+    **{answer: request for request, answer in ANSWERS.items()},
+    **{failure: request for request, failure in FAILURES.items()},
+}
+
+
+def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
+    """``DanglingCauseError`` unless ``cause``, of which the log says that it is of the kind ``known``, can cause a ``kind``."""
+    needs = CAUSES.get(kind)
+    if cause is None:
+        if needs is not None:
+            raise _dangling(f"a {kind} answers a {needs}, and none is named", None)
+        return
+    if known is None:
+        raise _dangling(f"a {kind} names {cause} as its cause, and there is no such event", cause)
+    if known != cause.type:
+        raise _dangling(f"a {kind} names {cause} as its cause, and {cause.seq} is a {known}", cause)
+    if needs is None and known in ANSWERS:
+        raise _dangling(f"a {kind} names {cause} as its cause: a request causes its answer, and that the rest", cause)
+    if needs is not None and known != needs:
+        raise _dangling(f"a {kind} answers a {needs}, and {cause} is none", cause)
+
+
+class Ledger:
+    """The events of one world. In one run, in one line of execution: the order of the log is the order of events."""
+
+    def __init__(self) -> None:
+        self._kinds: Final[dict[tuple[str | None, str | None, int], str]] = {}
+        self._last = 0
+
+    def kind_of(self, ref: Ref) -> str | None:
+        """Of which kind the event is that stands there."""
+        return self._kinds.get((ref.run_id, ref.segment, ref.seq))
+
+    def write(
+        self,
+        entry: str,
+        name: str,
+        kind: str,
+        *,
+        input: Any,
+        output: Any = None,
+        cause: Ref | None = None,
+        about: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> Ref:
+        """Write an event as an entry of this type, once its cause is checked; returns where it stands.
+
+        ``about`` is compared in a replay, ``info`` is not. ``LogWriteError`` where there is a log and it can't be written.
+        """
+        check_cause(kind, cause, None if cause is None else self.kind_of(cause))
+        ref = self._written(entry, name, kind, input, output, cause, about, dict(info or {}))
+        self._kinds[ref.run_id, ref.segment, ref.seq] = kind
+        return ref
+
+    def _written(
+        self,
+        entry: str,
+        name: str,
+        kind: str,
+        input: Any,
+        output: Any,
+        cause: Ref | None,
+        about: Mapping[str, Any] | None,
+        info: dict[str, Any],
+    ) -> Ref:
+        scope = here()
+        if scope is None:
+            self._last += 1
+            return Ref(kind, self._last)
+        if scope.live:
+            raise IntentionError(
+                f"a {kind} inside a step that a replay does not run: there it would be missing",
+                run_id=scope.session.run_id,
+                step=scope.parent,
+                next_action="let the tool return what it found, and a responder patch the world",
+            )
+        meta: dict[str, Any] = {"event": kind, **(about or {})}
+        if cause is not None:
+            meta["on"] = cause.as_dict()
+            if cause.run_id is not None:
+                info["cause"] = [Origin(cause.run_id, cause.segment, cause.seq).as_dict()]
+        session = scope.session
+        seq = session.note(scope, entry, name, input=input, output=output, signature=meta, info=info)
+        if not seq:
+            raise LogWriteError(
+                f"the {kind} of {name!r} could not be written; it did not happen",
+                run_id=session.run_id,
+                next_action="see why the log can't be written, or why the run had ended",
+            )
+        return Ref(kind, seq, session.run_id, segment_of_path(_path(session), session.run_id))
+
+
+def trace_of(session: Any) -> Any:
+    """The log that a session answers from, wholly or up to its end; ``None`` while there is none."""
+    past = getattr(session, "past", None)
+    return past() if past is not None else getattr(getattr(session, "replay", session), "trace", None)
+
+
+def _path(session: Session) -> str:
+    journal = getattr(session, "journal", None)
+    return str((trace_of(session) if journal is None else journal).path)
+
+
+def _dangling(what: str, cause: Ref | None) -> DanglingCauseError:
+    return DanglingCauseError(
+        what,
+        cause=cause,
+        next_action="name the event that the responder was given (`event.ref`), or one that came before",
+    )
