@@ -189,17 +189,15 @@ class Replaying(Block["Replaying"]):
         verdict = store.check(trace)
         if verdict.count == 0:
             raise RunStateError(f"{path} holds no entry: there is nothing to replay")
-        session = Replay(
-            trace,
-            Redactor.of_process(options["redact"]),
-            on_divergence=options["on_divergence"],
-            strict=frozenset(options["strict"]),
-        )
+        session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
         if verdict.state == "unsealed":
             session.report.warnings.append(
                 f"the run is unsealed: {verdict.problem}; the replay ends where the log ends"
             )
         return session
+
+    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        return Replay(trace, redactor, on_divergence=options["on_divergence"], strict=frozenset(options["strict"]))
 
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})

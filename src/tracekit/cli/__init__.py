@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "list": ("runs", "List the runs of the store."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
+    "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),
     "failures": ("failures", "List what went wrong, over many runs."),
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),

@@ -133,7 +133,8 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     stdin.capture()
     store, path = Store(told["store"]), told["path"]
     options = dict(told["options"], store=store)
-    players = Players(store, path, options, told.get("break"))
+    witnessed = _Witnessed(told["witness"]) if "witness" in told else None
+    players = Players(store, path, options, told.get("break"), None if witnessed is None else witnessed.player)
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
     closed.engage()
     gate.refuse_outside(players.outside)
@@ -158,6 +159,8 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
         except BaseException as failure:
             error = failure
         codes.append(_conclude(players, ended._replace(error=error), isolated, told))
+        if witnessed is not None:
+            witnessed.ended(codes[0], players, ended._replace(error=error))
 
     def leaving(status: int) -> int:
         if codes:
@@ -174,6 +177,28 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     watchdog.stop()
     closed.release()
     return codes[0]
+
+
+class _Witnessed:
+    """What the program does in this replay is written down, for a comparison with another one."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        from .._session.witness import Out, Witness, WitnessedReplaying, unsettle
+
+        unsettle(told["number"])
+        self._out = Out.take() if told["stdout"] else None
+        self._witness = witness = Witness(told["path"])
+        self.player: Callable[[str, dict[str, Any]], Replaying] = lambda path, options: WitnessedReplaying(
+            path, options, witness
+        )
+
+    def ended(self, code: int, players: Players, ended: Ended) -> None:
+        failure = players.failure
+        if failure is None and isinstance(ended.error, TracekitError) and not players.expected(ended.error):
+            failure = ended.error
+        if failure is not None:
+            self._witness.failed(getattr(failure, "run_id", None), failure)
+        self._witness.ended(code, ended.status, ended.error, players.started, self._out)
 
 
 def _end_player(player: Replaying | None, ended: Ended) -> None:

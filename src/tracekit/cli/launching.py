@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
-__all__ = ["launch"]
+__all__ = ["follow", "launch"]
 
 
 def launch(told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
@@ -23,3 +23,14 @@ def launch(told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | N
     if cwd is not None:
         os.chdir(cwd)
     os.execve(sys.executable, command, variables)
+
+
+def follow(
+    told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None, stdout: IO[bytes], stderr: IO[bytes]
+) -> int:
+    """Have another process become that, with no input of its own; returns its exit status when it has ended."""
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(told)}
+    command = [sys.executable, "-m", "tracekit.cli.launch"]
+    return subprocess.run(
+        command, env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
+    ).returncode

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from .._journal.runs import Store
@@ -21,17 +22,25 @@ _really_exit: Final = os._exit
 class Players:
     """The runs of one program, each replayed from its own file when the program opens it."""
 
-    def __init__(self, store: Store, path: str, options: dict[str, Any], break_at: int | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        options: dict[str, Any],
+        break_at: int | None,
+        make: Callable[[str, dict[str, Any]], Replaying] | None = None,
+    ) -> None:
         self.played: list[Replaying] = []
         self._store = store
         self._options = options
         self._break_at = break_at
         self._path = path
+        self._make = make or (lambda path, options: Replaying(path, options, None))
         self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
         self._blocked: LiveCallBlockedError | None = None
 
     def of(self, path: str) -> Replaying:
-        player = Replaying(path, self._options, None)
+        player = self._make(path, self._options)
         player.break_at = self._break_at if path == self._path else None
         self.played.append(player)
         return player

@@ -18,7 +18,7 @@ from .output import emit, fail, message
 from .programs import hash_seed, program_of
 from .store import located
 
-__all__ = ["replay"]
+__all__ = ["replay", "told"]
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -83,7 +83,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
             f"tracekit replay {run} -- {what} ARGS…"
         )
-    launch(_told(run, path, where, program, options), environment, cwd)
+    launch(told(run, path, where, program, options), environment, cwd)
 
 
 def _dry(trace: Trace) -> NoReturn:
@@ -111,7 +111,8 @@ def _check_break(trace: Trace, step: int | None) -> None:
         )
 
 
-def _told(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
+def told(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
+    """The instructions for ``launch``."""
     return {
         "mode": "replay",
         "run": run,

@@ -1,0 +1,255 @@
+"""``tracekit verify-determinism``: two independent replays of a recording, compared byte by byte."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, NoReturn
+
+import click
+
+from .._engine.program import Program
+from .._journal.reader import Trace
+from .._journal.runs import Store
+from .._session.determinism import Did, Difference, Recorded, first_difference, view_of
+from ..agents import agentloom
+from ..errors import RunStateError, TracekitError
+from . import output, serving
+from .programs import program_of
+from .replay import told
+from .replaying import replayed
+from .siblings import siblings
+from .store import located
+
+__all__ = ["verify_determinism"]
+
+
+@click.command("verify-determinism", context_settings={"allow_interspersed_args": True})
+@click.argument("run")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+@click.option(
+    "--entry", metavar="MODULE:FUNCTION", help="Call this function with the recorded input instead of the program."
+)
+@click.option("--replays", type=click.IntRange(2, 100), default=2, show_default=True, help="How many replays.")
+@click.option("--no-stdout", is_flag=True, help="Leave out what the program prints.")
+@click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
+@click.option("--strict", multiple=True, type=click.Choice(["clock", "order"]), help="Make this drift a divergence.")
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
+)
+@click.option(
+    "--isolate",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Cut off the network below Python too.",
+)
+@click.option(
+    "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Replay RUN (an id, the beginning of one, "last", or a path) twice, each time in a fresh process with another hash
+    seed, and compare all that the program did: with the recording, and with one another.
+
+    RUN may also be a recording of agentloom or a file of inter-agent events: they are ordered and served twice. A program is taken from
+    the trace only where the run is one of your own store; else name it: tracekit verify-determinism PATH -- SCRIPT [ARGS…].
+    Exit codes: 0 identical, 1 a divergence (on stderr, with your line), 2 unusable input, 3 identical as far as a run without an end goes.
+    """
+    try:
+        store = Store(options.pop("store"))
+        kind = serving.kind_of(run)
+        path = run if kind is not None else str(located(run, store))
+        if kind is None and _imported(path, store):
+            kind = "run"
+        if kind is not None and not (kind == "run" and (command or options["entry"])):
+            _serve(run, path, kind, options["replays"], as_json)
+        _replay(run, path, store, command, options, as_json)
+    except TracekitError as error:
+        output.message(str(error))
+        sys.exit(output.WRONG_USE)
+
+
+def _imported(path: str, store: Store) -> bool:
+    with Trace(path) as trace:
+        store.check(trace)
+        if not len(trace):
+            raise RunStateError(
+                f"{path} holds no entry: there is nothing to replay",
+                next_action="its process died before the run began; `tracekit list` shows the other runs",
+            )
+        return bool(agentloom.origin(trace))
+
+
+# -- programs ------------------------------------------------------------------------------------------------------------
+
+
+def _replay(
+    run: str, path: str, store: Store, command: tuple[str, ...], options: dict[str, Any], as_json: bool
+) -> NoReturn:
+    with Trace(path) as trace:
+        program, cwd = program_of(trace, store, path, command, options["entry"], "verify-determinism")
+        seed = (trace.entry(1).get("meta", {}).get("environment") or {}).get("hash_seed")
+    expected = {} if options["entry"] else _expected(store, path)
+    output.message(f"tracekit: replaying {run} {options['replays']} times: {options['entry'] or program}")
+    replays, difference, seeded = _judged(run, path, store, program, cwd, seed, expected, options)
+    _usable(replays, run)
+    open_ones = [one for one in replays[0].runs if _unsealed(replays[0].runs[one])]
+    if difference is not None and open_ones and _only_the_end(replays):
+        difference = None
+    facts = {
+        "run_id": next(iter(replays[0].runs), None),
+        "identical": difference is None,
+        "unsealed": open_ones,
+        "replays": [
+            {"hash_seed": did.hash_seed, "steps": did.count(), "sha256": did.digest(), "status": did.status}
+            for did in replays
+        ],
+        "agents_sha256": _views(replays[0]) if difference is None else None,
+        "difference": None if difference is None else {**difference._asdict(), "with_recorded_hash_seed": seeded},
+    }
+    _tell(facts, difference, seeded, seed, as_json)
+
+
+def _judged(
+    run: str,
+    path: str,
+    store: Store,
+    program: Program,
+    cwd: str,
+    seed: Any,
+    expected: dict[str, str],
+    options: dict[str, Any],
+) -> tuple[list[Did], Difference | None, bool | None]:
+    """The replays, their first difference, and where there is one: whether all is right with the recording's own hash seed."""
+    how = {"break_at": None, "allow_hosts": (), "on_divergence": "raise", "guard": "process", **options}
+    orders = told(run, path, store, program, how)
+    stdout = not options["no_stdout"]
+    with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
+
+        def once(number: int, hash_seed: int) -> Did:
+            return replayed(number, hash_seed, orders, directory, cwd, stdout=stdout)
+
+        replays = [once(number, one) for number, one in enumerate(_seeds(seed, options["replays"]), 1)]
+        difference = first_difference(replays, expected=expected, stdout=stdout)
+        if difference is None or not isinstance(seed, int) or _nothing_opened(replays):
+            return replays, difference, None
+        again = [once(len(replays) + number, seed) for number in (1, 2)]
+        return replays, difference, first_difference(again, expected=expected, stdout=stdout) is None
+
+
+def _seeds(recorded: Any, count: int) -> list[int]:
+    """Hash seeds that are neither the recording's nor one another's."""
+    return [seed for seed in range(1, count + 2) if seed != recorded][:count]
+
+
+def _expected(store: Store, path: str) -> dict[str, str]:
+    found = {}
+    for one in siblings(store, path).values():
+        with Trace(one.path) as trace:
+            if len(trace):
+                found[trace.entry(1)["run_id"]] = one.path
+    return found
+
+
+def _nothing_opened(replays: Sequence[Did]) -> bool:
+    return not any(did.runs for did in replays)
+
+
+def _usable(replays: Sequence[Did], run: str) -> None:
+    """Where nothing of the run was replayed, there is nothing to compare."""
+    kinds = {did.failure[0]["type"] if did.failure else None for did in replays}
+    if kinds == {"NotReplayableError"}:
+        raise RunStateError(
+            str(replays[0].failure[0]["text"]) if replays[0].failure else "",
+            next_action="a recording that can't be replayed can't be verified",
+        )
+    if _nothing_opened(replays):
+        told = replays[0].stderr.decode("utf-8", "replace").strip()
+        raise RunStateError(
+            f"the program never opened the run {run}; it says:\n{told[-2000:]}",
+            next_action="name the program that made it: tracekit verify-determinism RUN -- SCRIPT [ARGS…]",
+        )
+
+
+def _unsealed(path: str) -> bool:
+    with Trace(path) as trace:
+        return trace.check().state == "unsealed"
+
+
+def _only_the_end(replays: Sequence[Did]) -> bool:
+    """Whether all replays made every recorded step, equal to the byte, and then asked for what came after the log's end."""
+    first = replays[0]
+    if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
+        return False
+    if first.end is None:
+        return first.status < 0  # it killed itself, as then
+    left = any(report["unconsumed"] for report in first.reports.values())
+    return not left and first.failure is not None and first.failure[0]["type"] == "TraceExhaustedError"
+
+
+def _views(did: Did) -> str | None:
+    """SHA-256 of the inter-agent views, where agents spoke."""
+    views = [view_of(Recorded(path), did.steps.get(run, {})) for run, path in did.runs.items()]
+    return sha256(b"".join(view or b"" for view in views)).hexdigest() if any(views) else None
+
+
+def _tell(
+    facts: dict[str, Any], difference: Difference | None, seeded: bool | None, seed: Any, as_json: bool
+) -> NoReturn:
+    first = facts["replays"][0]
+    if output.structured(as_json):
+        output.emit(facts)
+    elif difference is None:
+        agents = f", agents {facts['agents_sha256'][:16]}" if facts["agents_sha256"] else ""
+        click.echo(
+            f"identical: {len(facts['replays'])} replays, {first['steps']} steps each, sha256 {first['sha256'][:16]}{agents}"
+        )
+    if difference is not None:
+        output.message(f"tracekit: DIVERGENCE: {difference.text}")
+        if seeded:
+            output.message(
+                f"tracekit: with the recording's own hash seed ({seed}) all is identical: what differs comes from the order "
+                "of a set, or from hash(); sort it"
+            )
+        sys.exit(output.DIFFERENT)
+    if facts["unsealed"]:
+        output.message(f"tracekit: the run has no end: it was compared as far as its log goes ({facts['unsealed'][0]})")
+        sys.exit(output.UNSEALED)
+    sys.exit(output.RIGHT)
+
+
+# -- files without a program ---------------------------------------------------------------------------------------------
+
+
+def _serve(run: str, path: str, kind: serving.Kind, count: int, as_json: bool) -> NoReturn:
+    recorded = serving.lines(path, kind)
+    streams = [(f"process {n} (hash seed {n})", serving.served(path, kind, n)) for n in range(1, count + 1)]
+    pairs = [(("the recording", recorded), one) for one in streams] + [(streams[0], one) for one in streams[1:]]
+    found = next((told for told in (serving.difference(*pair) for pair in pairs) if told is not None), None)
+    digest = sha256(b"".join(streams[0][1])).hexdigest()
+    difference = None if found is None else Difference("served", found)
+    if output.structured(as_json):
+        told = None if difference is None else difference._asdict()
+        output.emit(
+            {
+                "path": path,
+                "kind": kind,
+                "identical": found is None,
+                "lines": len(recorded),
+                "sha256": digest,
+                "difference": told,
+            }
+        )
+    elif found is None:
+        click.echo(f"identical: {len(recorded)} lines, served {count} times, sha256 {digest[:16]}")
+    if found is not None:
+        output.message(f"tracekit: DIVERGENCE: {found}")
+        sys.exit(output.DIFFERENT)
+    output.message(f"tracekit: {run} names no program: it was ordered and served, and no code was run")
+    sys.exit(output.RIGHT)
