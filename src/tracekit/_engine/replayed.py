@@ -96,8 +96,11 @@ class ReplayedStep:
 
     def _suspended(self, seq: int) -> bool:
         trace = self.session.trace
-        if b'"suspended":' in trace.line(seq) and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
+        line = trace.line(seq)
+        if b'"suspended":' in line and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
             return True
+        if b'"settled":' in line and "settled" in ((trace.entry(seq).get("meta") or {}).get("info") or {}):
+            return True  # by a person, after everything that went on beside it
         step = trace.entry(seq).get("step", self.seq)
         if b'"waited":' not in trace.line(step):
             return False
