@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import os as _os
 from typing import TYPE_CHECKING, Any, Final
 
 from ._version import __version__
@@ -147,3 +148,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *_HOMES]
+
+
+# A process that a recorded program has started is part of the run from here on.
+if "TRACEKIT_JOIN" in _os.environ:
+    from ._session.joining import join as _join
+
+    _join()

@@ -21,7 +21,7 @@ from .guard_attempts import FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
 
-__all__ = ["Guard", "Reach", "allow", "everywhere", "warm"]
+__all__ = ["Guard", "Reach", "allow", "everywhere", "instead_of_listening", "warm"]
 
 Reach = Literal["process", "context", "off"]
 
@@ -36,7 +36,8 @@ _VERBS: Final[dict[Kind, str]] = {
 _TOOL: Final = "let a @traced_tool or an instrumented client make this call, so that the replay answers it"
 _NEXT: Final[dict[Kind, str]] = {
     "lookup": f"{_TOOL}; or, for a test's own server, replay(..., allow_hosts=[{{host!r}}])",
-    "process": f"{_TOOL}; or replay(..., guard='off') to let it run for real",
+    "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "
+    "let it run for real",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
 }
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
@@ -46,6 +47,7 @@ _engaged: tuple[Guard, ...] = ()
 _events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
 _hooked = False
 _bytecode: bool | None = None  # what the user had set, while a dry run has it changed
+_listening: Callable[[], object] | None = None
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
 
@@ -156,6 +158,8 @@ def check(attempt: Attempt | None) -> None:
     caller = find()
     if caller.passes(attempt.kind):
         return
+    if _listening is not None and attempt.kind == "listen":
+        _listening()
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
     error = _error(attempt, caller)
@@ -164,6 +168,12 @@ def check(attempt: Attempt | None) -> None:
             with suppress(Exception):
                 guard.failed(error)
     raise error
+
+
+def instead_of_listening(call: Callable[[], object] | None) -> None:
+    """Where the program would listen, ``call`` comes first: it may leave by an exception of its own."""
+    global _listening
+    _listening = call
 
 
 def _error(attempt: Attempt, caller: Caller) -> LiveCallBlockedError:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from .guard_hosts import numeric
 
-__all__ = ["FILES", "LIVE", "Attempt", "Kind", "peer"]
+__all__ = ["FILES", "LIVE", "Attempt", "Kind", "on_signal", "peer"]
 
 Kind = Literal["connect", "lookup", "listen", "send", "process", "file"]
 
@@ -140,6 +140,15 @@ def _harmless(path: object) -> bool:
     return text == os.devnull or (text.startswith("/dev/") and not text.startswith(_SHARED) and ".." not in text)
 
 
+#: Who hears of a signal to another process before it is sent.
+on_signal: list[Callable[[int], object]] = []
+
+
+def _signal(args: tuple[Any, ...]) -> None:
+    for call in on_signal:
+        call(abs(args[0]))
+
+
 _Table = Mapping[str, Callable[[tuple[Any, ...]], Attempt | None]]
 
 #: Connections, look-ups, listening and processes, by audit event.
@@ -160,6 +169,8 @@ LIVE: Final[_Table] = {
     "os.startfile": _process("os.startfile", 0),
     "os.fork": _process("os.fork", None),
     "os.forkpty": _process("os.forkpty", None),
+    "os.kill": _signal,
+    "os.killpg": _signal,
     "_winapi.CreateProcess": _process("_winapi.CreateProcess", 0),
 }
 

@@ -13,6 +13,8 @@ __all__ = ["Caller", "find"]
 
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: What stands between the caller and the operation.
+_SEAMS: Final = ("tracekit._capture.guard", "tracekit._capture.processes")
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
@@ -43,7 +45,7 @@ class Caller:
 
     def _read(self, frame: FrameType) -> None:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        if module.startswith("tracekit._capture.guard"):
+        if module.startswith(_SEAMS):
             return
         installed = any(mark in file for mark in _INSTALLED)
         if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from . import clock, concurrency, randomness, timers
+from . import clock, concurrency, processes, randomness, timers
 
 __all__ = ["enter", "leave"]
 
@@ -38,4 +38,4 @@ def leave() -> None:
 
 def _parts() -> list[Any]:
     """In the order in which they are put in."""
-    return [clock, randomness, concurrency, timers]
+    return [clock, randomness, concurrency, processes, timers]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-__all__ = ["NOBODY", "Lane", "collisions", "started"]
+__all__ = ["NOBODY", "Lane", "Root", "collisions", "started"]
 
 #: The ``owner`` of a lane whose task, thread or call has ended: an ident that is given again misleads nobody.
 NOBODY: Final = -1
@@ -98,6 +98,24 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<Lane {self.id} {self.path or '/'}>"
+
+
+class Root(Lane):
+    """The own line of a process that joined a run: its path goes on from that of the line that started it."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str, owner: int) -> None:
+        super().__init__("", 1, None, id=0, owner=owner)
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._path = path
 
 
 def started(parent: Lane, name: str, under: int = 0) -> Lane:

@@ -116,6 +116,11 @@ class Redactor:
                 self.state = object()
 
     @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The user's own."""
+        return self._user
+
+    @property
     def known(self) -> KnownSecrets:
         """The secrets whose text is known."""
         return self._known

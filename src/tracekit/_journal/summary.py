@@ -11,7 +11,7 @@ from .limits import DEFAULT, too_deep
 from .names import SUFFIX
 from .scan import ENDS
 
-__all__ = ["RunSummary", "last_entry", "summary"]
+__all__ = ["RunSummary", "first_entry", "last_entry", "summary"]
 
 #: How much of the end of a file is read at first, and at most.
 _EDGE: Final = 64 << 10
@@ -54,6 +54,12 @@ def summary(path: str) -> RunSummary:
         _whole_number(last.get("seq")),
         size,
     )
+
+
+def first_entry(path: str) -> dict[str, Any]:
+    """What the first line of a trace file says, unverified; empty where there is none."""
+    with open(path, "rb") as file:
+        return _parsed(_first_line(file))
 
 
 def last_entry(path: str) -> dict[str, Any]:

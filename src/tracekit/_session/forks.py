@@ -5,21 +5,25 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import Any, Final
 
+from .. import _reality
 from .._canonical import dumps
 from .._capture import concurrency
-from .._engine.lanes import Lane, started
+from .._engine.classified import of_run
+from .._engine.lanes import Lane, Root, started
 from .._engine.recording import ROOT, Recording, encode_reads
+from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
 from .._journal.runs import Store, segment_of
-from .._journal.writer import Journal
+from .._journal.writer import Durability, Journal
+from ..errors import RunStateError
 from . import takeover
 
-__all__ = ["follow", "forget", "seal", "successor"]
+__all__ = ["Segment", "at_end", "at_hard_exit", "follow", "forget", "seal", "successor"]
 
 #: The recordings of this process that a fork concerns, with the store that each is in.
 _followed: Final[dict[Recording, Store]] = {}
@@ -57,6 +61,10 @@ def _before() -> None:
     _pending[0] = None if scope is None else started(scope.lane, "fork", scope.live)
     for session in list(_followed):
         session.share()
+        journal: object = session.journal
+        if isinstance(journal, Segment):  # the child names its entry
+            with suppress(Exception):
+                journal.open()
 
 
 def _in_child() -> None:
@@ -64,49 +72,77 @@ def _in_child() -> None:
     followed = dict(_followed)
     _followed.clear()
     if followed:
-        _seal_at_hard_exit()
+        at_hard_exit(_seal_all)
     for session, store in followed.items():
         if session.ended:
             continue
-        child = _Segment(session, store, lane).session
+        child = _forked(session, store, lane).session
         _successors[session] = child
         session.ended = session.discarded = True
         session.journal.abandon()
         if scope is not None and scope.session is session:
             spending = None if scope.spending is None else scope.spending.copy()
-            own = Lane("", 1, None, id=0, owner=get_ident())
+            own = Root(child.journal.lane, get_ident())  # type: ignore[attr-defined]
             current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
 
 
-class _Segment:
+def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
+    journal = parent.journal
+    cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
+    # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
+    path = lane.path if lane is not None else f"/fork@{os.getpid()}"
+    child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
+    if parent._once is not None:
+        parent._once.forked(child.session)
+    return child
+
+
+class Segment:
     """A journal that is made when the child has something to write: stands in for it until then."""
 
+    seq = 0
     lost = 0
     closed = False
 
-    def __init__(self, parent: Recording, store: Store, lane: Lane | None) -> None:
-        journal = parent.journal
-        self.run_id: Final = journal.run_id
-        self.durability: Final = journal.durability
-        self._store: Final = store
-        self._cause: Final = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
-        self._lane = lane.path if lane is not None else f"/fork@{os.getpid()}"
-        # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
-        self.segment = segment_of(self._lane)
-        self.path: Final = store.path(self.run_id, self.segment)
-        self.session: Final = Recording(self, parent.redactor)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        durability: Durability,
+        lane: str,
+        cause: Mapping[str, Any],
+        redactor: Redactor,
+        program: str | None = None,
+    ) -> None:
+        self.run_id: Final = run_id
+        self.durability: Final = durability
+        self.store: Final = store
+        self.lane = lane
+        self._cause: Final = cause
+        self._program: Final = program
+        #: The process's own line, where it joined the run by what its environment says.
+        self.root: Root | None = None
+        self._opened: Journal | None = None
+        self._opening: Final = RLock()
+        self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
         self.session.share()
-        if parent._once is not None:
-            parent._once.forked(self.session)
+
+    @property
+    def segment(self) -> str:
+        return segment_of(self.lane)
+
+    @property
+    def path(self) -> str:
+        return self.store.path(self.run_id, self.segment)
 
     def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
-        return self._journal().append(kind, lane, parent, tail, sync)
+        return self.open().append(kind, lane, parent, tail, sync)
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
-        self._journal().read(kind, lane, parent, name, value)
+        self.open().read(kind, lane, parent, name, value)
 
     def held(self) -> Any:
-        return self._journal().held()
+        return self.open().held()
 
     def flush(self) -> None:
         """Nothing has been written."""
@@ -117,36 +153,63 @@ class _Segment:
     def abandon(self) -> None:
         self.closed = True
 
-    def _journal(self) -> Journal:
-        journal = self._store.create(
-            self.run_id, segment=self.segment, durability=self.durability, encode_read=encode_reads
-        )
-        about = {"program": takeover.program(), "segment": self.segment, "lane": self._lane, "pid": os.getpid()}
-        tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self._lane.strip("/")))
+    def open(self) -> Journal:
+        """The journal itself, made now if it has not been."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> Journal:
+        journal = self._create()
+        program = self._program or takeover.program()
+        about = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
+        about.update(ordered=True, clocks=_reality.clocks())
+        tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
         self.session.journal = journal
-        follow(self.session, self._store)
-        _at_end(lambda: seal(self.session))
+        follow(self.session, self.store)
+        if self.root is None:
+            at_end(lambda: seal(self.session))
         return journal
 
+    def _create(self) -> Journal:
+        lane, n = self.lane, 1
+        while True:
+            try:
+                return self.store.create(
+                    self.run_id, segment=self.segment, durability=self.durability, encode_read=encode_reads
+                )
+            except RunStateError:
+                # Another process has the same place: two were started by one that did not join, as a shell's two commands.
+                if self.root is None:
+                    raise
+                n += 1
+                self.lane = self.root.path = f"{lane}+{n}"
 
-def _seal_at_hard_exit() -> None:
-    """``os._exit`` is how a forked child leaves in order: its segment gets its end first."""
+
+def at_hard_exit(call: Callable[[], object]) -> None:
+    """``os._exit`` is how a forked child leaves in order: ``call`` comes first, but for the middle of a tool, which stays in doubt."""
     really, pid = os._exit, os.getpid()
 
     def _exit(status: int) -> None:
         if os.getpid() == pid:
             scope = current.get()
-            inside = scope is not None and scope.live  # in the middle of a tool: that stays in doubt
-            for session in [] if inside else list(_followed):
+            if scope is None or not scope.live:
                 with suppress(Exception):  # a disk that is full keeps nobody from leaving
-                    seal(session)
+                    call()
         really(status)
 
     os._exit = _exit  # type: ignore[assignment]
 
 
-def _at_end(call: Callable[[], None]) -> None:
+def _seal_all() -> None:
+    for session in list(_followed):
+        with suppress(Exception):
+            seal(session)
+
+
+def at_end(call: Callable[[], object]) -> None:
     """Call it when the child ends in order; multiprocessing ends its children past ``atexit``."""
     atexit.register(call)
     multiprocessing = sys.modules.get("multiprocessing.util")
@@ -154,17 +217,21 @@ def _at_end(call: Callable[[], None]) -> None:
         multiprocessing.Finalize(None, call, exitpriority=0)
 
 
-def seal(session: Recording) -> None:
-    """End the segment of a child in order. Idempotent; where nothing was written, nothing is sealed."""
+def seal(session: Recording, error: BaseException | None = None) -> None:
+    """End the segment of a child in order, or with ``error``. Idempotent; where nothing was written, nothing is sealed."""
     journal, store = session.journal, _followed.get(session)
-    if session.ended or store is None:
+    if session.ended or store is None or journal.seq == 0:
         return
     forget(session)
     journal.flush()
     with journal.held():
         session.ended = True
-        meta = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
-        journal.append("run.completed", 0, ROOT, session.meta(meta))
+        meta: dict[str, Any] = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
+        fields = b""
+        if error is not None:
+            meta["failure"] = of_run(error, session)
+            fields = session.error(error, meta)
+        journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + session.meta(meta))
     journal.close()
     segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
     durable = journal.durability != "none"

@@ -80,6 +80,11 @@ class Record(Block[Run]):
         return self._session.journal.seq > 2
 
     @property
+    def given(self) -> Any:
+        """What the run was given: ``input=``, or the arguments of a decorated function."""
+        return None if self._input is UNSET else self._input
+
+    @property
     def run(self) -> Run:
         """The run, once the block has begun."""
         assert self._run is not None
@@ -99,6 +104,10 @@ class Record(Block[Run]):
     def _enter(self) -> Run:
         outer = current.get()
         options = self.options
+        self._instead = takeover.part(self)
+        if self._instead is not None:
+            self._run = self._instead.stand_in(options)
+            return self._run
         if outer is not None and takeover.gives_way(outer.session):
             outer = None
         self.ordinal = takeover.next_ordinal()

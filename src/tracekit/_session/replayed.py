@@ -23,7 +23,7 @@ from .._engine.whatif import WhatIf
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
-from . import arguments
+from . import arguments, children
 from .blocks import Block, called_from
 from .branches import branch, seal_branch
 from .ends import another_abort, another_end, failed, hash_seed_hint, last_entry, same_error
@@ -154,10 +154,17 @@ class Replaying(Block["Replaying"]):
             taken.callback(gate.allow_outside, self._outside)
         self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
+        if self._what_if is None:
+            children.follow(session, options, *self._lineage())
+            taken.callback(children.forget, session)
         self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
         register(self._what_if or session, self._run)
         taken.callback(unregister, self._what_if or session)
         randomness.align_numpy(session)
+
+    def _lineage(self) -> tuple[str, str | None]:
+        """The path of the process's own line, and where its children say how they ended."""
+        return "", None
 
     def stand_in(self, options: Mapping[str, Any]) -> Run:
         """Begin in the place of a ``record()`` with these options."""
@@ -246,6 +253,7 @@ class Replaying(Block["Replaying"]):
             if error is None or isinstance(error, Exception):
                 linger(session)
         finally:
+            children.forget(session)
             session.ended = True
             session.schedule.close()
             self._taken.close()

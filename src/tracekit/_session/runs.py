@@ -10,7 +10,7 @@ from .._engine.scope import current
 from .._engine.whatif import WhatIf
 from .undoing import Undoing, undo, undo_async
 
-__all__ = ["UNSET", "Run", "current_run", "register", "unregister"]
+__all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
 
 UNSET: Final[Any] = object()
 
@@ -67,6 +67,11 @@ def current_run() -> Run | None:
 def register(session: Recording | Replay | WhatIf, run: Run) -> None:
     """Make ``run`` the current one of whoever is in ``session``."""
     _runs[id(session)] = run
+
+
+def registered(session: Recording | Replay | WhatIf) -> Run | None:
+    """The current run of whoever is in ``session``."""
+    return _runs.get(id(session))
 
 
 def unregister(session: Recording | Replay | WhatIf) -> None:

@@ -18,7 +18,9 @@ __all__ = [
     "gives_way",
     "go_on_as",
     "is_whole_program",
+    "joined_as",
     "next_ordinal",
+    "part",
     "program",
     "replacement",
     "set_controller",
@@ -32,6 +34,7 @@ _program = _PROGRAM
 _count = 0
 _counting: Final = threading.Lock()
 _controller: Callable[[Record], StandIn | None] | None = None
+_joined: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
 
 
@@ -75,6 +78,17 @@ def set_controller(controller: Callable[[Record], StandIn | None]) -> None:
 def replacement(block: Record) -> StandIn | None:
     """What stands in for this ``record()``, or ``None``."""
     return None if _controller is None else _controller(block)
+
+
+def joined_as(stand_in: Callable[[Record], StandIn | None]) -> None:
+    """This process has joined a run: each ``record()`` of it is a part of that, by what ``stand_in`` gives."""
+    global _joined
+    _joined = stand_in
+
+
+def part(block: Record) -> StandIn | None:
+    """What stands in for a ``record()`` in a process that has joined a run, or ``None``."""
+    return None if _joined is None else _joined(block)
 
 
 def whole_program(session: Recording | None) -> None:

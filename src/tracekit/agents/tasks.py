@@ -41,6 +41,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+#: The handlers of this process: a replayed one gives them what the recorded one got.
+registered: Final[dict[str, Handler[Any]]] = {}
+
+
 class Handler(Generic[R]):
     """A function that does tasks for an agent. Call it with a message; it returns the response, a message too.
 
@@ -82,7 +86,8 @@ def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
         raise ValueError("a handler needs the name of its agent")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
-        return Handler(function, name)
+        handler = registered[name] = Handler(function, name)
+        return handler
 
     return decorate
 

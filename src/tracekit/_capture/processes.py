@@ -1,0 +1,218 @@
+"""Processes that a run starts: each is counted as a line of execution, and told by its environment how to join the run.
+
+What stands on ``subprocess.Popen`` (asyncio's processes too) gets an environment variable; what ``multiprocessing`` starts afresh
+(``spawn``, ``forkserver``) gets it with the data that it is prepared by. Who is told what is the session's affair (:func:`welcome`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from .._engine.lanes import Lane, started
+from .._engine.scope import Scope, current
+from . import guard_caller
+from .launch import parent_lane
+from .patch import AttributePatch, Patch, Switch, when_imported
+
+__all__ = ["VARIABLE", "Welcome", "activate", "deactivate", "welcome"]
+
+#: What tells a process which run to join: JSON.
+VARIABLE: Final = "TRACEKIT_JOIN"
+#: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
+_ENV: Final = 10
+#: Set in a process that is made ready by multiprocessing, before its program's first line.
+_PREPARED: Final = """\
+import os, sys
+os.environ[{variable!r}] = {ticket!r}
+if "tracekit" in sys.modules:
+    from tracekit._session import joining
+    joining.join()
+"""
+_POOLS: Final = frozenset({("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker")})
+
+
+class Welcome(Protocol):
+    """What a session says to a process that is about to be started."""
+
+    @property
+    def ticket(self) -> str:
+        """What the process is told."""
+        ...
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """Around the start."""
+        ...
+
+    def started(self, pid: int) -> None:
+        """It runs."""
+        ...
+
+
+_welcome: Callable[[Scope, Lane, bool], Welcome | None] | None = None
+#: What the process that multiprocessing is starting here is told.
+_starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", default=None)
+
+
+def welcome(ask: Callable[[Scope, Lane, bool], Welcome | None]) -> None:
+    """From now on ``ask`` is asked for each process that a run starts, by its lane (``True``: a pool's worker)."""
+    global _welcome
+    _welcome = ask
+
+
+def _asked(scope: Scope, name: str, pool: bool = False) -> Welcome | None:
+    if _welcome is None:
+        return None
+    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), pool)
+
+
+# -- subprocess ------------------------------------------------------------------------------------------------------------
+
+
+def _popen(original: Any) -> Any:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        scope = current.get()
+        # The commands by which the standard library asks the host what it is are none of the program's.
+        if scope is None or not (args or "args" in kwargs) or guard_caller.find().passes("process"):
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        command = args[0] if args else kwargs["args"]
+        found = _asked(scope, _named(command))
+        if found is None:
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        given = args[_ENV] if len(args) > _ENV else kwargs.get("env")
+        env = {**(os.environ if given is None else given), VARIABLE: found.ticket}
+        if len(args) > _ENV:
+            args = (*args[:_ENV], env, *args[_ENV + 1 :])
+        else:
+            kwargs["env"] = env
+        with found.admitted():
+            original(self, *args, **kwargs)
+        found.started(self.pid)
+        return None
+
+    return __init__
+
+
+def _named(command: Any) -> str:
+    """A program's name; of a Python program that of its script or module, whatever its interpreter is called here."""
+    if isinstance(command, str | bytes | os.PathLike):
+        words = os.fsdecode(command).split(None, 2) or [""]
+    else:
+        words = [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
+    name = os.path.basename(words[0])
+    if name.startswith("python") or words[0] == sys.executable:
+        name = _script(words[1:]) or "python"
+    return "".join("_" if letter in "/#@+" else letter for letter in name)
+
+
+def _script(words: list[str]) -> str:
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            return next(rest, "")
+        if word in ("-c", "-"):
+            return ""
+        if word in ("-W", "-X"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return os.path.basename(word)
+    return ""
+
+
+# -- multiprocessing -------------------------------------------------------------------------------------------------------
+
+
+def _start(original: Any) -> Any:
+    @functools.wraps(original)
+    def start(self: Any) -> Any:
+        scope = current.get()
+        if scope is None or _method(self) == "fork":
+            return original(self)
+        target = getattr(self, "_target", None)
+        name = getattr(target, "__qualname__", None) or type(self).__qualname__
+        pool = (getattr(target, "__module__", None), name) in _POOLS
+        found = _asked(scope, name.replace("/", "_"), pool)
+        if found is None:
+            return original(self)
+        token = _starting.set(found.ticket)
+        try:
+            with found.admitted():
+                original(self)
+        finally:
+            _starting.reset(token)
+        found.started(self.pid)
+        return None
+
+    return start
+
+
+def _method(process: Any) -> str:
+    own = getattr(process, "_start_method", None)
+    if own is None:
+        context = sys.modules["multiprocessing.context"]
+        own = context._default_context.get_start_method()
+    return str(own)
+
+
+class _Ready:
+    """Unpickled in the new process, before the program's modules: by what any Python has."""
+
+    def __init__(self, ticket: str) -> None:
+        self.ticket: Final = ticket
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_PREPARED.format(variable=VARIABLE, ticket=self.ticket),)
+
+
+def _prepare(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_preparation_data(*args: Any, **kwargs: Any) -> Any:
+        data = original(*args, **kwargs)
+        ticket = _starting.get()
+        # First of all: what follows in it may import the program's modules when it is unpickled.
+        return data if ticket is None else {VARIABLE: _Ready(ticket), **data}
+
+    return get_preparation_data
+
+
+# -- in place --------------------------------------------------------------------------------------------------------------
+
+_made: Final[dict[tuple[str, str], Patch]] = {}
+
+
+def _patches() -> list[Patch]:
+    found = []
+    for module, owner, name, wrap in (
+        ("subprocess", "Popen", "__init__", _popen),
+        ("multiprocessing.process", "BaseProcess", "start", _start),
+        ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
+    ):
+        loaded: Any = sys.modules.get(module)
+        if loaded is not None:
+            place: Any = loaded if owner is None else getattr(loaded, owner, None)
+            if place is not None and (module, name) not in _made:
+                _made[module, name] = AttributePatch(place, name, wrap(getattr(place, name)))
+            if (module, name) in _made:
+                found.append(_made[module, name])
+    return found
+
+
+_switch: Final = Switch(_patches)
+
+
+def activate() -> None:
+    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    _switch.on()
+    for module in ("multiprocessing.process", "multiprocessing.spawn"):
+        when_imported(module, _switch.refresh)
+
+
+def deactivate() -> list[str]:
+    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
+    return _switch.off()

@@ -1,0 +1,317 @@
+"""The processes that a run starts, as the process that starts them sees them: invited to the run, or to its replay."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Final
+
+from .. import _reality, errors
+from .._capture import guard, guard_attempts, instrumentation, processes
+from .._engine.lanes import Lane
+from .._engine.recording import Recording
+from .._engine.replay import Replay
+from .._engine.scope import Scope
+from .._journal.names import SEGMENT, SUFFIX, segment_of
+from .._journal.scan import ENDS
+from .._journal.summary import first_entry, last_entry
+from ..errors import LogWriteError, ReplayError, UnconsumedStepsError
+from . import takeover
+from .forks import Segment
+
+__all__ = ["Family", "Report", "follow", "forget", "is_open", "segments_of"]
+
+#: How long a replay waits at its end for the processes that it has started, in seconds; one that has failed waits less.
+_PATIENCE: Final = 30.0
+_IMPATIENCE: Final = 2.0
+_LOOK: Final = 0.005
+
+Report = dict[str, Any]
+
+_families: Final[dict[Replay, Family]] = {}
+
+
+def _welcome(scope: Scope, lane: Lane, pool: bool) -> Any:
+    session: Any = scope.session
+    if type(session) is Recording and not session.ended:
+        return _Invitation(session, scope, lane)
+    family = _families.get(session) if type(session) is Replay else None
+    return None if family is None or session.ended else family.admit(scope, lane, pool)
+
+
+processes.welcome(_welcome)
+
+
+# -- recording -----------------------------------------------------------------------------------------------------------
+
+
+class _Invitation:
+    """To a process that a recorded run starts."""
+
+    def __init__(self, session: Recording, scope: Scope, lane: Lane) -> None:
+        session.share()
+        journal: Any = session.journal
+        with suppress(LogWriteError):
+            if isinstance(journal, Segment):
+                journal = journal.open()
+            journal.flush()
+        with journal.held():
+            cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
+        segment = SEGMENT.fullmatch(os.path.basename(journal.path)[: -len(SUFFIX)])
+        if segment is not None:
+            cause["segment"] = segment["segment"]
+        self.ticket: Final = json.dumps(
+            {
+                "mode": "record",
+                "run_id": journal.run_id,
+                "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
+                "lane": lane.path,
+                "cause": cause,
+                "durability": journal.durability,
+                "agent": scope.agent,
+                "program": takeover.program(),
+                "redact": _patterns(session),
+                "instrument": instrumentation.instrumented(),
+            }
+        )
+
+    def admitted(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def started(self, pid: int) -> None:
+        pass
+
+
+def _patterns(session: Recording | Replay) -> list[list[Any]]:
+    return [[pattern.pattern, pattern.flags] for pattern in session.redactor.patterns]
+
+
+# -- replaying -----------------------------------------------------------------------------------------------------------
+
+
+def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
+    """From now on ``session``, whose own line has ``path``, starts the processes that the recorded run started."""
+    family = _families[session] = Family(session, options, path, reports)
+    guard_attempts.on_signal.append(family.before_signal)
+
+
+def forget(session: Replay) -> None:
+    """The end of a replay: its processes come to their ends, and what they failed of is its failure. Idempotent."""
+    family = _families.pop(session, None)
+    if family is not None:
+        guard_attempts.on_signal.remove(family.before_signal)
+        family.settle()
+
+
+def segments_of(directory: str, run_id: str) -> dict[str, str]:
+    """The segments of a run by the path of their lane, as they say it themselves."""
+    found = {}
+    with suppress(OSError):
+        for name in sorted(os.listdir(directory)):
+            match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+            if match is None or match["run"] != run_id:
+                continue
+            path = os.path.join(directory, name)
+            lane = (first_entry(path).get("meta") or {}).get("lane")
+            if isinstance(lane, str) and segment_of(lane) == match["segment"]:
+                found[lane] = path
+    return found
+
+
+class Family:
+    """The processes of one replay."""
+
+    def __init__(self, session: Replay, options: Mapping[str, Any], path: str, reports: str | None) -> None:
+        self.session: Final = session
+        self._options: Final = options
+        self._path: Final = path
+        self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
+        self._recorded: dict[str, str] | None = None
+        #: Where processes say how their replay went; one directory for the children of children too.
+        self._reports = reports
+        self._owns: bool = reports is None
+        self._children: list[_Child] = []
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        if self._recorded is None:
+            self._recorded = segments_of(self._directory, self.session.run_id)
+        return self._recorded
+
+    def admit(self, scope: Scope, lane: Lane, pool: bool) -> _Child | None:
+        """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
+        if self._options["guard"] == "off":
+            return None
+        path = lane.path
+        if path not in self.recorded and not pool:
+            return None
+        if self._reports is None:
+            self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
+        child = _Child(path, self.recorded.get(path), pool, self._reports, self._ticket(scope, path))
+        self._children.append(child)
+        return child
+
+    def _ticket(self, scope: Scope, path: str) -> dict[str, Any]:
+        options = self._options
+        return {
+            "mode": "replay",
+            "run_id": self.session.run_id,
+            "directory": self._directory,
+            "lane": path,
+            "agent": scope.agent,
+            "program": takeover.program(),
+            "redact": _patterns(self.session),
+            "instrument": instrumentation.instrumented(),
+            "options": {
+                "on_divergence": options["on_divergence"],
+                "strict": list(options["strict"]),
+                "guard": options["guard"],
+                "allow_hosts": list(options["allow_hosts"]),
+                "dry_run": options["dry_run"],
+            },
+        }
+
+    def before_signal(self, pid: int) -> None:
+        """The program ends a process, which had come so far in the recording: let it come there now."""
+        for child in self._children:
+            if child.pid == pid and not child.pool:
+                child.wait(_reality.monotonic() + _PATIENCE)
+
+    def settle(self) -> None:
+        session = self.session
+        hurry = session.failure is not None
+        until = _reality.monotonic() + (_IMPATIENCE if hurry else _PATIENCE)
+        session.elsewhere = bool(self._path or self._children)
+        failed = [failure for child in self._children if (failure := child.failure(until)) is not None]
+        self._say(failed)
+        if session.failure is None:
+            self._missed()
+        if self._owns and self._reports is not None:
+            shutil.rmtree(self._reports, ignore_errors=True)
+
+    def _say(self, failed: list[ReplayError]) -> None:
+        session = self.session
+        for child in self._children:
+            session.report.warnings += child.remarks
+        if not failed:
+            return
+        first, own = failed[0], session.failure
+        if own is None:
+            session.fail(first)
+        elif not getattr(own, "child", None):  # what a process failed of may be why this one did
+            own.what = f"{own.what}\n  and {first.what}"
+            own.child = first.child  # type: ignore[attr-defined]
+
+    def _missed(self) -> None:
+        """Processes of the recording that nobody has started."""
+        seen = [child.path for child in self._children]
+        for path in self.recorded:
+            own = path.startswith(self._path + "/") and "@" not in path[len(self._path) :]
+            if own and not any(path == other or path.startswith((other + "/", other + "+")) for other in seen):
+                self.session.fail(
+                    UnconsumedStepsError(
+                        f"the recorded run had a process {path} of its own, and the program has not started it",
+                        run_id=self.session.run_id,
+                        next_action="look at what decides whether it is started; record again if the change is meant",
+                        steps=[],
+                    )
+                )
+                return
+
+
+class _Child:
+    """A process of a replay."""
+
+    def __init__(self, path: str, segment: str | None, pool: bool, reports: str, ticket: dict[str, Any]) -> None:
+        self.path: Final = path
+        self.pool: Final = pool
+        self.pid = 0
+        self.remarks: list[str] = []
+        self._segment: Final = segment
+        name = segment_of(path)
+        self._report: Final = os.path.join(reports, f"{name}.json")
+        self.ticket: Final = json.dumps({**ticket, "reports": reports, "pool": pool})
+
+    def admitted(self) -> AbstractContextManager[None]:
+        return _admitted()
+
+    def started(self, pid: int) -> None:
+        self.pid = pid
+
+    def report(self) -> Report | None:
+        try:
+            with open(self._report, "rb") as file:
+                told: Report = json.load(file)
+            return told
+        except (OSError, ValueError):
+            return None
+
+    def wait(self, until: float) -> Report | None:
+        """What it says at its end; ``None`` where it ended without a word, or has not ended."""
+        while self.report() is None and self._runs() and _reality.monotonic() < until:
+            _reality.sleep(_LOOK)
+        told = self.report()
+        while told is not None and self._runs() and _reality.monotonic() < until:  # it has said it, and is leaving
+            _reality.sleep(_LOOK)
+        return told
+
+    def _runs(self) -> bool:
+        if not self.pid:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # awaited by the program, or another's child (a fork server's)
+            try:
+                with open(f"/proc/{self.pid}/stat", "rb") as file:
+                    return file.read().rpartition(b")")[2].split()[0] != b"Z"
+            except OSError:
+                return False
+
+    def failure(self, until: float) -> ReplayError | None:
+        if self.pool:
+            told = self.report()
+            return None if told is None else self._failed(told)
+        if not self.pid:
+            return None
+        told = self.wait(until)
+        if told is not None:
+            return self._failed(told)
+        if self._runs():
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            what = f"the process {self.path} had not ended {_PATIENCE:g} s after the run, and is ended"
+        else:
+            what = f"the process {self.path} ended without having been replayed to its end"
+        if self._segment is None or is_open(self._segment):
+            self.remarks.append(what)
+            return None
+        return self._error("ReplayError", what, "look at what it wrote to stderr", None)
+
+    def _failed(self, told: Report) -> ReplayError | None:
+        self.remarks += [str(remark) for remark in told.get("remarks") or ()]
+        failure = told.get("failure")
+        if failure is None:
+            return None
+        what = f"in the process {self.path}: {failure['text']}"
+        return self._error(failure["type"], what, failure.get("next_action"), failure.get("step"))
+
+    def _error(self, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
+        found = getattr(errors, kind, None)
+        family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
+        return family(what, next_action=next_action, child=self.path, child_step=step)
+
+
+@contextmanager
+def _admitted() -> Iterator[None]:
+    with guard.allow():
+        yield
+
+
+def is_open(segment: str) -> bool:
+    """Whether the process of this segment did not end it: it was killed, or outlived the run."""
+    return last_entry(segment).get("type") not in ENDS

@@ -1,0 +1,187 @@
+"""A process that a run's program has started joins the run, or its replay: when it imports tracekit.
+
+Its environment says so. While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is
+answered from that file, and behind the guard from here on. What it can't join it leaves alone: it then runs as if nothing had been said.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+from .._capture import instrumentation, processes, world
+from .._engine.lanes import Root
+from .._engine.recording import ROOT
+from .._engine.redaction import Redactor
+from .._engine.scope import Scope, current, enter
+from .._journal.names import valid_run_id
+from .._journal.runs import Store, segment_of
+from .._journal.summary import summary
+from . import forks, takeover
+from .parts import Part
+from .runs import Run, register
+
+if TYPE_CHECKING:
+    from .recorded import Record
+
+__all__ = ["at_process_end", "join", "leave", "part_of"]
+
+#: How this process takes part, once it does.
+_joined: Final[list[Recorded]] = []
+
+
+def join() -> None:
+    """Do what the environment says, and take it out of there: the program's own children get their own."""
+    told = os.environ.pop(processes.VARIABLE, None)
+    if told is None:
+        return
+    try:
+        ticket = json.loads(told)
+        replayed = ticket["mode"] == "replay"
+    except (ValueError, TypeError, KeyError):
+        _alone(f"{processes.VARIABLE} is none of tracekit's")
+        return
+    if replayed:
+        from .rejoining import rejoin
+
+        rejoin(ticket)
+        return
+    try:
+        problem = _record(ticket)
+    except Exception as error:
+        problem = str(error)
+    if problem is not None:
+        _alone(problem)
+
+
+def _alone(problem: str) -> None:
+    warnings.warn(
+        f"tracekit: this process was started by a recorded run and can't join it: {problem}; it is not recorded",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def leave() -> None:
+    """This process is none of the run's program: a command of tracekit itself."""
+    if _joined:
+        _joined.pop().withdraw()
+
+
+def _record(ticket: Mapping[str, Any]) -> str | None:
+    """Take part in a run that is being recorded; says why not."""
+    run_id, root, lane = ticket["run_id"], ticket["store"], ticket["lane"]
+    if not valid_run_id(run_id) or not isinstance(lane, str) or not isinstance(root, str):
+        return f"{processes.VARIABLE} is none of tracekit's"
+    store = Store(root)
+    path = store.path(run_id)
+    try:
+        foreign = any(os.stat(place).st_uid != os.getuid() for place in (store.root, store.runs, path))
+    except OSError:
+        return f"run {run_id} is not in {store.root}"
+    if foreign:
+        return f"{store.root} is another user's"
+    if summary(path).end is not None:
+        return f"run {run_id} has ended"
+    _joined.append(Recorded(store, ticket))
+    return None
+
+
+class Recorded:
+    """This process as a segment of a run that is being recorded."""
+
+    def __init__(self, store: Store, ticket: Mapping[str, Any]) -> None:
+        patterns = [re.compile(pattern, flags) for pattern, flags in ticket["redact"]]
+        base, n, lane = ticket["lane"], 1, ticket["lane"]
+        while os.path.exists(store.path(ticket["run_id"], segment_of(lane))):  # of an earlier process with this place
+            n += 1
+            lane = f"{base}+{n}"
+        self.segment: Final = forks.Segment(
+            store,
+            ticket["run_id"],
+            ticket["durability"],
+            lane,
+            ticket["cause"],
+            Redactor.of_process(patterns),
+            ticket["program"],
+        )
+        session = self.session = self.segment.session
+        self.pid: Final = os.getpid()
+        self.error: BaseException | None = None
+        root = self.segment.root = session.root = Root(lane, get_ident())
+        if ticket["instrument"]:
+            instrumentation.instrument()
+        world.enter()
+        forks.follow(session, store)
+        enter(Scope(session, root, ROOT, ticket["agent"]))
+        self.run: Final = Run(session, self.segment.path, lane.strip("/"))
+        register(session, self.run)
+        takeover.go_on_as(ticket["program"])
+        takeover.joined_as(lambda block: part_of(block, session))
+        at_process_end(self.end, self.failed)
+
+    def failed(self, error: BaseException) -> None:
+        self.error = error
+
+    def end(self) -> None:
+        """The process ends in order: so does its segment, which is there even if nothing happened in it."""
+        session = self.session
+        if session.ended or os.getpid() != self.pid:
+            return
+        error = self.error if isinstance(self.error, Exception) else None
+        with suppress(Exception):  # a disk that is full keeps nobody from leaving
+            self.segment.open()
+            forks.seal(session, error)
+
+    def withdraw(self) -> None:
+        session = self.session
+        session.ended = session.discarded = True
+        forks.forget(session)
+        current.set(None)
+        takeover.joined_as(lambda block: None)
+        world.leave()
+
+
+def part_of(block: Record, session: object) -> Part | None:
+    """What a ``record()`` is inside ``session``. A linked run is one of its own, here as anywhere."""
+    scope = current.get()
+    inside = scope is not None and scope.session is session
+    return Part(block) if inside and block.options["nested"] != "link" else None
+
+
+def at_process_end(end: Any, failed: Any) -> None:
+    """``end()`` when this process comes to its end, however: its last line, an exception (``failed`` hears of it), ``os._exit``."""
+    before = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        failed(error)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(end)
+    forks.at_hard_exit(end)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        # Its processes forget what was to be done at their end when they begin, and end past ``atexit``.
+        def finish() -> None:
+            error = sys.exception()
+            if isinstance(error, Exception):
+                failed(error)
+            end()
+
+        def begin(_: Any) -> None:
+            util.Finalize(None, finish, exitpriority=0)
+
+        util.register_after_fork(begin, begin)
+        _kept.append(begin)
+
+
+_kept: Final[list[Any]] = []
