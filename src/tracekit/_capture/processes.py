@@ -54,21 +54,22 @@ class Welcome(Protocol):
         ...
 
 
-_welcome: Callable[[Scope, Lane, bool], Welcome | None] | None = None
+Ask = Callable[[Scope, Lane, list[str], bool], Welcome | None]
+_welcome: Ask | None = None
 #: What the process that multiprocessing is starting here is told.
 _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", default=None)
 
 
-def welcome(ask: Callable[[Scope, Lane, bool], Welcome | None]) -> None:
-    """From now on ``ask`` is asked for each process that a run starts, by its lane (``True``: a pool's worker)."""
+def welcome(ask: Ask) -> None:
+    """From now on ``ask`` is asked for each process that a run starts, by its lane and arguments (``True``: a pool's worker)."""
     global _welcome
     _welcome = ask
 
 
-def _asked(scope: Scope, name: str, pool: bool = False) -> Welcome | None:
+def _asked(scope: Scope, name: str, arguments: list[str], pool: bool = False) -> Welcome | None:
     if _welcome is None:
         return None
-    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), pool)
+    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), arguments, pool)
 
 
 # -- subprocess ------------------------------------------------------------------------------------------------------------
@@ -81,8 +82,8 @@ def _popen(original: Any) -> Any:
         # The commands by which the standard library asks the host what it is are none of the program's.
         if scope is None or not (args or "args" in kwargs) or guard_caller.find().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        command = args[0] if args else kwargs["args"]
-        found = _asked(scope, _named(command))
+        words = _words(args[0] if args else kwargs["args"])
+        found = _asked(scope, _named(words), words[1:])
         if found is None:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         given = args[_ENV] if len(args) > _ENV else kwargs.get("env")
@@ -99,12 +100,14 @@ def _popen(original: Any) -> Any:
     return __init__
 
 
-def _named(command: Any) -> str:
-    """A program's name; of a Python program that of its script or module, whatever its interpreter is called here."""
+def _words(command: Any) -> list[str]:
     if isinstance(command, str | bytes | os.PathLike):
-        words = os.fsdecode(command).split(None, 2) or [""]
-    else:
-        words = [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
+        return os.fsdecode(command).split() or [""]
+    return [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
+
+
+def _named(words: list[str]) -> str:
+    """A program's name; of a Python program that of its script or module, whatever its interpreter is called here."""
     name = os.path.basename(words[0])
     if name.startswith("python") or words[0] == sys.executable:
         name = _script(words[1:]) or "python"
@@ -137,7 +140,7 @@ def _start(original: Any) -> Any:
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
         pool = (getattr(target, "__module__", None), name) in _POOLS
-        found = _asked(scope, name.replace("/", "_"), pool)
+        found = _asked(scope, name.replace("/", "_"), [], pool)
         if found is None:
             return original(self)
         token = _starting.set(found.ticket)

@@ -9,7 +9,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import _reality, errors
 from .._capture import guard, guard_attempts, instrumentation, processes
@@ -36,12 +36,12 @@ Report = dict[str, Any]
 _families: Final[dict[Replay, Family]] = {}
 
 
-def _welcome(scope: Scope, lane: Lane, pool: bool) -> Any:
+def _welcome(scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> Any:
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
-        return _Invitation(session, scope, lane)
+        return _Invitation(session, scope, lane, arguments)
     family = _families.get(session) if type(session) is Replay else None
-    return None if family is None or session.ended else family.admit(scope, lane, pool)
+    return None if family is None or session.ended else family.admit(scope, lane, arguments, pool)
 
 
 processes.welcome(_welcome)
@@ -53,7 +53,7 @@ processes.welcome(_welcome)
 class _Invitation:
     """To a process that a recorded run starts."""
 
-    def __init__(self, session: Recording, scope: Scope, lane: Lane) -> None:
+    def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str]) -> None:
         session.share()
         journal: Any = session.journal
         with suppress(LogWriteError):
@@ -71,6 +71,7 @@ class _Invitation:
                 "run_id": journal.run_id,
                 "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
                 "lane": lane.path,
+                "arguments": session.redactor.redact_argv(arguments),
                 "cause": cause,
                 "durability": journal.durability,
                 "agent": scope.agent,
@@ -108,18 +109,26 @@ def forget(session: Replay) -> None:
         family.settle()
 
 
-def segments_of(directory: str, run_id: str) -> dict[str, str]:
+class Segmented(NamedTuple):
+    """A segment's file, and the arguments that its program was started with."""
+
+    path: str
+    arguments: Any
+
+
+def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
     """The segments of a run by the path of their lane, as they say it themselves."""
-    found = {}
+    found: dict[str, Segmented] = {}
     with suppress(OSError):
         for name in sorted(os.listdir(directory)):
             match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
             if match is None or match["run"] != run_id:
                 continue
             path = os.path.join(directory, name)
-            lane = (first_entry(path).get("meta") or {}).get("lane")
+            meta = first_entry(path).get("meta") or {}
+            lane = meta.get("lane")
             if isinstance(lane, str) and segment_of(lane) == match["segment"]:
-                found[lane] = path
+                found[lane] = Segmented(path, meta.get("arguments"))
     return found
 
 
@@ -131,30 +140,48 @@ class Family:
         self._options: Final = options
         self._path: Final = path
         self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
-        self._recorded: dict[str, str] | None = None
+        self._recorded: dict[str, Segmented] | None = None
         #: Where processes say how their replay went; one directory for the children of children too.
         self._reports = reports
         self._owns: bool = reports is None
         self._children: list[_Child] = []
 
     @property
-    def recorded(self) -> dict[str, str]:
+    def recorded(self) -> dict[str, Segmented]:
         if self._recorded is None:
             self._recorded = segments_of(self._directory, self.session.run_id)
         return self._recorded
 
-    def admit(self, scope: Scope, lane: Lane, pool: bool) -> _Child | None:
+    def admit(self, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> _Child | None:
         """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
         if self._options["guard"] == "off":
             return None
-        path = lane.path
-        if path not in self.recorded and not pool:
-            return None
+        path = self._place(lane.path, self.session.redactor.redact_argv(arguments))
+        if path is None:
+            if not pool:
+                return None
+            path = lane.path
         if self._reports is None:
             self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
-        child = _Child(path, self.recorded.get(path), pool, self._reports, self._ticket(scope, path))
+        segment = self.recorded.get(path)
+        child = _Child(path, None if segment is None else segment.path, pool, self._reports, self._ticket(scope, path))
         self._children.append(child)
         return child
+
+    def _place(self, path: str, arguments: list[str]) -> str | None:
+        """Which of the recorded processes this is: of those that this line started of the same program, the next with the same
+        arguments, whatever order they are started in now; else the one of this number."""
+        taken = {child.path for child in self._children}
+        same = path.rpartition("#")[0] + "#"
+        alike = [
+            other
+            for other, one in self.recorded.items()
+            if other.startswith(same) and other[len(same) :].isdigit() and one.arguments == arguments
+        ]
+        free = sorted((other for other in alike if other not in taken), key=lambda other: int(other[len(same) :]))
+        if free:
+            return free[0]
+        return path if path in self.recorded and path not in taken else None
 
     def _ticket(self, scope: Scope, path: str) -> dict[str, Any]:
         options = self._options

@@ -113,6 +113,7 @@ class Segment:
         cause: Mapping[str, Any],
         redactor: Redactor,
         program: str | None = None,
+        arguments: list[str] | None = None,
     ) -> None:
         self.run_id: Final = run_id
         self.durability: Final = durability
@@ -120,6 +121,7 @@ class Segment:
         self.lane = lane
         self._cause: Final = cause
         self._program: Final = program
+        self._arguments: Final = arguments
         #: The process's own line, where it joined the run by what its environment says.
         self.root: Root | None = None
         self._opened: Journal | None = None
@@ -163,8 +165,10 @@ class Segment:
     def _open(self) -> Journal:
         journal = self._create()
         program = self._program or takeover.program()
-        about = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
+        about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
         about.update(ordered=True, clocks=_reality.clocks())
+        if self._arguments is not None:
+            about["arguments"] = self._arguments
         tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
         self.session.journal = journal

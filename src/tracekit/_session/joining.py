@@ -25,6 +25,7 @@ from .._engine.scope import Scope, current, enter
 from .._journal.names import valid_run_id
 from .._journal.runs import Store, segment_of
 from .._journal.summary import summary
+from ..errors import ReplayError
 from . import forks, takeover
 from .parts import Part
 from .runs import Run, register
@@ -112,6 +113,7 @@ class Recorded:
             ticket["cause"],
             Redactor.of_process(patterns),
             ticket["program"],
+            ticket["arguments"],
         )
         session = self.session = self.segment.session
         self.pid: Final = os.getpid()
@@ -163,7 +165,8 @@ def at_process_end(end: Any, failed: Any) -> None:
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         failed(error)
-        before(kind, error, trace)
+        if not isinstance(error, ReplayError):  # told once, at the end of it all
+            before(kind, error, trace)
 
     sys.excepthook = hook
     atexit.register(end)

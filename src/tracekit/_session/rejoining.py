@@ -216,9 +216,9 @@ class _Rejoined:
             return failure
         except BaseException as other:
             return other
-        if isinstance(error, Exception) and not player.recorded_failure(error):
-            return error
-        return None
+        if player.session.failure is not None:
+            return player.session.failure
+        return error if isinstance(error, Exception) and not player.recorded_failure(error) else None
 
     def _remarks(self) -> list[str]:
         player = self._player
