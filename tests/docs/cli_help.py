@@ -11,7 +11,7 @@ from tracekit.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 _BLOCK = re.compile(
-    r"(<!-- help: (?P<command>[a-z ]*?) ?-->\n\n```text\n)(?P<text>.*?)(?=^```$)", re.MULTILINE | re.DOTALL
+    r"(<!-- help: (?P<command>[a-z -]*?) ?-->\n\n```text\n)(?P<text>.*?)(?=^```$)", re.MULTILINE | re.DOTALL
 )
 
 

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from orjson import JSONDecodeError, loads
+from orjson import loads
 
-from .._canonical import dumps
-from .._engine.divergence import describe, differences, steady
-from .._engine.placeholders import alike
-from .._engine.redaction import Redactor
-from .._journal.entry import family_of
-from .._journal.reader import Trace
-from ..agents.graph import ordered
-from ..agents.ids import segment_of_path
-from ..agents.view import View, dump
-from ..errors import GraphError
-from .ends import last_entry
-from .witness import kept
+from .._engine.divergence import describe, differences
+from .did import NOTHING, Did
+from .expected import Recorded
 
-__all__ = ["Did", "Difference", "Recorded", "apart", "first_difference", "view_of"]
-
-_MESSAGES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
-_NOTHING: Final = (b"null", "")
+__all__ = ["Difference", "apart", "first_difference"]
 
 
 class Difference(NamedTuple):
-    """The first thing in which replays and recording differ. ``kind``: replay, run, step, result, end, agents or stdout."""
+    """The first thing in which replays and recording differ. ``kind``: replay, run, step, result, end, stdout or served."""
 
     kind: str
     text: str
@@ -38,197 +24,25 @@ class Difference(NamedTuple):
     where: str | None = None
 
 
-@dataclass
-class Did:
-    """What the program did in one replay: as its witness wrote it, and as the system saw its process."""
+def first_difference(
+    replays: Sequence[Did], recordings: Mapping[str, Recorded], *, expected: Collection[str] = (), stdout: bool = True
+) -> Difference | None:
+    """``None`` where all replays did the same and what was recorded, to the byte.
 
-    name: str
-    hash_seed: int
-    status: int
-    stdout: bytes
-    stderr: bytes
-    #: Runs that it opened, in order, by id: their files.
-    runs: dict[str, str] = field(default_factory=dict)
-    #: By run and ``seq``: canonical line and place.
-    steps: dict[str, dict[int, tuple[bytes, str]]] = field(default_factory=dict)
-    results: dict[str, tuple[bytes, str]] = field(default_factory=dict)
-    failures: list[tuple[dict[str, Any], str]] = field(default_factory=list)
-    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    places: list[tuple[int, str]] = field(default_factory=list)
-    end: dict[str, Any] | None = None
-
-    @classmethod
-    def read(cls, path: str, name: str, hash_seed: int, status: int, stdout: bytes, stderr: bytes) -> Did:
-        """The witness at ``path``; a last line that was cut off is left out."""
-        did = cls(name, hash_seed, status, stdout, stderr)
-        try:
-            with open(path, "rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):
-                        data, _, place = line[:-1].rpartition(b"\t")
-                        did._take(data, place.decode("utf-8", "replace"))
-        except (FileNotFoundError, JSONDecodeError):
-            pass  # its process never came so far, or wrote no more of it
-        return did
-
-    def _take(self, data: bytes, place: str) -> None:
-        about = loads(data)
-        kind = about["kind"]
-        if "seq" in about:
-            self.steps.setdefault(about["run"], {})[about["seq"]] = data, place
-        elif kind == "run":
-            self.runs[about["run"]] = about["path"]
-        elif kind == "result":
-            self.results[about["run"]] = dumps(about["result"]), place
-        elif kind == "failure":
-            self.failures.append((about, place))
-        elif kind == "report":
-            self.reports[about["run"]] = about
-        elif kind == "places":
-            self.places = [(line, where) for line, where in about["places"]]
-        elif kind == "end":
-            self.end = about
-
-    @property
-    def failure(self) -> tuple[dict[str, Any], str] | None:
-        """What made the replay fail first, and where."""
-        return self.failures[0] if self.failures else None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the replay was not an exact one, by its own verdict."""
-        return bool(self.failures) or self.end is None or self.end["code"] != 0
-
-    def stream(self) -> bytes:
-        """Steps, results and end, in recorded order, without places."""
-        found = [line for run in self.runs for _, (line, _) in sorted(self.steps.get(run, {}).items())]
-        found += [self.results.get(run, _NOTHING)[0] for run in self.runs]
-        found.append(dumps(self.end))
-        return b"\n".join(found)
-
-    def digest(self) -> str:
-        """SHA-256 of all of it, standard output included."""
-        return sha256(self.stream() + b"\n" + self.stdout).hexdigest()
-
-    def count(self) -> int:
-        """How many steps it made."""
-        return sum(map(len, self.steps.values()))
-
-    def __str__(self) -> str:
-        return f"{self.name} (hash seed {self.hash_seed})"
+    ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. The inter-agent view needs
+    no look of its own: it is worked out of the steps.
+    """
+    return next(_all(replays, recordings, expected, stdout), None)
 
 
-# -- what was recorded ---------------------------------------------------------------------------------------------------
-
-
-class Recorded:
-    """The lines that a witness would have written of one recorded run."""
-
-    def __init__(self, path: str) -> None:
-        self.trace: Final = Trace(path)
-        self.run_id: Final[str] = self.trace.entry(1)["run_id"]
-        self._redactor: Final = Redactor.of_process([])
-        self._lanes: Final[dict[int, str]] = {0: ""}
-        for entry in self.trace.entries():
-            if entry["type"] == "lane":
-                self._lane(entry["input"])
-
-    def _lane(self, about: Mapping[str, Any]) -> None:
-        under = f"@{about['under']}" if about.get("under") else ""
-        self._lanes[about["id"]] = f"{self._lanes.get(about['parent'], '')}/{about['name']}#{about['n']}{under}"
-
-    def lines(self, like: Mapping[int, tuple[bytes, str]]) -> dict[int, bytes]:
-        """Of each step that a replay made, what was recorded of it in the same form."""
-        counts: dict[int, int] = {}
-        found = {}
-        for seq in sorted(like):
-            entry = self.trace.entry(seq)
-            n = counts[entry["lane"]] = counts.get(entry["lane"], 0) + 1
-            found[seq] = dumps(self._about(entry, n, keyed=b'"input_hash":' in like[seq][0]))
-        return found
-
-    def _about(self, entry: Mapping[str, Any], n: int, *, keyed: bool) -> dict[str, Any]:
-        meta = dict(entry.get("meta") or {})
-        info = meta.pop("info", None) or {}
-        step = family_of(entry["type"])
-        family = step[0] if step is not None else info.get("family")
-        about = {
-            "run": self.run_id,
-            "lane": self._lanes.get(entry["lane"], ""),
-            "n": n,
-            "seq": entry["seq"],
-            "kind": family or entry["type"],
-            "name": entry.get("name"),
-            "meta": meta,
-        }
-        if "agent_id" in entry:
-            about["agent_id"] = entry["agent_id"]
-        if keyed and "input_hash" in entry:
-            return {**about, "input_hash": entry["input_hash"]}
-        tree = self.trace.expand(entry.get("input"), before=entry["seq"])
-        if family is None:
-            output = self.trace.expand(entry.get("output"), before=entry["seq"])
-            return {**about, "input": steady(tree), "output": steady(output)}
-        return {**about, "input": kept(tree, dumps(tree))}
-
-    def result(self) -> bytes | None:
-        """What the run came to; ``None`` where the log does not say."""
-        last = last_entry(self.trace)
-        if last["type"] != "run.completed" or "output" not in last:
-            return None
-        return dumps(steady(self.trace.expand(last["output"])))
-
-    def same(self, recorded: bytes, actual: bytes) -> bool:
-        """Whether a recorded line is one of now, placeholders standing for any text."""
-        if recorded == actual:
-            return True
-        return alike(self._redactor.redact(loads(recorded))[0], loads(actual))
-
-
-def view_of(recorded: Recorded, steps: Mapping[int, tuple[bytes, str]]) -> bytes | None:
-    """The inter-agent view of what a replay did; ``None`` where agents said nothing."""
-    trace, spoke = recorded.trace, False
-
-    def expand(value: Any, before: int) -> Any:
-        return trace.expand(value, before=before)
-
-    view = View(expand, segment_of_path(trace.path, recorded.run_id))
-    found = []
-    for entry in trace.entries():
-        if entry["seq"] in steps:
-            did = loads(steps[entry["seq"]][0])
-            spoke = spoke or entry["type"] in _MESSAGES
-            entry = {**entry, **{key: did[key] for key in ("name", "agent_id", "input", "output") if key in did}}
-        event = view.feed(entry)
-        if event is not None:
-            found.append(event)
-    if not spoke:
-        return None
-    try:
-        return dump(ordered(found))
-    except GraphError:  # what caused them happened in runs that are not looked at
-        return dump(found)
-
-
-# -- comparing -----------------------------------------------------------------------------------------------------------
-
-
-def first_difference(replays: Sequence[Did], *, expected: Mapping[str, str], stdout: bool) -> Difference | None:
-    """``None`` where all replays did the same and what was recorded, to the byte. ``expected``: every run of the program, by id."""
-    return next(_all(replays, expected, stdout), None)
-
-
-def _all(replays: Sequence[Did], expected: Mapping[str, str], stdout: bool) -> Iterator[Difference]:
+def _all(
+    replays: Sequence[Did], recordings: Mapping[str, Recorded], expected: Collection[str], stdout: bool
+) -> Iterator[Difference]:
     yield from _failed(replays)
     yield from _runs(replays, expected)
-    first = replays[0]
-    for run, path in first.runs.items():
-        recorded = Recorded(path)
-        yield from _steps(recorded, replays)
-        yield from _results(recorded, replays)
-        views = [view_of(recorded, did.steps.get(run, {})) for did in replays]
-        if any(view != views[0] for view in views):
-            yield Difference("agents", f"the inter-agent views of {first} and another replay differ")
+    for run in replays[0].runs:
+        yield from _steps(recordings[run], replays)
+        yield from _results(recordings[run], replays)
     yield from _ends(replays)
     if stdout:
         yield from _printed(replays)
@@ -284,7 +98,7 @@ def _compared(did: Did, one: Did) -> str:
     return f"{did} differs in another way\n{_indented(theirs['text'])}"
 
 
-def _runs(replays: Sequence[Did], expected: Mapping[str, str]) -> Iterator[Difference]:
+def _runs(replays: Sequence[Did], expected: Collection[str]) -> Iterator[Difference]:
     for did in replays:
         left = [run for run in expected if run not in did.runs]
         if left:
@@ -325,14 +139,14 @@ def _results(recorded: Recorded, replays: Sequence[Did]) -> Iterator[Difference]
     first = replays[0].results.get(run)
     for did in replays:
         now = did.results.get(run)
-        if was is not None and not recorded.same(was, (now or _NOTHING)[0]):
+        if was is not None and not recorded.same(was, (now or NOTHING)[0]):
             yield _another("the recording", was, did, now)
-        elif (now or _NOTHING)[0] != (first or _NOTHING)[0]:
-            yield _another(str(replays[0]), (first or _NOTHING)[0], did, now)
+        elif (now or NOTHING)[0] != (first or NOTHING)[0]:
+            yield _another(str(replays[0]), (first or NOTHING)[0], did, now)
 
 
 def _another(one: str, was: bytes, did: Did, now: tuple[bytes, str] | None) -> Difference:
-    data, where = now or _NOTHING
+    data, where = now or NOTHING
     found = apart(differences(loads(was), loads(data)), one, str(did))
     return Difference("result", f"{did} came to another result than {one}\n{found}{_at(where)}", None, where or None)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from .._canonical import dumps, exception_to_json, fingerprint, to_json
 from .._engine.callsite import caller
-from .._engine.divergence import steady
+from .._engine.divergence import OPAQUE, steady
 from .._engine.lanes import Lane
 from .._engine.redaction import Redactor
 from .._engine.replay import Replay
@@ -175,7 +175,9 @@ class _Witnessed(Replay):
     ) -> int:
         meta = dict(signature or {})
         meta.pop("info", None)
-        tree = steady(self._encode({"input": input, "output": output})[0])
+        tree, data = self._encode({"input": input, "output": output})
+        if OPAQUE in data:
+            tree = steady(tree)
         about = {"kind": type, "name": self.redactor.redact_text(name)[0], "meta": self._encode(meta)[0], **tree}
         seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info)
         self._witness.step(self.run_id, scope, seq, **about)
@@ -190,7 +192,9 @@ class _Witnessed(Replay):
 
 def kept(tree: Any, data: bytes) -> Any:
     """An input as it is written down: whole, or its hash where it is very large; what differs from process to process left out."""
-    return steady(tree) if len(data) <= _MOST else {"bytes": len(data), "sha256": fingerprint("", tree)}
+    if OPAQUE in data:
+        tree = steady(tree)
+    return tree if len(data) <= _MOST else {"bytes": len(data), "sha256": fingerprint("", tree)}
 
 
 # -- the process ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .._session.determinism import Did
+from .._session.did import Did
 from .launching import follow
 
 __all__ = ["replayed"]

@@ -6,14 +6,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from .._engine.program import Program
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from .._session.determinism import Did, Difference, Recorded, first_difference, view_of
+from .._session.determinism import Difference, first_difference
+from .._session.did import Did
+from .._session.expected import Recorded
 from ..agents import agentloom
 from ..errors import RunStateError, TracekitError
 from . import output, serving
@@ -94,26 +96,41 @@ def _replay(
 ) -> NoReturn:
     with Trace(path) as trace:
         program, cwd = program_of(trace, store, path, command, options["entry"], "verify-determinism")
-        seed = (trace.entry(1).get("meta", {}).get("environment") or {}).get("hash_seed")
-    expected = {} if options["entry"] else _expected(store, path)
+        first = trace.entry(1)
+    seed = (first.get("meta", {}).get("environment") or {}).get("hash_seed")
+    expected = {first["run_id"]}
+    if not options["entry"]:
+        expected |= {one.about.run_id for one in siblings(store, path).values() if one.path != path}
     output.message(f"tracekit: replaying {run} {options['replays']} times: {options['entry'] or program}")
-    replays, difference, seeded = _judged(run, path, store, program, cwd, seed, expected, options)
+    judged = _judged(run, path, store, program, cwd, seed, expected, options)
+    replays, recordings, difference = judged.replays, judged.recordings, judged.difference
     _usable(replays, run)
-    open_ones = [one for one in replays[0].runs if _unsealed(replays[0].runs[one])]
+    open_ones = [run_id for run_id, recording in recordings.items() if recording.unsealed]
     if difference is not None and open_ones and _only_the_end(replays):
         difference = None
     facts = {
-        "run_id": next(iter(replays[0].runs), None),
+        "run_id": first["run_id"],
         "identical": difference is None,
         "unsealed": open_ones,
         "replays": [
             {"hash_seed": did.hash_seed, "steps": did.count(), "sha256": did.digest(), "status": did.status}
             for did in replays
         ],
-        "agents_sha256": _views(replays[0]) if difference is None else None,
-        "difference": None if difference is None else {**difference._asdict(), "with_recorded_hash_seed": seeded},
+        "agents_sha256": _views(replays[0], recordings) if difference is None else None,
+        "difference": None
+        if difference is None
+        else {**difference._asdict(), "with_recorded_hash_seed": judged.seeded},
     }
-    _tell(facts, difference, seeded, seed, as_json)
+    _tell(facts, difference, judged.seeded, seed, as_json)
+
+
+class _Judged(NamedTuple):
+    """The replays, what was recorded, their first difference, and where there is one: whether all is right with the recorded hash seed."""
+
+    replays: list[Did]
+    recordings: dict[str, Recorded]
+    difference: Difference | None
+    seeded: bool | None
 
 
 def _judged(
@@ -123,10 +140,9 @@ def _judged(
     program: Program,
     cwd: str,
     seed: Any,
-    expected: dict[str, str],
+    expected: set[str],
     options: dict[str, Any],
-) -> tuple[list[Did], Difference | None, bool | None]:
-    """The replays, their first difference, and where there is one: whether all is right with the recording's own hash seed."""
+) -> _Judged:
     how = {"break_at": None, "allow_hosts": (), "on_divergence": "raise", "guard": "process", **options}
     orders = told(run, path, store, program, how)
     stdout = not options["no_stdout"]
@@ -135,26 +151,25 @@ def _judged(
         def once(number: int, hash_seed: int) -> Did:
             return replayed(number, hash_seed, orders, directory, cwd, stdout=stdout)
 
+        def differ(found: list[Did]) -> Difference | None:
+            for did in found:
+                for run_id, file in did.runs.items():
+                    if run_id not in recordings:
+                        recordings[run_id] = Recorded(file)
+            return first_difference(found, recordings, expected=expected, stdout=stdout)
+
+        recordings: dict[str, Recorded] = {}
         replays = [once(number, one) for number, one in enumerate(_seeds(seed, options["replays"]), 1)]
-        difference = first_difference(replays, expected=expected, stdout=stdout)
+        difference = differ(replays)
         if difference is None or not isinstance(seed, int) or _nothing_opened(replays):
-            return replays, difference, None
+            return _Judged(replays, recordings, difference, None)
         again = [once(len(replays) + number, seed) for number in (1, 2)]
-        return replays, difference, first_difference(again, expected=expected, stdout=stdout) is None
+        return _Judged(replays, recordings, difference, differ(again) is None)
 
 
 def _seeds(recorded: Any, count: int) -> list[int]:
     """Hash seeds that are neither the recording's nor one another's."""
     return [seed for seed in range(1, count + 2) if seed != recorded][:count]
-
-
-def _expected(store: Store, path: str) -> dict[str, str]:
-    found = {}
-    for one in siblings(store, path).values():
-        with Trace(one.path) as trace:
-            if len(trace):
-                found[trace.entry(1)["run_id"]] = one.path
-    return found
 
 
 def _nothing_opened(replays: Sequence[Did]) -> bool:
@@ -177,11 +192,6 @@ def _usable(replays: Sequence[Did], run: str) -> None:
         )
 
 
-def _unsealed(path: str) -> bool:
-    with Trace(path) as trace:
-        return trace.check().state == "unsealed"
-
-
 def _only_the_end(replays: Sequence[Did]) -> bool:
     """Whether all replays made every recorded step, equal to the byte, and then asked for what came after the log's end."""
     first = replays[0]
@@ -193,9 +203,9 @@ def _only_the_end(replays: Sequence[Did]) -> bool:
     return not left and first.failure is not None and first.failure[0]["type"] == "TraceExhaustedError"
 
 
-def _views(did: Did) -> str | None:
+def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
     """SHA-256 of the inter-agent views, where agents spoke."""
-    views = [view_of(Recorded(path), did.steps.get(run, {})) for run, path in did.runs.items()]
+    views = [recordings[run].view(did.steps.get(run, {})) for run in did.runs]
     return sha256(b"".join(view or b"" for view in views)).hexdigest() if any(views) else None
 
 
