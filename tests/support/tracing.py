@@ -13,7 +13,7 @@ from tracekit import Report, Run, record, replay
 def entries(run: Run | str) -> list[dict[str, Any]]:
     """Every entry of a run's file."""
     path = run if isinstance(run, str) else run.path
-    return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
 
 
 def of_type(run: Run | str, *types: str) -> list[dict[str, Any]]:

@@ -165,9 +165,9 @@ class Agenda:
             yield
         except BaseException as error:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):
-                said = f"{len(self.pending)} requests were left without an answer: {self._names()}"
+                said = f"left without an answer: {self._names()}"
                 error.add_note(said)
-                _warn(said)
+                _remark(said)
             raise
 
     def _left(self, why: str) -> PendingRequestsError:
@@ -187,8 +187,9 @@ class Agenda:
         return ", ".join(map(str, self.pending.values()))
 
 
-def _warn(sentence: str) -> None:
+def _remark(sentence: str) -> None:
+    """The run says so at its end; the exception is loud enough for now."""
     scope = here()
-    warn = None if scope is None else getattr(scope.session, "warn", None)
-    if warn is not None:
-        warn(sentence)
+    remark = None if scope is None else getattr(scope.session, "remark", None)
+    if remark is not None:
+        remark(sentence)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, Final
 
 from .._engine.gate import Session, here
@@ -19,6 +20,9 @@ __all__ = ["CAUSES", "Ledger", "check_cause", "deciding", "trace_of"]
 
 #: The responder that is deciding: it must change nothing.
 deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", default=None)
+
+#: The numbers of events outside every run.
+_numbers: Final = count(1)
 
 #: What alone can cause an event, where that is one kind: an answer answers a request.
 CAUSES: Final = {
@@ -49,7 +53,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._kinds: Final[dict[tuple[str | None, str | None, int], str]] = {}
-        self._last = 0
+        #: The run that its first event was in, in a tuple of its own: ``None`` is no run.
+        self._run: tuple[str | None] | None = None
 
     def kind_of(self, ref: Ref) -> str | None:
         """Of which kind the event is that stands there."""
@@ -72,9 +77,21 @@ class Ledger:
         ``about`` is compared in a replay, ``info`` is not. ``LogWriteError`` where there is a log and it can't be written.
         """
         check_cause(kind, cause, None if cause is None else self.kind_of(cause))
+        self._in_one_run(kind)
         ref = self._written(entry, name, kind, input, output, cause, about, dict(info or {}))
         self._kinds[ref.run_id, ref.segment, ref.seq] = kind
         return ref
+
+    def _in_one_run(self, kind: str) -> None:
+        scope = here()
+        run = (None if scope is None else scope.session.run_id,)
+        if self._run not in (None, run):
+            raise IntentionError(
+                f"a {kind} in another run than the world's first event: its trace would not say how the world began",
+                run_id=run[0],
+                next_action="make the world inside the run; `World.of(run).as_dict()` has the objects of an earlier one",
+            )
+        self._run = run
 
     def _written(
         self,
@@ -89,8 +106,7 @@ class Ledger:
     ) -> Ref:
         scope = here()
         if scope is None:
-            self._last += 1
-            return Ref(kind, self._last)
+            return Ref(kind, next(_numbers))
         if scope.live:
             raise IntentionError(
                 f"a {kind} inside a step that a replay does not run: there it would be missing",

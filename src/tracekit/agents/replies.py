@@ -66,9 +66,12 @@ def _of_choices(said: Any) -> dict[str, Any]:
     return {
         "text": message.content,
         "model": said.model,
-        "usage": None
-        if counted is None
-        else {"input_tokens": counted.prompt_tokens, "output_tokens": counted.completion_tokens},
+        "usage": _numbers(
+            input_tokens=_get(counted, "prompt_tokens"),
+            output_tokens=_get(counted, "completion_tokens"),
+            cache_read_input_tokens=_get(_get(counted, "prompt_tokens_details"), "cached_tokens"),
+            reasoning_output_tokens=_get(_get(counted, "completion_tokens_details"), "reasoning_tokens"),
+        ),
         "tool_calls": [
             {"id": one.id, "name": one.function.name, "arguments": _arguments(one.function.arguments)}
             for one in calls
@@ -81,12 +84,17 @@ def _of_choices(said: Any) -> dict[str, Any]:
 
 def _of_blocks(said: Any) -> dict[str, Any]:
     counted = getattr(said, "usage", None)
+    read, written = _get(counted, "cache_read_input_tokens"), _get(counted, "cache_creation_input_tokens")
+    asked = _get(counted, "input_tokens")
     return {
         "text": "".join(block.text for block in said.content if block.type == "text"),
         "model": said.model,
-        "usage": None
-        if counted is None
-        else {"input_tokens": counted.input_tokens, "output_tokens": counted.output_tokens},
+        "usage": _numbers(
+            input_tokens=None if asked is None else asked + (read or 0) + (written or 0),
+            output_tokens=_get(counted, "output_tokens"),
+            cache_read_input_tokens=read,
+            cache_creation_input_tokens=written,
+        ),
         "tool_calls": [
             {"id": block.id, "name": block.name, "arguments": copied(block.input)}
             for block in said.content
@@ -95,6 +103,15 @@ def _of_blocks(said: Any) -> dict[str, Any]:
         "finish_reason": said.stop_reason,
         "message": {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]},
     }
+
+
+def _get(counted: Any, name: str) -> Any:
+    return getattr(counted, name, None)
+
+
+def _numbers(**counts: Any) -> dict[str, int] | None:
+    """Token counts under the names of the trace: ``input_tokens`` includes what was cached."""
+    return {name: count for name, count in counts.items() if isinstance(count, int)} or None
 
 
 def _arguments(text: str) -> Any:

@@ -56,7 +56,7 @@ class Responder(Generic[R]):
                 f"responder {self.name!r} is a coroutine function: it would wait for something that happens",
                 next_action="let it return an intention; an executor does it and may be async",
             )
-        self._wants_world: Final = _parameters(self.name, function) > 1
+        self._wants_world: Final = _wants_world(self.name, function)
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is not None:  # what reads the clock in there is the program's own code
             callers.include(code.co_filename)
@@ -121,18 +121,20 @@ def responder(
     return decorate
 
 
-def _parameters(name: str, function: Callable[..., Any]) -> int:
-    """How many of event and world it takes."""
+def _wants_world(name: str, function: Callable[..., Any]) -> bool:
+    """Whether it is called with the world, too: it can't do without a second argument, or has one of that name."""
     try:
         signature = inspect.signature(function)
-        for count in (2, 1):
-            try:
-                signature.bind(*range(count))
-            except TypeError:
-                continue
-            return count
     except ValueError:  # a builtin that does not tell
-        return 1
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [one for one in signature.parameters.values() if one.kind in places]
+    for wants in (len(taken) > 1 and taken[1].name == "world", False, True):
+        try:
+            signature.bind(*range(1 + wants))
+        except TypeError:
+            continue
+        return wants
     raise IntentionError(
         f"responder {name!r} takes {signature}, and is called with the event, or with the event and the world",
         next_action="write it as `def respond(event, world): …`",
