@@ -106,14 +106,16 @@ def _step_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> Any:
     text += Text(_given(timeline, entry, step))
     if step.side_effect:
         text += Text(f"  {step.side_effect}", style=_CLASS.get(step.side_effect, ""))
+    if circumstances := step.circumstances:
+        text += Text(f"  {circumstances}", style="dim")
     if step.outcome is None:
         return text + Text(
             "  no outcome: in doubt" if step.side_effect != "read_only" else "  no outcome", style="bold red"
         )
     if step.failed:
         text += Text(f"  ✗ {short(step.error)}", style="red")
-    elif step.skipped:
-        text += Text("  skipped", style="yellow")
+    elif step.skipped and "output" not in timeline.trace.entry(step.answer):
+        text += Text("  given up", style="yellow")
     elif step.family != "span":
         text += Text("  → ", style="dim") + Text(_came(timeline, step), style="green")
     return text + Text(f"  {duration(step.took)}", style="dim")

@@ -60,6 +60,22 @@ class Step:
             self.error = error_text(entry["error"])
 
     @property
+    def circumstances(self) -> str:
+        """What its call has to do with another one: the how-manieth attempt it is, what it undoes, by which it was answered."""
+        info = self.facts.get("info")
+        if not isinstance(info, Mapping):
+            return ""
+        found = []
+        if type(info.get("attempt")) is int and info["attempt"] > 1:
+            found.append(f"attempt {info['attempt']}")
+        if type(info.get("compensates")) is int:
+            found.append(f"undoes {info['compensates']}")
+        if "duplicate_of" in info:
+            first = info["duplicate_of"]
+            found.append(f"answered by {first if type(first) is int else short(first, 60)}")
+        return ", ".join(found)
+
+    @property
     def failed(self) -> bool:
         return self.error is not None
 
@@ -175,9 +191,9 @@ def error_text(error: object) -> str:
     """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
     if not isinstance(error, Mapping):
         return short(error)
-    kind = error.get("type") or error.get("type_name") or "Error"
+    kind = str(error.get("type") or error.get("type_name") or "Error").rpartition(":")[2].rpartition(".")[2]
     text = error.get("text") or error.get("message") or error.get("str") or ""
-    return f"{str(kind).rpartition('.')[2]}: {text}" if text else str(kind).rpartition(".")[2]
+    return f"{kind}: {text}" if text else kind
 
 
 def short(value: object, most: int = 96) -> str:
