@@ -35,9 +35,6 @@ def patches(once: Callable[[Any, str, Callable[[Any], Any]], Patch]) -> list[Pat
         once(threading.Thread, "start", _start),
         once(pool.ThreadPoolExecutor, "submit", _submit),
     ]
-    process = sys.modules.get("concurrent.futures.process")
-    if process is not None:
-        found.append(once(process.ProcessPoolExecutor, "submit", _submit_elsewhere))
     backend = getattr(sys.modules.get("anyio._backends._asyncio"), "AsyncIOBackend", None)
     if backend is not None:
         found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
@@ -149,19 +146,6 @@ def _has_a_worker_free(executor: Any) -> bool:
         return bool(executor._idle_semaphore._value > 0 or len(executor._threads) < executor._max_workers)
     except AttributeError:  # another implementation
         return False
-
-
-def _submit_elsewhere(original: Any) -> Any:
-    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        scope = current.get()
-        if scope is not None:
-            warn = getattr(scope.session, "warn", None)
-            if warn is not None:
-                warn(f"{name_of(_bare(fn))} was handed to a process pool: what it does there is not in the trace")
-        return original(self, fn, *args, **kwargs)
-
-    submit.__qualname__ = "ProcessPoolExecutor.submit"
-    return submit
 
 
 # -- anyio -----------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from .._engine.lanes import Lane, started
 from .._engine.scope import Scope, current
-from . import guard_caller
+from . import guard_caller, process_pools
 from .launch import parent_lane
 from .patch import AttributePatch, Patch, Switch, when_imported
 
@@ -149,6 +149,8 @@ def _start(original: Any) -> Any:
                 original(self)
         finally:
             _starting.reset(token)
+        if pool:
+            process_pools.workers.add(self.pid)
         found.started(self.pid)
         return None
 
@@ -195,6 +197,7 @@ def _patches() -> list[Patch]:
         ("subprocess", "Popen", "__init__", _popen),
         ("multiprocessing.process", "BaseProcess", "start", _start),
         ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
+        *process_pools.pools,
     ):
         loaded: Any = sys.modules.get(module)
         if loaded is not None:
@@ -212,7 +215,12 @@ _switch: Final = Switch(_patches)
 def activate() -> None:
     """Put the hooks in place; each call wants a :func:`deactivate`."""
     _switch.on()
-    for module in ("multiprocessing.process", "multiprocessing.spawn"):
+    for module in (
+        "multiprocessing.process",
+        "multiprocessing.spawn",
+        "multiprocessing.pool",
+        "concurrent.futures.process",
+    ):
         when_imported(module, _switch.refresh)
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any, Final, NamedTuple
 
 from .. import _reality, errors
-from .._capture import guard, guard_attempts, instrumentation, processes
+from .._capture import guard, guard_attempts, instrumentation, process_pools, processes
 from .._engine.lanes import Lane
 from .._engine.recording import Recording
 from .._engine.replay import Replay
@@ -44,7 +44,17 @@ def _welcome(scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> Any:
     return None if family is None or session.ended else family.admit(scope, lane, arguments, pool)
 
 
+def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
+    """Where a call belongs that goes to a pool's process."""
+    session: Any = scope.session
+    if type(session) is Recording and not session.ended:
+        return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
+    family = _families.get(session) if type(session) is Replay else None
+    return None if family is None or session.ended else family.place(scope, lane)
+
+
 processes.welcome(_welcome)
+process_pools.carry_by(_place)
 
 
 # -- recording -----------------------------------------------------------------------------------------------------------
@@ -54,17 +64,8 @@ class _Invitation:
     """To a process that a recorded run starts."""
 
     def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str]) -> None:
-        session.share()
-        journal: Any = session.journal
-        with suppress(LogWriteError):
-            if isinstance(journal, Segment):
-                journal = journal.open()
-            journal.flush()
-        with journal.held():
-            cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
-        segment = SEGMENT.fullmatch(os.path.basename(journal.path)[: -len(SUFFIX)])
-        if segment is not None:
-            cause["segment"] = segment["segment"]
+        cause = _cause(session)
+        journal = session.journal
         self.ticket: Final = json.dumps(
             {
                 "mode": "record",
@@ -86,6 +87,22 @@ class _Invitation:
 
     def started(self, pid: int) -> None:
         pass
+
+
+def _cause(session: Recording) -> dict[str, Any]:
+    """The last entry of a recording, which what is started now comes after."""
+    session.share()
+    journal: Any = session.journal
+    with suppress(LogWriteError):
+        if isinstance(journal, Segment):
+            journal = journal.open()
+        journal.flush()
+    with journal.held():
+        cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
+    segment = SEGMENT.fullmatch(os.path.basename(journal.path)[: -len(SUFFIX)])
+    if segment is not None:
+        cause["segment"] = segment["segment"]
+    return cause
 
 
 def _patterns(session: Recording | Replay) -> list[list[Any]]:
@@ -152,6 +169,11 @@ class Family:
             self._recorded = segments_of(self._directory, self.session.run_id)
         return self._recorded
 
+    def _where(self) -> str:
+        if self._reports is None:
+            self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
+        return self._reports
+
     def admit(self, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> _Child | None:
         """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
         if self._options["guard"] == "off":
@@ -161,12 +183,20 @@ class Family:
             if not pool:
                 return None
             path = lane.path
-        if self._reports is None:
-            self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
+        reports = self._where()
         segment = self.recorded.get(path)
-        child = _Child(path, None if segment is None else segment.path, pool, self._reports, self._ticket(scope, path))
+        child = _Child(path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path))
         self._children.append(child)
         return child
+
+    def place(self, scope: Scope, lane: Lane) -> dict[str, Any]:
+        """A call for a pool's process: whichever takes it."""
+        path = lane.path
+        segment = self.recorded.get(path)
+        self._children.append(
+            _Child(path, None if segment is None else segment.path, True, self._where(), {}),
+        )
+        return {"lane": path, "agent": scope.agent}
 
     def _place(self, path: str, arguments: list[str]) -> str | None:
         """Which of the recorded processes this is: of those that this line started of the same program, the next with the same

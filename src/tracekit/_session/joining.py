@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
-from .._capture import instrumentation, processes, world
+from .._capture import instrumentation, process_pools, processes, world
 from .._engine.lanes import Root
 from .._engine.recording import ROOT
 from .._engine.redaction import Redactor
@@ -33,10 +33,12 @@ from .runs import Run, register
 if TYPE_CHECKING:
     from .recorded import Record
 
-__all__ = ["at_process_end", "join", "leave", "part_of"]
+__all__ = ["at_process_end", "join", "leave", "mine", "part_of"]
 
 #: How this process takes part, once it does.
 _joined: Final[list[Recorded]] = []
+#: The sessions in which this process takes part.
+mine: Final[set[Any]] = set()
 
 
 def join() -> None:
@@ -127,8 +129,39 @@ class Recorded:
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
         takeover.go_on_as(ticket["program"])
-        takeover.joined_as(lambda block: part_of(block, session))
+        takeover.joined_as(part_of)
+        mine.add(session)
+        process_pools.perform_by(self.perform)
         at_process_end(self.end, self.failed)
+
+    def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call that this process was given as a pool's worker: a segment of its own."""
+        own = self.segment
+        segment = forks.Segment(
+            own.store,
+            own.run_id,
+            own.durability,
+            place["lane"],
+            place["cause"],
+            self.session.redactor,
+            takeover.program(),
+        )
+        session, root = segment.session, Root(place["lane"], get_ident())
+        segment.root = session.root = root
+        mine.add(session)
+        token = enter(Scope(session, root, ROOT, place["agent"]))
+        try:
+            value = call(*args, **kwargs)
+        except BaseException as error:
+            forks.seal(session, error if isinstance(error, Exception) else None)
+            raise
+        else:
+            forks.seal(session)
+            return value
+        finally:
+            current.reset(token)
+            session.ended = True
+            mine.discard(session)
 
     def failed(self, error: BaseException) -> None:
         self.error = error
@@ -152,10 +185,10 @@ class Recorded:
         world.leave()
 
 
-def part_of(block: Record, session: object) -> Part | None:
-    """What a ``record()`` is inside ``session``. A linked run is one of its own, here as anywhere."""
+def part_of(block: Record) -> Part | None:
+    """What a ``record()`` of this process is. A linked run is one of its own, here as anywhere."""
     scope = current.get()
-    inside = scope is not None and scope.session is session
+    inside = scope is not None and scope.session in mine
     return Part(block) if inside and block.options["nested"] != "link" else None
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from .._capture import credentials, guard, instrumentation
+from .._capture import credentials, guard, instrumentation, process_pools
 from .._engine import gate
 from .._engine.lanes import Lane, Root
 from .._engine.recording import ROOT
@@ -26,7 +26,7 @@ from .._engine.spending import Spending
 from .._journal.runs import segment_of
 from ..errors import LiveCallBlockedError, ReplayError, TraceExhaustedError, TracekitError, UnconsumedStepsError
 from . import children, takeover
-from .joining import at_process_end, part_of
+from .joining import at_process_end, mine, part_of
 from .replayed import Replaying
 
 __all__ = ["rejoin"]
@@ -125,14 +125,18 @@ class _Rejoined:
             self._play(path, options, ticket)
         else:
             self._watch(options, ticket)
+        takeover.joined_as(part_of)
+        process_pools.perform_by(lambda place, call, args, kwargs: self._perform(place, call, args, kwargs, options))
+        self._directory: Final = ticket["directory"]
+        self._run_id: Final = ticket["run_id"]
+        self._reports: Final = ticket["reports"]
         at_process_end(self.end, self.failed)
 
     def _play(self, path: str, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
         self._open = children.is_open(path)
         player = self._player = _Player(path, options, self._lane, ticket["reports"], ticket["agent"])
         player.__enter__()
-        session = player.session
-        takeover.joined_as(lambda block: part_of(block, session))
+        mine.add(player.session)
         guard.instead_of_listening(self._listen)
 
     def _watch(self, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
@@ -156,6 +160,39 @@ class _Rejoined:
         )
         self._refused(error)
         raise error
+
+    # -- what a pool gives to this process ---------------------------------------------------------------------------
+
+    def _perform(
+        self,
+        place: Mapping[str, Any],
+        call: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        lane = place["lane"]
+        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
+        token = current.set(None)
+        try:
+            if not os.path.exists(path):  # it did nothing of the run: nor may it now
+                return call(*args, **kwargs)
+            player = _Player(path, options, lane, self._reports, place["agent"])
+            try:
+                with player:
+                    mine.add(player.session)
+                    return call(*args, **kwargs)
+            finally:
+                if player.started:
+                    mine.discard(player.session)
+        except ReplayError as failure:
+            if children.is_open(path) and isinstance(failure, TraceExhaustedError):
+                os.kill(os.getpid(), signal.SIGKILL)
+            _tell(os.path.join(self._reports, f"{segment_of(lane)}.json"), _about(failure))
+            # A pool's worker that dies of it would leave the program waiting for ever.
+            raise RuntimeError(f"tracekit: {failure}") from None
+        finally:
+            current.reset(token)
 
     # -- tasks from outside ------------------------------------------------------------------------------------------
 
