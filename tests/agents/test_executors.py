@@ -16,10 +16,29 @@ import tracekit
 from tests.support.stub_provider import StubProvider, stub_provider
 from tests.support.tracing import both, of_type, recorded, replayed
 from tracekit import (
-    Budget, BudgetExceededError, ContractViolationError, DivergenceError, Price, record, replay, traced_model, traced_tool,
+    Budget,
+    BudgetExceededError,
+    ContractViolationError,
+    DivergenceError,
+    Price,
+    record,
+    replay,
+    traced_model,
+    traced_tool,
 )  # fmt: skip
 from tracekit.agents import (
-    Executor, Intention, IntentionEvent, LLMExecutor, Loop, Outcome, ToolExecutor, ask, call, create, patch, responder,
+    Executor,
+    Intention,
+    IntentionEvent,
+    LLMExecutor,
+    Loop,
+    Outcome,
+    ToolExecutor,
+    ask,
+    call,
+    create,
+    patch,
+    responder,
 )  # fmt: skip
 from tracekit.errors import IntentionError, UnknownPriceError
 
@@ -29,7 +48,7 @@ calls: Counter[str] = Counter()
 @pytest.fixture(autouse=True)
 def _no_calls() -> Iterator[None]:
     calls.clear()
-    yield
+    return
 
 
 @pytest.fixture
@@ -62,12 +81,14 @@ def test_a_replayed_answer_costs_nothing_and_says_that_it_is_replayed() -> None:
     """The callable is called once; in a replay not at all. What it cost then is in the data, what it costs now is 0."""
     run, first = recorded(asking(LLMExecutor(priced)))
     report, second = replayed(run, asking(LLMExecutor(priced)))
-    assert report.exact and calls["model"] == 1
+    assert report.exact
+    assert calls["model"] == 1
     assert (first.cost_usd, first.replayed) == (0.25, 0)
     assert (second.cost_usd, second.replayed) == (0.0, 1)
     [one], [other] = first.answers, second.answers
     assert (one.cost_usd, one.replayed, other.cost_usd, other.replayed) == (0.25, False, 0.0, True)
-    assert one.data == other.data and other.data["cost_usd"] == 0.25
+    assert one.data == other.data
+    assert other.data["cost_usd"] == 0.25
     assert first.world.as_dict() == second.world.as_dict() == {"page": {"text": "said 1", "cost": 0.25}}
 
 
@@ -78,13 +99,18 @@ def test_a_budget_counts_the_cost_by_itself() -> None:
     def program() -> None:
         Loop([], [LLMExecutor(priced)]).run(*[ask(f"{n}", model="small") for n in range(5)])
 
-    with pytest.raises(BudgetExceededError) as caught, pytest.warns(RuntimeWarning, match="budget"):
-        with record(budget=limits) as run:
-            program()
-    assert (caught.value.resource, caught.value.spent) == ("usd", 0.75) and calls["model"] == 3
+    with (
+        pytest.raises(BudgetExceededError) as caught,
+        pytest.warns(RuntimeWarning, match="budget"),
+        record(budget=limits) as run,
+    ):
+        program()
+    assert (caught.value.resource, caught.value.spent) == ("usd", 0.75)
+    assert calls["model"] == 3
     assert caught.value.__notes__[0].startswith("left without an answer: llm.request 'small' (entry ")
     [end] = of_type(run, "run.failed")
-    assert end["meta"]["budget"]["spent"]["usd"] == 0.75 and end["meta"]["budget"]["spent"]["llm_calls"] == 3
+    assert end["meta"]["budget"]["spent"]["usd"] == 0.75
+    assert end["meta"]["budget"]["spent"]["llm_calls"] == 3
     assert any("left without an answer" in one for one in end["meta"]["warnings"])
     with pytest.raises(BudgetExceededError), replay(run):
         program()
@@ -118,7 +144,8 @@ def test_the_exchange_is_inside_the_intention() -> None:
         of_type(run, "llm.response"),
         of_type(run, "object.patched")[1:],
     )
-    assert intention["seq"] < request["seq"] == request["seq"] and request["parent"] == intention["seq"]
+    assert intention["seq"] < request["seq"] == request["seq"]
+    assert request["parent"] == intention["seq"]
     assert intention["name"] == "(program)"
     assert intention["output"]["data"]["messages"] == [{"role": "user", "content": "a"}]
     assert response["step"] == request["seq"] == answer["meta"]["info"]["exchange"]
@@ -185,7 +212,8 @@ def test_a_traced_model_is_not_recorded_twice() -> None:
         return "said"
 
     run, first, second = both(asking(LLMExecutor(local), ask("a", object="page")))
-    assert len(of_type(run, "llm.request")) == 1 and calls["model"] == 1
+    assert len(of_type(run, "llm.request")) == 1
+    assert calls["model"] == 1
     assert first.world.as_dict() == second.world.as_dict()
 
 
@@ -206,9 +234,11 @@ def test_a_callable_that_makes_captured_model_calls_has_to_say_so() -> None:
         return str(caught.value)
 
     _, first, second = both(wrong)
-    assert first == second and calls["model"] == 0
+    assert first == second
+    assert calls["model"] == 0
     run, *_ = both(asking(LLMExecutor(around, captured=True)))
-    assert len(of_type(run, "llm.request")) == 1 and calls["model"] == 1
+    assert len(of_type(run, "llm.request")) == 1
+    assert calls["model"] == 1
 
 
 def test_an_answer_of_which_nothing_is_on_the_log_is_refused() -> None:
@@ -251,7 +281,8 @@ def test_an_executor_of_ones_own() -> None:
         return Loop([], [Own()]).run(call("length", {"text": "abc"})).answers[0].output
 
     _, first, second = both(program)
-    assert first == second == 3 and calls["tool"] == 1
+    assert first == second == 3
+    assert calls["tool"] == 1
 
     class Wrong(Own):
         def perform(self, request: Intention) -> Any:
@@ -294,7 +325,8 @@ def test_a_failure_is_an_event_or_is_raised(asynchronous: bool) -> None:
     for program, expected in ((caught, {"failed": "down", "type": "ConnectionError"}), (raised, "raised")):
         calls.clear()
         run, first, second = both(program)
-        assert first == second == expected and calls["model"] == 1
+        assert first == second == expected
+        assert calls["model"] == 1
         assert of_type(run, "decision")[-1]["meta"]["event"] == "llm.error"
 
 
@@ -338,7 +370,8 @@ def test_tools_by_their_class() -> None:
         return [event.output for event in outcome.answers]
 
     run, first, second = both(program)
-    assert first == second == ["A", "sent to bob"] and calls == {"fetch": 1, "mail": 1}
+    assert first == second == ["A", "sent to bob"]
+    assert calls == {"fetch": 1, "mail": 1}
     assert [(one["name"], one["meta"]["side_effect"]) for one in of_type(run, "tool.call")] == [
         ("fetch", "read_only"),
         ("mail", "irreversible"),
@@ -365,7 +398,8 @@ def test_a_tools_contract_holds() -> None:
         return [event.output for event in Loop([], [ToolExecutor(charge, flaky)]).run(*asked).answers]
 
     _, first, second = both(program)
-    assert first == second == ["charged 1", "charged 1", "up"] and calls == {"charge": 1, "flaky": 3}
+    assert first == second == ["charged 1", "charged 1", "up"]
+    assert calls == {"charge": 1, "flaky": 3}
 
 
 def test_another_tool_result_type_comes_back_as_it_was() -> None:
@@ -438,12 +472,16 @@ def test_a_real_client(provider: StubProvider, sdk: str, instrumented: bool) -> 
         run, first, second = both(program)
     finally:
         tracekit.uninstrument()
-    assert sum(provider.requests.values()) == 1 and len(of_type(run, "llm.request")) == 1
+    assert sum(provider.requests.values()) == 1
+    assert len(of_type(run, "llm.request")) == 1
     assert of_type(run, "llm.request")[0]["parent"] == of_type(run, "decision")[0]["seq"]
-    assert first[:2] == second[:2] and (first[2], second[2]) == (False, True)
-    assert first[0]["text"].startswith("naïve") and first[0]["text"].endswith("/ a")
+    assert first[:2] == second[:2]
+    assert (first[2], second[2]) == (False, True)
+    assert first[0]["text"].startswith("naïve")
+    assert first[0]["text"].endswith("/ a")
     assert first[1]["usage"] == of_type(run, "llm.response")[0]["meta"]["usage"]
-    assert first[1]["message"]["role"] == "assistant" and first[1]["finish_reason"] in ("stop", "end_turn")
+    assert first[1]["message"]["role"] == "assistant"
+    assert first[1]["finish_reason"] in ("stop", "end_turn")
 
 
 def test_the_price_of_an_answer_is_that_of_the_recording(
@@ -458,12 +496,14 @@ def test_the_price_of_an_answer_is_that_of_the_recording(
 
     with record(budget=Budget(usd=1)) as run:
         first = program()
-    assert 0 < first[1] < 0.001 and first[0]["cost"] == first[1]
+    assert 0 < first[1] < 0.001
+    assert first[0]["cost"] == first[1]
     assert of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]["usd"] == pytest.approx(first[1])
     monkeypatch.setattr("tracekit._engine.prices.Prices.of_answer", lambda *_: 7.0)
     with replay(run) as session:
         second = program()
-    assert session.report.exact and second == (first[0], 0.0)
+    assert session.report.exact
+    assert second == (first[0], 0.0)
 
 
 def test_tool_calls_of_a_model_become_calls(provider: StubProvider) -> None:
@@ -496,7 +536,9 @@ def test_tool_calls_of_a_model_become_calls(provider: StubProvider) -> None:
         )
 
     _, first, second = both(program)
-    assert first == second and first["found"].startswith("at naïve") and calls["look"] == 1
+    assert first == second
+    assert first["found"].startswith("at naïve")
+    assert calls["look"] == 1
 
 
 def test_a_client_needs_a_model(provider: StubProvider) -> None:

@@ -12,7 +12,18 @@ import pytest
 from tests.support.tracing import both, of_type, recorded, replayed
 from tracekit import ContractViolationError, DivergenceError, record, traced, traced_model, traced_tool
 from tracekit.agents import (
-    Intention, IntentionEvent, LLMExecutor, Loop, Responder, ToolExecutor, World, ask, call, create, patch, responder,
+    Intention,
+    IntentionEvent,
+    LLMExecutor,
+    Loop,
+    Responder,
+    ToolExecutor,
+    World,
+    ask,
+    call,
+    create,
+    patch,
+    responder,
 )  # fmt: skip
 from tracekit.errors import DanglingCauseError, IntentionError, UnknownObjectError
 
@@ -34,7 +45,7 @@ def local(prompt: str) -> str:
 @pytest.fixture(autouse=True)
 def _nothing_made() -> Iterator[None]:
     made.clear()
-    yield
+    return
 
 
 def run_once(*responders: Responder[Any], world: World | None = None, executors: Any = ()) -> Any:
@@ -51,12 +62,13 @@ def test_a_captured_call_in_a_responder_is_refused_before_it_happens(effect: Any
         effect()
 
     def program() -> Any:
-        with pytest.raises(ContractViolationError, match="meddle.*by itself") as caught:
+        with pytest.raises(ContractViolationError, match=r"meddle.*by itself") as caught:
             run_once(meddle)
         return str(caught.value)
 
     run, first, second = both(program)
-    assert first == second and made == []
+    assert first == second
+    assert made == []
     assert len(of_type(run, "contract.violated")) == 1
     assert not of_type(run, "tool.call", "llm.request")
 
@@ -73,7 +85,9 @@ def test_a_refusal_that_a_responder_swallows_is_on_the_log() -> None:
         return patch("page", {"n": 2})
 
     run, first, _ = both(lambda: run_once(meddle).world["page"])
-    assert first == {"n": 1} and made == [] and of_type(run, "contract.violated")
+    assert first == {"n": 1}
+    assert made == []
+    assert of_type(run, "contract.violated")
 
 
 def test_a_call_inside_a_span_of_a_responder_is_refused_too() -> None:
@@ -98,7 +112,8 @@ def test_a_call_inside_a_span_of_a_responder_is_refused_too() -> None:
         return world["page"]
 
     _, first, _ = both(program)
-    assert first == {"n": 7} and made == []
+    assert first == {"n": 7}
+    assert made == []
 
 
 def test_a_responder_changes_no_world_and_runs_no_loop() -> None:
@@ -123,7 +138,7 @@ def test_a_responder_changes_no_world_and_runs_no_loop() -> None:
 @pytest.mark.parametrize("said", ["text", 7, {"a": 1}, [patch("page", {}), "text"]])
 def test_what_is_no_intention_is_refused(said: Any) -> None:
     """The error names the responder and shows what it returned."""
-    with pytest.raises(IntentionError, match="strange.*no intention"):
+    with pytest.raises(IntentionError, match=r"strange.*no intention"):
         run_once(responder("object.created", name="strange")(lambda event: said))
 
 
@@ -158,7 +173,7 @@ def test_the_events_that_a_responder_gets() -> None:
     def size(text: str) -> int:
         return len(text)
 
-    tools = ToolExecutor(side_effect="read_only", *[_named(size, "size")])
+    tools = ToolExecutor(_named(size, "size"), side_effect="read_only")
     Loop(
         [
             ask_both,
@@ -205,7 +220,9 @@ def test_a_responder_is_the_plain_function_for_whoever_calls_it() -> None:
         return patch("page", {"text": event.text})
 
     event = IntentionEvent("llm.response", create_ref(), None, {"text": "said"}, "page")
-    assert note(event).data == {"text": "said"} and note.__doc__ == "What it is for." and note.name == "note"
+    assert note(event).data == {"text": "said"}
+    assert note.__doc__ == "What it is for."
+    assert note.name == "note"
 
 
 def create_ref() -> Any:
@@ -251,14 +268,15 @@ def test_an_intention_names_its_cause_and_its_object_or_is_refused() -> None:
 
     @responder("llm.response")
     def of_the_request(event: IntentionEvent) -> Intention:
-        assert event.cause is not None and event.cause.type == "llm.request"
+        assert event.cause is not None
+        assert event.cause.type == "llm.request"
         return patch("page", {}, cause=event.cause)
 
     executors = [LLMExecutor(lambda messages, **rest: "said")]
     with record() as run:
         with pytest.raises(UnknownObjectError):
             run_once(about_nothing, world=world, executors=executors)
-        with pytest.raises(DanglingCauseError, match="is a object.created|is an? object.created"):
+        with pytest.raises(DanglingCauseError, match=r"of another kind: object\.created"):
             run_once(made_up, executors=executors)
         assert of_type(run.path, "decision") == []
         with pytest.raises(DanglingCauseError, match="a request causes its answer"):
@@ -278,7 +296,8 @@ def test_an_earlier_event_may_be_the_cause() -> None:
 
     outcome = Loop([note]).run(create("a", {}), create("b", {}))
     a, b, one = outcome.events[:3]
-    assert one.cause == a.ref and b.cause is None
+    assert one.cause == a.ref
+    assert b.cause is None
 
 
 def test_intentions_are_data() -> None:

@@ -54,7 +54,8 @@ def test_a_patch_of_an_unknown_object_is_refused_and_not_logged() -> None:
         before = world.hash
         with pytest.raises(UnknownObjectError, match="no such object") as caught:
             world.patch("pgae", {"n": 2})
-        assert caught.value.object == "pgae" and "'page'" in str(caught.value)
+        assert caught.value.object == "pgae"
+        assert "'page'" in str(caught.value)
         return world.hash == before and world.as_dict()
 
     run, first, second = both(program)
@@ -73,7 +74,8 @@ def test_an_object_is_made_once() -> None:
         return world["page"]
 
     run, first, _ = both(program)
-    assert first == {"n": 1} and len(of_type(run, "object.patched")) == 1
+    assert first == {"n": 1}
+    assert len(of_type(run, "object.patched")) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_objects_and_patches_are_json(value: Any) -> None:
             lambda: create("new", value), lambda: patch("page", value),
             lambda: world.create("new", value), lambda: world.patch("page", value),
         ):  # fmt: skip
-            with pytest.raises(IntentionError, match="JSON|key that is no text"):
+            with pytest.raises(IntentionError, match=r"JSON|key that is no text"):
                 attempt()
 
     run, _, _ = both(program)
@@ -117,7 +119,10 @@ def test_nobody_changes_an_object_but_by_an_event() -> None:
     assert found is not None
     found["list"].append(5)
     event.data["value"]["list"].append(6)
-    assert world["page"] == {"list": [1]} and world.get("other") is None and list(world) == ["page"] and "page" in world
+    assert world["page"] == {"list": [1]}
+    assert world.get("other") is None
+    assert list(world) == ["page"]
+    assert "page" in world
 
 
 # -- causes ------------------------------------------------------------------------------------------------------------------
@@ -143,7 +148,8 @@ def test_a_dangling_cause_is_an_error_when_it_is_written() -> None:
         return world.patch("page", {"n": 1}, cause=page).cause == page.ref
 
     run, first, _ = both(program)
-    assert first is True and len(of_type(run, "object.patched")) == 3
+    assert first is True
+    assert len(of_type(run, "object.patched")) == 3
     assert program()  # outside every run, too
 
 
@@ -196,7 +202,8 @@ def test_the_world_is_not_changed_inside_a_tool() -> None:
         world.create("page", {"n": 0})
         with pytest.raises(IntentionError, match="does not run"):
             fetch()
-    assert len(of_type(run, "object.patched")) == 1 and world["page"] == {"n": 0}
+    assert len(of_type(run, "object.patched")) == 1
+    assert world["page"] == {"n": 0}
 
 
 def test_a_world_belongs_to_one_run() -> None:
@@ -205,7 +212,8 @@ def test_a_world_belongs_to_one_run() -> None:
     world.create("page", {})
     with record() as run, pytest.raises(IntentionError, match="another run"):
         world.patch("page", {"n": 1})
-    assert of_type(run, "object.patched") == [] and world["page"] == {}
+    assert of_type(run, "object.patched") == []
+    assert world["page"] == {}
     with record() as run:
         world = World()
         world.create("page", {})
@@ -227,7 +235,8 @@ def test_what_is_not_on_the_log_did_not_happen() -> None:
             world.patch("page", {"n": 1})
     finally:
         current.reset(token)
-    assert world["page"] == {} and world.changes == 1
+    assert world["page"] == {}
+    assert world.changes == 1
 
 
 # -- the projection ------------------------------------------------------------------------------------------------------------
@@ -312,7 +321,8 @@ def test_large_values_come_back_from_the_trace() -> None:
         return world.end()
 
     run, digest, _ = both(program)
-    assert World.of(run).hash == digest and World.of(run)["page"]["more"] == "x" * 5000
+    assert World.of(run).hash == digest
+    assert World.of(run)["page"]["more"] == "x" * 5000
     assert of_type(run, "blob")
 
 
@@ -327,9 +337,11 @@ def test_a_secret_is_in_the_world_and_not_in_the_log() -> None:
         return world["page"]["key"] == key, world.end()
 
     run, first, second = both(program)
-    assert first == second and first[0] is True
+    assert first == second
+    assert first[0] is True
     assert key.encode() not in Path(run.path).read_bytes()
-    assert World.of(run).hash == first[1] and World.of(run)["page"]["key"] != key
+    assert World.of(run).hash == first[1]
+    assert World.of(run)["page"]["key"] != key
 
 
 def test_another_hash_in_a_replay_is_a_divergence() -> None:
@@ -394,7 +406,8 @@ def test_the_hash_is_canonical() -> None:
     assert one.hash != other.hash
     other.patch("a", {"x": 1})
     assert one.hash == other.hash
-    assert one.hash.startswith("sha256:") and orjson.loads(orjson.dumps(one.as_dict())) == one.as_dict()
+    assert one.hash.startswith("sha256:")
+    assert orjson.loads(orjson.dumps(one.as_dict())) == one.as_dict()
 
 
 def test_an_event_of_the_world() -> None:

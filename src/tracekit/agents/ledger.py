@@ -41,7 +41,7 @@ def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
     if known is None:
         raise _dangling(f"a {kind} names {cause} as its cause, and there is no such event", cause)
     if known != cause.type:
-        raise _dangling(f"a {kind} names {cause} as its cause, and {cause.seq} is a {known}", cause)
+        raise _dangling(f"a {kind} names {cause} as its cause, and {cause.seq} is of another kind: {known}", cause)
     if needs is None and known in ANSWERS:
         raise _dangling(f"a {kind} names {cause} as its cause: a request causes its answer, and that the rest", cause)
     if needs is not None and known != needs:

@@ -1,0 +1,462 @@
+"""The loop: nothing stays pending without a word, answers come in the order of the log, and a replay or resumption does nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.cut import cut, lines
+from tests.support.stub_provider import stub_provider
+from tests.support.tracing import both, of_type, recorded, replayed
+from tracekit import DivergenceError, RecoveryRefusedError, Run, record, replay, resume, traced_tool
+from tracekit.agents import (
+    Intention,
+    IntentionEvent,
+    LLMExecutor,
+    Loop,
+    Outcome,
+    ToolExecutor,
+    World,
+    ask,
+    call,
+    create,
+    events,
+    ordered,
+    patch,
+    pending_requests,
+    responder,
+)  # fmt: skip
+from tracekit.errors import IntentionError, PendingRequestsError, RunStateError
+
+
+class Models:
+    """Models that count what they are asked, and give an answer that no other call gets."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._lock = threading.Lock()
+
+    def say(self, messages: Any, **rest: Any) -> dict[str, Any]:
+        question = messages[-1]["content"]
+        with self._lock:
+            self.asked.append(question)
+        return {"text": f"{question}: {random.SystemRandom().random()}", "cost_usd": 0.5}
+
+    async def say_late(self, messages: Any, **rest: Any) -> dict[str, Any]:
+        for _ in range(random.SystemRandom().randrange(1, 6)):
+            await asyncio.sleep(0)
+        return self.say(messages)
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    return Models()
+
+
+@responder("object.created")
+def want(event: IntentionEvent, world: World) -> Intention:
+    assert event.object is not None
+    return ask(f"about {world[event.object]['url']}", model="small", object=event.object)
+
+
+@responder("llm.response")
+def note(event: IntentionEvent, world: World) -> Intention | list[Intention]:
+    assert event.object is not None
+    if "text" in world[event.object]:
+        return patch(event.object, {"more": event.text, "status": "done"})
+    return [patch(event.object, {"text": event.text}), ask(f"more on {event.object}", object=event.object)]
+
+
+def pages(count: int) -> list[Intention]:
+    return [create(f"page-{n}", {"url": f"{n}.html", "status": "new"}) for n in range(count)]
+
+
+def told(outcome: Outcome) -> Any:
+    """What a program came to, to be compared."""
+    return (
+        outcome.world.as_dict(),
+        outcome.hash,
+        [(event.kind, event.ref, event.cause, dict(event.data)) for event in outcome.events],
+    )
+
+
+SHAPES = ["sync", "async", "threads", "both"]
+
+
+def program_of(models: Models, shape: str, count: int = 3) -> Callable[[], Any]:
+    """A program of two questions a page: done one after another, at once in a loop, at once in threads, or mixed."""
+
+    def program() -> Any:
+        if shape == "sync":
+            return told(Loop([want, note], [LLMExecutor(models.say)]).run(*pages(count)))
+        if shape == "async":
+            return told(Loop([want, note], [LLMExecutor(models.say_late)]).run(*pages(count)))
+        executors = [LLMExecutor(models.say)]
+        if shape == "both":
+            executors.insert(0, LLMExecutor(models.say_late, models=("small",)))
+        return told(asyncio.run(Loop([want, note], executors).run_async(*pages(count))))
+
+    return program
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_replay_asks_no_model_and_comes_to_the_same_world(models: Models, shape: str) -> None:
+    """Each request once while recording; in two replays none, with the same events in the same order, the same world and hash."""
+    program = program_of(models, shape)
+    run, first = recorded(program)
+    assert len(models.asked) == 6
+    for _ in range(2):
+        report, again = replayed(run, program)
+        assert report.exact
+        assert again == first
+    assert len(models.asked) == 6
+    assert World.of(run).as_dict() == first[0]
+    assert World.of(run).hash == first[1]
+    assert pending_requests(run) == []
+
+
+def test_fifty_at_once_answered_in_shuffled_order(models: Models) -> None:
+    """They really are on their way at once, are answered in another order than asked, and a replay gives the answers in that order."""
+    order = random.Random(3).sample(range(50), 50)
+    waiting: dict[int, asyncio.Event] = {}
+
+    async def shuffled(messages: Any, **rest: Any) -> dict[str, Any]:
+        number = int(messages[0]["content"].split()[1].split(".")[0])
+        waiting[number] = asyncio.Event()
+        if len(waiting) == 50:
+            waiting[order[0]].set()
+        await waiting[number].wait()
+        answer = models.say(messages)
+        place = order.index(number) + 1
+        if place < 50:
+            waiting[order[place]].set()
+        return answer
+
+    @responder("llm.response")
+    def count(event: IntentionEvent, world: World) -> Intention:
+        place = sum("place" in one for one in world.as_dict().values())
+        return patch(str(event.object), {"text": event.text, "place": place})
+
+    def program() -> Any:
+        return told(Loop([want, count], [LLMExecutor(shuffled)]).run(*pages(50)))
+
+    run, first = recorded(program)
+    assert [first[0][f"page-{number}"]["place"] for number in order] == list(range(50))
+    for _ in range(2):
+        waiting.clear()
+        report, again = replayed(run, program)
+        assert report.exact
+        assert again == first
+    assert len(models.asked) == 50
+
+
+@pytest.mark.parametrize("shape", ["async", "threads"])
+def test_real_clients_at_once(shape: str) -> None:
+    """The same over real HTTP, the provider answering in an order of its own: replayed exactly, nothing sent."""
+    count = 8
+
+    @responder("llm.response")
+    def keep(event: IntentionEvent) -> Intention:
+        return patch(str(event.object), {"text": event.text})
+
+    with stub_provider() as provider:
+
+        async def main() -> Any:
+            options = {"base_url": f"{provider.url}/v1", "api_key": "k"}
+            if shape == "threads":
+                with openai.OpenAI(http_client=httpx.Client(), **options) as client:
+                    return told(await Loop([want, keep], [LLMExecutor(client)]).run_async(*pages(count)))
+            async with openai.AsyncOpenAI(**options) as asked:
+                return told(await Loop([want, keep], [LLMExecutor(asked)]).run_async(*pages(count)))
+
+        run, first, second = both(lambda: asyncio.run(main()))
+        assert sum(provider.requests.values()) == count
+    assert first == second
+    assert len(of_type(run, "llm.request")) == count
+    assert len({page["text"] for page in first[0].values()}) == count
+
+
+# -- nothing stays pending without a word ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_missing_executor_fails_with_the_pending_requests_by_name(models: Models, asynchronous: bool) -> None:
+    """Before anything is asked: every request that has no answer is named, with who intends it and for what."""
+
+    @responder("object.created")
+    def mixed(event: IntentionEvent) -> list[Intention]:
+        return [ask("a", model="small", object=event.object), call("serach", {"q": "b"}, object=event.object)]
+
+    def program() -> Any:
+        loop = Loop([mixed], [LLMExecutor(models.say_late if asynchronous else models.say)])
+        with pytest.raises(PendingRequestsError) as caught:
+            loop.run(create("page", {}))
+        return str(caught.value), caught.value.pending
+
+    run, first, second = both(program)
+    assert first == second
+    assert models.asked == []
+    text, pending = first
+    assert "no executor takes tool.call 'serach' for object 'page'" in text
+    assert "llm.request 'small'" in text
+    assert [(one["kind"], one["name"], one["object"], one["by"], one["reason"]) for one in pending] == [
+        ("llm.request", "small", "page", "mixed", "not answered yet"),
+        ("tool.call", "serach", "page", "mixed", "no executor"),
+    ]
+    assert [one["seq"] for one in pending] == [one["seq"] for one in of_type(run, "decision")]
+    assert [one["name"] for one in pending_requests(run)] == ["small", "serach"]
+
+
+def test_no_executor_at_all_fails(models: Models) -> None:
+    """An agent that nobody wired an executor to does not sit there with its findings pending."""
+    with pytest.raises(PendingRequestsError, match="no executor"):
+        Loop([want, note]).run(*pages(1))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_left_pending_by_an_exception_is_named(models: Models, shape: str) -> None:
+    """A responder that raises: the exception comes out of the loop with a note of what is left, the run says it too."""
+
+    @responder("llm.response")
+    def broken(event: IntentionEvent) -> None:
+        raise LookupError("broken")
+
+    def program() -> Any:
+        asynchronous = shape in ("async", "both")
+        loop = Loop([want, broken], [LLMExecutor(models.say_late if asynchronous else models.say)])
+        with pytest.raises(LookupError) as caught:
+            loop.run(*pages(3)) if shape == "sync" else asyncio.run(loop.run_async(*pages(3)))
+        return caught.value.__notes__
+
+    with record() as run:
+        notes = program()
+    assert "left without an answer: llm.request 'small' for object 'page-" in notes[0]
+    assert any("left without an answer" in one for one in of_type(run, "run.completed")[0]["meta"]["warnings"])
+    asked = len(models.asked)
+    with replay(run):
+        assert program() == notes
+    assert len(models.asked) == asked
+    assert len(pending_requests(run)) == 2
+
+
+def test_a_loop_that_is_cancelled_names_what_is_left(models: Models) -> None:
+    """The requests on their way are cancelled with it, and named."""
+
+    both_asked = asyncio.Event()
+
+    async def never(messages: Any, **rest: Any) -> str:
+        models.asked.append("")
+        if len(models.asked) == 2:
+            both_asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> Any:
+        task = asyncio.ensure_future(Loop([want], [LLMExecutor(never)]).run_async(*pages(2)))
+        await both_asked.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    with record() as run:
+        assert asyncio.run(main()) == set()
+    assert any("left without an answer" in one for one in of_type(run, "run.completed")[0]["meta"]["warnings"])
+    assert len(pending_requests(run)) == 2
+
+
+def test_responders_that_answer_one_another_are_stopped() -> None:
+    """After max_events, with an error that says so."""
+
+    @responder("object.created", "object.patched")
+    def again(event: IntentionEvent, world: World) -> Intention:
+        return patch(str(event.object), {"n": world[str(event.object)]["n"] + 1})
+
+    def program() -> Any:
+        world = World()
+        with pytest.raises(IntentionError, match="more than 100 events"):
+            Loop([again], world=world, max_events=100).run(create("page", {"n": 0}))
+        return world["page"]
+
+    _, first, second = both(program)
+    assert first == second == {"n": 100}
+
+
+def test_a_loop_with_async_executors_in_a_running_loop(models: Models) -> None:
+    """`run` would block it: the error says to await run_async."""
+
+    async def main() -> None:
+        with pytest.raises(RunStateError, match="running event loop"):
+            Loop([], [LLMExecutor(models.say_late)]).run(ask("a"))
+
+    asyncio.run(main())
+
+
+def test_nothing_to_do() -> None:
+    """A loop without intentions is an empty world, whose hash is recorded all the same."""
+    run, first, second = both(lambda: told(Loop().run()))
+    assert first == second
+    assert first[0] == {}
+    assert first[2] == []
+    assert of_type(run, "data")[0]["output"] == first[1]
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_chain_in_the_trace(models: Models) -> None:
+    """object.created, then the request, its exchange inside it, the answer, the patch: each names its cause, of the right kind."""
+    run, _ = recorded(program_of(models, "async", 2))
+    kinds: dict[int, str] = {}
+    chain: list[tuple[str, str | None]] = []
+    for entry in of_type(run, "decision", "object.patched", "data"):
+        meta = entry["meta"]
+        on = meta.get("on")
+        if on is not None:
+            assert kinds[on["seq"]] == on["type"]
+            assert entry["cause"] == [{"run_id": run.id, "segment": None, "seq": on["seq"]}]
+        kinds[entry["seq"]] = meta["event"]
+        chain.append((meta["event"], None if on is None else on["type"]))
+    assert set(chain) == {
+        ("object.created", None), ("llm.request", "object.created"), ("llm.response", "llm.request"), ("object.patched", "llm.response"),
+        ("llm.request", "llm.response"), ("world.hash", None),
+    }  # fmt: skip
+    requests = {entry["seq"] for entry in of_type(run, "decision") if entry["meta"]["event"] == "llm.request"}
+    assert {entry["parent"] for entry in of_type(run, "llm.request")} == requests
+    assert ordered(events(run.path)) == []  # the inter-agent view has nothing of it, and nothing dangles there
+
+
+def test_two_loops_in_one_run(models: Models) -> None:
+    """Beside one another in two tasks, each with its own world: replayed exactly."""
+
+    async def one(name: str) -> Any:
+        world = World(name)
+        return told(await Loop([want, note], [LLMExecutor(models.say_late)], world=world).run_async(*pages(3)))
+
+    async def main() -> Any:
+        return await asyncio.gather(one("a"), one("b"))
+
+    run, first, second = both(lambda: asyncio.run(main()))
+    assert first == second
+    assert len(models.asked) == 12
+    assert [World.of(run, name=name).as_dict() for name in "ab"] == [first[0][0], first[1][0]]
+
+
+def test_a_loop_goes_on_in_the_world_of_another(models: Models) -> None:
+    """What an earlier loop came to is there; its events may be causes."""
+
+    def program() -> Any:
+        world = World()
+        executors = [LLMExecutor(models.say)]
+        first = Loop([want, note], executors, world=world).run(*pages(1))
+        return told(Loop([], executors, world=world).run(patch("page-0", {"seen": True}, cause=first.events[-1])))
+
+    run, first, second = both(program)
+    assert first == second
+    assert first[0]["page-0"]["seen"] is True
+    assert World.of(run).hash == first[1]
+    assert len(of_type(run, "data")) == 2
+
+
+# -- resumption ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_that_was_cut_anywhere_goes_on(models: Models, shape: str, tmp_path: Path) -> None:
+    """Cut after any entry: what has its answer in the log is not asked again, what has none is, and the world is whole."""
+    program = program_of(models, shape, 2)
+    run, _ = recorded(program)
+    whole = lines(run)
+    for count in range(2, len(whole) - 1):
+        path = cut(run, count, tmp_path / str(count))
+        answered = len(of_type(path, "llm.response"))
+        left = len(pending_requests(path))
+        assert left <= 2
+        models.asked.clear()
+        store = str(tmp_path / str(count))
+        with resume(path, store=store) as resumed:
+            came_to = program()
+        assert len(models.asked) == 4 - answered, count
+        assert World.of(path).as_dict() == came_to[0]
+        assert World.of(path).hash == came_to[1]
+        assert all(page["status"] == "done" for page in came_to[0].values())
+        before = len(models.asked)
+        with replay(path, store=store) as session:
+            assert program() == came_to
+        assert session.report.exact
+        assert len(models.asked) == before
+        assert pending_requests(path) == []
+        assert isinstance(resumed, Run)
+
+
+def test_a_resumed_answer_costs_what_it_cost_and_no_more(models: Models, tmp_path: Path) -> None:
+    """Those from the log cost nothing now and say so; those that are asked now cost what they cost."""
+
+    def program() -> Outcome:
+        return Loop([want, note], [LLMExecutor(models.say)]).run(*pages(1))
+
+    run, _ = recorded(lambda: program() and None)
+    first = next(place for place, line in enumerate(lines(run), 1) if b'"type":"llm.response"' in line)
+    path = cut(run, first, tmp_path)
+    with resume(path, store=str(tmp_path)):
+        outcome = program()
+    assert [event.replayed for event in outcome.answers] == [True, False]
+    assert outcome.cost_usd == 0.5
+    assert outcome.replayed == 1
+
+
+def test_an_irreversible_tool_in_doubt_is_not_called_again(tmp_path: Path) -> None:
+    """The intention is there, its outcome is not: a resumption is refused, as for any irreversible tool."""
+    sent: list[str] = []
+
+    @traced_tool(side_effect="irreversible", name="mail")
+    def mail(to: str) -> str:
+        sent.append(to)
+        return "sent"
+
+    def program() -> None:
+        Loop([], [ToolExecutor(mail)]).run(call("mail", {"to": "bob"}))
+
+    run, _ = recorded(program)
+    at = next(place for place, line in enumerate(lines(run), 1) if b'"type":"tool.call"' in line)
+    path = cut(run, at, tmp_path)
+    with pytest.raises(RecoveryRefusedError), resume(path, store=str(tmp_path)):
+        program()
+    assert sent == ["bob"]
+    assert [one["name"] for one in pending_requests(path)] == ["mail"]
+
+
+# -- what-if --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_if_the_model_had_said_something_else(models: Models) -> None:
+    """live={"llm"}: the model is asked again, what follows differs only where it says so, and the answer is none of the log."""
+
+    def program() -> Outcome:
+        return Loop([want], [LLMExecutor(models.say)]).run(*pages(1))
+
+    run, _ = recorded(lambda: program() and None)
+    with replay(run, live={"llm"}) as session:
+        outcome = program()
+    assert len(models.asked) == 2
+    assert outcome.answers[0].replayed is False
+    assert outcome.cost_usd == 0.5
+    assert session.report.differences
+    assert session.new_run_id is not None
+    assert World.of(session.new_run_id).as_dict() == outcome.world.as_dict()
+
+
+def test_a_program_that_asks_for_less_is_noticed(models: Models) -> None:
+    """A replay in which the responders are missing comes to another world, and that is the divergence."""
+    run, _ = recorded(program_of(models, "sync", 1))
+    with pytest.raises(DivergenceError, match="'world'"), replay(run):
+        Loop([], [LLMExecutor(models.say)]).run(*pages(1))
