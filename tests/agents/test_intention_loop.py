@@ -335,6 +335,45 @@ def test_the_chain_in_the_trace(models: Models) -> None:
     assert ordered(events(run.path)) == []  # the inter-agent view has nothing of it, and nothing dangles there
 
 
+def test_a_long_conversation_is_on_the_log_once(models: Models) -> None:
+    """Each turn sends all that was said; the trace grows with the turns, not with their square, and every message can be told."""
+
+    def conversation(turns: int) -> Run:
+        said: list[dict[str, str]] = []
+
+        def question() -> Intention:
+            said.append({"role": "user", "content": f"question {len(said)} " + "x" * 200})
+            return ask(said, object="page")
+
+        @responder("object.created")
+        def begin(event: IntentionEvent) -> Intention:
+            return question()
+
+        @responder("llm.response")
+        def keep(event: IntentionEvent) -> list[Intention]:
+            said.append({"role": "assistant", "content": event.text})
+            return [patch("page", {"last": event.text}), *([question()] if len(said) < 2 * turns else [])]
+
+        def program() -> Any:
+            said.clear()
+            told(Loop([begin, keep], [LLMExecutor(models.say)]).run(create("page", {})))
+            return list(said)
+
+        run, first, second = both(program)
+        assert first == second
+        asked: dict[int, list[Any]] = {}
+        for entry in of_type(run, "decision"):
+            if entry["meta"]["event"] == "llm.request":
+                output = entry["output"]
+                asked[entry["seq"]] = asked.get(output.get("after"), []) + output["data"]["messages"]
+        assert len(asked) == turns
+        assert list(asked.values())[-1] == first[:-1]
+        return run
+
+    small, large = (sum(map(len, lines(conversation(turns)))) for turns in (10, 40))
+    assert large < 5 * small
+
+
 def test_two_loops_in_one_run(models: Models) -> None:
     """Beside one another in two tasks, each with its own world: replayed exactly."""
 

@@ -40,6 +40,7 @@ class Agenda:
         self._unseen: Final[deque[Event]] = deque()
         self._events: Final[list[Event]] = []
         self.pending: Final[dict[Ref, Request]] = {}
+        self._new: Final[list[Request]] = []
         self._arrived: Final[dict[Ref, Answer]] = {}
         self._fatal: BaseException | None = None
         scope = here()
@@ -64,6 +65,12 @@ class Agenda:
         if nobody:
             raise self._left(f"no executor takes {nobody[0]}")
         return bool(self.pending)
+
+    def new(self) -> list[Request]:
+        """The requests that came up since this was asked last."""
+        found = self._new.copy()
+        self._new.clear()
+        return found
 
     def next(self) -> Request:
         """The request that is done next, where one is done after another."""
@@ -110,15 +117,10 @@ class Agenda:
     def _ask(self, intention: Intention, cause: Ref | None, by: str) -> None:
         if intention.object is not None:
             self._world.needs(intention.object, f"the {intention.kind} of {by}")
-        told = {
-            "kind": intention.kind,
-            "name": intention.name,
-            "object": intention.object,
-            "data": dict(intention.data),
-        }
-        on = None if cause is None else cause.as_dict()
-        ref = self._world.ledger.write("decision", by, intention.kind, input=on, output=told, cause=cause)
-        self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
+        kind, name, object = intention.kind, intention.name, intention.object
+        ref = self._world.ledger.ask(by, kind, name, intention.data, object, cause)
+        request = self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
+        self._new.append(request)
 
     def _executor_of(self, intention: Intention) -> Executor | None:
         return next((executor for executor in self._executors if executor.takes(intention)), None)

@@ -55,10 +55,27 @@ class Ledger:
         self._kinds: Final[dict[tuple[str | None, str | None, int], str]] = {}
         #: The run that its first event was in, in a tuple of its own: ``None`` is no run.
         self._run: tuple[str | None] | None = None
+        #: The last conversation about each object: the request's ``seq``, its messages.
+        self._said: Final[dict[str | None, tuple[int, list[Any]]]] = {}
 
     def kind_of(self, ref: Ref) -> str | None:
         """Of which kind the event is that stands there."""
         return self._kinds.get((ref.run_id, ref.segment, ref.seq))
+
+    def ask(self, by: str, kind: str, name: str, data: Mapping[str, Any], object: str | None, cause: Ref | None) -> Ref:
+        """Write a request. Messages that the last one about this object had already are told as its number (``after``): a long
+        conversation is on the log once."""
+        told: dict[str, Any] = {"kind": kind, "name": name, "object": object, "data": dict(data)}
+        messages = data.get("messages") if kind == "llm.request" else None
+        before = self._said.get(object)
+        if before is not None and messages is not None and messages[: len(before[1])] == before[1]:
+            told["data"]["messages"] = messages[len(before[1]) :]
+            told["after"] = before[0]
+        on = None if cause is None else cause.as_dict()
+        ref = self.write("decision", by, kind, input=on, output=told, cause=cause)
+        if messages is not None:
+            self._said[object] = ref.seq, messages
+        return ref
 
     def write(
         self,

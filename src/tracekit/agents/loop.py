@@ -104,23 +104,21 @@ class Loop:
     async def run_async(self, *intentions: Intention) -> Outcome:
         """The same with every pending request on its way at once; their answers are given to the responders as they come, one by one."""
         agenda = Agenda(self.world, self.responders, self.executors, self.max_events)
-        tasks: dict[Request, asyncio.Task[None]] = {}
+        tasks: list[asyncio.Task[None]] = []
         arrived: asyncio.Queue[tuple[Request, Answer | BaseException]] = asyncio.Queue()
         with agenda.ending():
             try:
                 agenda.begin(intentions)
                 while agenda.goes_on():
-                    for request in agenda.pending.values():
-                        if request not in tasks:
-                            tasks[request] = asyncio.ensure_future(_made(request, arrived))
+                    tasks += [asyncio.ensure_future(_made(request, arrived)) for request in agenda.new()]
                     while not (ready := agenda.ready()):
                         agenda.arrive(*await arrived.get())
                     agenda.deliver(*ready)
                 return self._outcome(agenda)
             finally:
-                for task in tasks.values():
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks.values(), return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     def _outcome(self, agenda: Agenda) -> Outcome:
         return Outcome(self.world, self.world.end(), agenda.events)
