@@ -141,7 +141,7 @@ def test_a_file_that_is_read_live(place: Place) -> None:
     assert "'be brief'" in done.stderr
     assert "'be long'" in done.stderr
     assert line_of(place, "# here") in done.stderr
-    assert "in the same way: something that the program reads has changed since the recording" in done.stderr
+    assert "in the same way: what the program depends on is another one than in the recording" in done.stderr
 
 
 def test_an_environment_that_differs(place: Place) -> None:
@@ -332,6 +332,29 @@ def test_agents_that_write_to_one_another(place: Place) -> None:
     done, told = verified(place)
     assert done.returncode == 0, done.stderr
     assert len(told["agents_sha256"]) == 64
+
+
+def test_processes_that_the_program_starts(place: Place) -> None:
+    """They are replayed in fresh processes too, their steps compared, and what leaks into one of them is found."""
+    place.program(
+        START + "print(ask(sys.argv[1]), ask(list({str(n) for n in range(50)}) if os.environ.get('LEAK') else 0))\n",
+        "child.py",
+    )
+    body = """
+        import subprocess
+        for n in range(2):
+            done = subprocess.run([sys.executable, "child.py", str(n)], capture_output=True, text=True)
+            ask(done.stdout)
+        """
+    recorded(place, body)
+    done, told = verified(place)
+    assert done.returncode == 0, done.stderr
+    assert told["replays"][0]["steps"] == 6
+    recorded(place, body, LEAK="1")
+    done, _ = verified(place, LEAK="1")
+    assert done.returncode == 1
+    assert str(place.directory / "child.py") in done.stderr
+    assert "with the recording's own hash seed (0) all is identical" in done.stderr
 
 
 def test_a_message_that_differs(place: Place) -> None:

@@ -40,7 +40,7 @@ def _welcome(scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> Any:
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
         return _Invitation(session, scope, lane, arguments)
-    family = _families.get(session) if type(session) is Replay else None
+    family = _families.get(session) if isinstance(session, Replay) else None
     return None if family is None or session.ended else family.admit(scope, lane, arguments, pool)
 
 
@@ -49,7 +49,7 @@ def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
         return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
-    family = _families.get(session) if type(session) is Replay else None
+    family = _families.get(session) if isinstance(session, Replay) else None
     return None if family is None or session.ended else family.place(scope, lane)
 
 
@@ -230,6 +230,7 @@ class Family:
                 "guard": options["guard"],
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],
+                "witness": options.get("witness"),
             },
         }
 

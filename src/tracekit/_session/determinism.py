@@ -88,8 +88,8 @@ def _compared(did: Did, one: Did) -> str:
     mine, theirs = one.failure[0], did.failure[0]
     if mine["text"] == theirs["text"]:
         return (
-            f"{did} differs from it in the same way: something that the program reads has changed since the recording "
-            "(its code, a file, a variable of the environment)"
+            f"{did} differs from it in the same way: what the program depends on is another one than in the recording "
+            "(its code, a file, a variable of the environment, the hash seed)"
         )
     if mine["step"] == theirs["step"] and mine["actual"] is not None and theirs["actual"] is not None:
         found = differences(mine["actual"], theirs["actual"])
@@ -110,7 +110,7 @@ def _runs(replays: Sequence[Did], expected: Collection[str]) -> Iterator[Differe
 
 
 def _steps(recorded: Recorded, replays: Sequence[Did]) -> Iterator[Difference]:
-    made = [did.steps.get(recorded.run_id, {}) for did in replays]
+    made = [did.steps.get(recorded.name, {}) for did in replays]
     union = {seq: line for steps in made for seq, line in steps.items()}
     were = recorded.lines(union)
     for seq in sorted(union):
@@ -135,7 +135,7 @@ def _unlike(seq: int, one: str, was: bytes, other: str, line: tuple[bytes, str])
 
 
 def _results(recorded: Recorded, replays: Sequence[Did]) -> Iterator[Difference]:
-    run, was = recorded.run_id, recorded.result()
+    run, was = recorded.name, recorded.result()
     first = replays[0].results.get(run)
     for did in replays:
         now = did.results.get(run)

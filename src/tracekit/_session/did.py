@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from glob import glob
 from hashlib import sha256
 from typing import Any, Final
 
@@ -37,20 +38,27 @@ class Did:
 
     @classmethod
     def read(cls, path: str, name: str, hash_seed: int, status: int, stdout: bytes, stderr: bytes) -> Did:
-        """The witness at ``path``; a last line that was cut off is left out."""
+        """The witness at ``path``, and those of the processes that the program started; a last line that was cut off is left out."""
         did = cls(name, hash_seed, status, stdout, stderr)
+        did._read(path)
+        for child in sorted(glob(f"{path}.*")):
+            did._read(child, "seq", "path")
+        return did
+
+    def _read(self, path: str, *only: str) -> None:
+        """Take what one process wrote; of another than the first the steps alone: its failure is the first one's as well."""
         try:
             with open(path, "rb") as file:
                 for line in file:
                     if line.endswith(b"\n"):
                         data, _, place = line[:-1].rpartition(b"\t")
-                        did._take(data, place.decode("utf-8", "replace"))
+                        about = loads(data)
+                        if not only or any(key in about for key in only):
+                            self._take(about, data, place.decode("utf-8", "replace"))
         except (FileNotFoundError, JSONDecodeError):
             pass  # its process never came so far, or wrote no more of it
-        return did
 
-    def _take(self, data: bytes, place: str) -> None:
-        about = loads(data)
+    def _take(self, about: dict[str, Any], data: bytes, place: str) -> None:
         kind = about["kind"]
         if "seq" in about:
             self.steps.setdefault(about["run"], {})[about["seq"]] = data, place
@@ -69,8 +77,8 @@ class Did:
 
     @property
     def failure(self) -> tuple[dict[str, Any], str] | None:
-        """What made the replay fail first, and where."""
-        return self.failures[0] if self.failures else None
+        """What made the replay fail, and where, as it was told last: by then with what its processes had to say."""
+        return self.failures[-1] if self.failures else None
 
     @property
     def failed(self) -> bool:

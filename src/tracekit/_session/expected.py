@@ -18,7 +18,7 @@ from ..agents.ids import segment_of_path
 from ..agents.view import View, dump
 from ..errors import GraphError
 from .ends import last_entry
-from .witness import kept
+from .witness import kept, name_of
 
 __all__ = ["Recorded"]
 
@@ -30,12 +30,18 @@ class Recorded:
 
     def __init__(self, path: str) -> None:
         self.trace: Final = Trace(path)
-        self.run_id: Final[str] = self.trace.entry(1)["run_id"]
+        first = self.trace.entry(1)
+        self.run_id: Final[str] = first["run_id"]
+        self.name: Final = name_of(path, self.run_id)
         self._redactor: Final = Redactor.of_process([])
-        self._lanes: Final[dict[int, str]] = {0: ""}
+        self._lanes: Final[dict[int, str]] = {0: self._own_lane(first)}
         for entry in self.trace.entries():
             if entry["type"] == "lane":
                 self._lane(entry["input"])
+
+    def _own_lane(self, first: Mapping[str, Any]) -> str:
+        lane = (first.get("meta") or {}).get("lane")
+        return lane if isinstance(lane, str) and self.name != self.run_id else ""
 
     def _lane(self, about: Mapping[str, Any]) -> None:
         under = f"@{about['under']}" if about.get("under") else ""
@@ -57,7 +63,7 @@ class Recorded:
         step = family_of(entry["type"])
         family = step[0] if step is not None else info.get("family")
         about = {
-            "run": self.run_id,
+            "run": self.name,
             "lane": self._lanes.get(entry["lane"], ""),
             "n": n,
             "seq": entry["seq"],
@@ -76,7 +82,9 @@ class Recorded:
         return {**about, "input": kept(tree, dumps(tree))}
 
     def result(self) -> bytes | None:
-        """What the run came to; ``None`` where the log does not say."""
+        """What the run came to; ``None`` where the log does not say, and for a process of it that is not its first."""
+        if self.name != self.run_id:
+            return None
         last = last_entry(self.trace)
         if last["type"] != "run.completed" or "output" not in last:
             return None

@@ -21,8 +21,11 @@ from .._capture import credentials, guard, instrumentation, process_pools
 from .._engine import gate
 from .._engine.lanes import Lane, Root
 from .._engine.recording import ROOT
+from .._engine.redaction import Redactor
+from .._engine.replay import Replay
 from .._engine.scope import Scope, current, enter
 from .._engine.spending import Spending
+from .._journal.reader import Trace
 from .._journal.runs import segment_of
 from ..errors import LiveCallBlockedError, ReplayError, TraceExhaustedError, TracekitError, UnconsumedStepsError
 from . import children, takeover
@@ -93,6 +96,15 @@ class _Player(Replaying):
 
     def _lineage(self) -> tuple[str, str | None]:
         return self._lane, self._reports
+
+    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        if options.get("witness") is None:
+            return super()._session_of(trace, redactor, options)
+        from .witness import Witness, witnessed
+
+        with guard.allow():
+            witness = Witness(f"{options['witness']}.{segment_of(self._lane)}")
+        return witnessed(witness, trace, redactor, options)
 
     def _scope_in(self, session: Any, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Root(self._lane, gate.owner())

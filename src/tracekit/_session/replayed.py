@@ -316,13 +316,16 @@ class Replaying(Block["Replaying"]):
         failure = session.failure
         assert failure is not None
         if isinstance(failure, DivergenceError):
-            recorded = session.trace.entry(1)
-            hint = hash_seed_hint(recorded, environment()["hash_seed"])
+            hint = self._hint(session)
             if hint is not None:
                 failure.next_action = f"{failure.next_action}; {hint}" if failure.next_action else hint
         if error is failure:
             return
         raise failure from (None if isinstance(error, ReplayError) else error)
+
+    def _hint(self, session: Replay) -> str | None:
+        """What to think of, beside what the failure says itself."""
+        return hash_seed_hint(session.trace.entry(1), environment()["hash_seed"])
 
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""

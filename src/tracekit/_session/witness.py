@@ -24,10 +24,11 @@ from .._engine.replayed import ReplayedStep
 from .._engine.scope import Scope
 from .._engine.step import Spec
 from .._journal.reader import Trace
+from ..agents.ids import segment_of_path
 from ..errors import BudgetExceededError, ContractViolationError, ReplayError
 from .replayed import Replaying
 
-__all__ = ["Out", "Witness", "WitnessedReplaying", "unsettle"]
+__all__ = ["Out", "Witness", "WitnessedReplaying", "name_of", "unsettle", "witnessed"]
 
 _write: Final = os.write
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
@@ -57,7 +58,7 @@ class Witness:
             while data:
                 data = data[_write(self._file, data) :]
 
-    def step(self, run_id: str, scope: Scope, seq: int, **about: Any) -> None:
+    def step(self, run: str, scope: Scope, seq: int, **about: Any) -> None:
         """The program came to a step, which is the recorded one ``seq``."""
         lane = scope.lane
         with self._lock:
@@ -66,13 +67,13 @@ class Witness:
                 self._lanes.append(lane)  # so that no other lane gets its id
             self._counts[id(lane)] = n
         agent = {} if scope.agent is None else {"agent_id": scope.agent}
-        self.tell({"run": run_id, "lane": lane.path, "n": n, "seq": seq, **agent, **about}, caller())
+        self.tell({"run": run, "lane": lane.path, "n": n, "seq": seq, **agent, **about}, caller())
 
-    def failed(self, run_id: str | None, error: BaseException) -> None:
+    def failed(self, run: str | None, error: BaseException) -> None:
         """The replay of a run has failed."""
         about = {
             "kind": "failure",
-            "run": run_id,
+            "run": run,
             "type": type(error).__name__,
             "code": getattr(error, "code", None),
             "step": getattr(error, "step", None),
@@ -112,20 +113,29 @@ class WitnessedReplaying(Replaying):
         self._witness: Final = witness
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
-        session = _Witnessed(
-            self._witness,
-            trace,
-            redactor,
-            on_divergence=options["on_divergence"],
-            strict=frozenset(options["strict"]),
-        )
-        self._witness.tell({"kind": "run", "run": session.run_id, "path": trace.path})
-        return session
+        return witnessed(self._witness, trace, redactor, options)
+
+    def _hint(self, session: Replay) -> str | None:
+        return None  # that the hash seed is another one is the point; whether it matters is tried out
 
     def compare_result(self, value: Any) -> None:
         tree = steady(self.session.redactor.redact(to_json(value))[0])
         self._witness.tell({"kind": "result", "run": self.run_id, "result": tree}, caller())
         super().compare_result(value)
+
+
+def witnessed(witness: Witness, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+    """A replay of this trace that ``witness`` writes down."""
+    how = {"on_divergence": options["on_divergence"], "strict": frozenset(options["strict"])}
+    session = _Witnessed(witness, trace, redactor, **how)
+    witness.tell({"kind": "run", "run": session.file, "path": os.path.abspath(trace.path)})
+    return session
+
+
+def name_of(path: str, run_id: str) -> str:
+    """What a trace file is called in a witness: by its run, and its segment where it is one."""
+    segment = segment_of_path(path, run_id)
+    return run_id if segment is None else f"{run_id}.{segment}"
 
 
 class _Witnessed(Replay):
@@ -134,6 +144,7 @@ class _Witnessed(Replay):
     def __init__(self, witness: Witness, trace: Trace, redactor: Redactor, **how: Any) -> None:
         super().__init__(trace, redactor, **how)
         self._witness: Final = witness
+        self.file: Final = name_of(trace.path, self.run_id)
 
     def begin(
         self,
@@ -150,9 +161,9 @@ class _Witnessed(Replay):
         try:
             step = super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
         except _REFUSALS:
-            self._witness.step(self.run_id, scope, scope.lane.last, **about)
+            self._witness.step(self.file, scope, scope.lane.last, **about)
             raise
-        self._witness.step(self.run_id, scope, step.seq, **about)
+        self._witness.step(self.file, scope, step.seq, **about)
         return step
 
     def _asked(self, spec: Spec, input: object, key: object, *, owned: bool) -> dict[str, Any]:
@@ -180,13 +191,13 @@ class _Witnessed(Replay):
             tree = steady(tree)
         about = {"kind": type, "name": self.redactor.redact_text(name)[0], "meta": self._encode(meta)[0], **tree}
         seq = super().note(scope, type, name, input=input, output=output, signature=signature, info=info)
-        self._witness.step(self.run_id, scope, seq, **about)
+        self._witness.step(self.file, scope, seq, **about)
         return seq
 
     def fail(self, error: ReplayError) -> ReplayError:
         with self._lock:
             if self.failure is None:
-                self._witness.failed(self.run_id, error)
+                self._witness.failed(self.file, error)
             return super().fail(error)
 
 

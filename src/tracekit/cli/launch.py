@@ -132,7 +132,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     instrument()
     stdin.capture()
     store, path = Store(told["store"]), told["path"]
-    options = dict(told["options"], store=store)
+    options = dict(told["options"], store=store, witness=told.get("witness", {}).get("path"))
     witnessed = _Witnessed(told["witness"]) if "witness" in told else None
     players = Players(store, path, options, told.get("break"), None if witnessed is None else witnessed.player)
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
