@@ -22,7 +22,7 @@ from tracekit._session.did import Did
 from tracekit._session.expected import Recorded
 from tracekit.agents import events, serialize
 from tracekit.agents.view import dump
-from tracekit.cli import main, serving
+from tracekit.cli import main, output, serving
 from tracekit.harness import import_agentloom
 
 
@@ -45,6 +45,15 @@ def test_recordings_of_agentloom_are_served_twice(tree: dict[str, Any], tmp_path
     assert told["lines"] == turns + len(tree.get("_inter_agent_events", ()))
     assert told["identical"] is True
     assert "names no program" in done.stderr
+
+
+def test_on_a_terminal_it_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for people; JSON where it is asked for."""
+    file = tmp_path / "recording.json"
+    file.write_text(json.dumps(V1))
+    monkeypatch.setattr(output, "structured", lambda as_json: as_json)
+    assert verify(file).stdout.startswith("identical: 5 lines, served 2 times, sha256 ")
+    assert json.loads(verify(file, "--json").stdout)["kind"] == "agentloom"
 
 
 def test_an_imported_recording_is_served_too(tmp_path: Path) -> None:

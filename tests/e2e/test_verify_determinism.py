@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.place import TOOL, Place
+from tests.support.place import PACKAGES, TOOL, Place
 
 START = (
     TOOL
@@ -365,15 +367,35 @@ def test_a_message_that_differs(place: Place) -> None:
     assert line_of(place, "# here") in done.stderr
 
 
-def test_a_run_that_was_killed(place: Place) -> None:
-    """Identical as far as its log goes is not called right: exit code 3."""
-    script = place.program(START + "ask(1)\nask(2)\nos.kill(os.getpid(), 9)\n")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
+    """Identical as far as its log goes is not called right: exit code 3. Killed earlier, or with another step, it is a divergence."""
+    killed = "os.kill(os.getpid(), 9)"
+    start = START + f"@traced_tool(side_effect='read_only')\ndef die():\n    {killed}\n"
+    end = "die()" if inside else killed
+    script = place.program(start + f"ask(1)\nask(2)\n{end}\n")
     assert place.cli("run", script).returncode == -9
     done, told = verified(place)
     assert done.returncode == 3, done.stderr
     assert told["unsealed"] == [place.run]
-    place.program(START + "ask(1)\nask(os.getpid())\nos.kill(os.getpid(), 9)\n")
+    assert "compared as far as its log goes" in done.stderr
+    place.program(start + f"ask(1)\nask(os.getpid())\n{end}\n")
     assert verified(place)[0].returncode == 1
+    place.program(start + f"ask(1)\n{killed}\n")
+    assert verified(place)[0].returncode == 1
+
+
+def test_a_program_without_a_fixed_hash_seed(place: Place) -> None:
+    """Recorded by the program itself, under a hash seed of its process: a sorted set is identical, the order of a set is found."""
+    for text, code in (("sorted", 0), ("list", 1)):
+        place.program(START + f"with record('own'):\n    ask({text}({{str(n) for n in range(50)}}))\n")
+        environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+        environment.pop("PYTHONHASHSEED", None)
+        subprocess.run([sys.executable, "agent.py"], cwd=place.directory, env=environment, check=True)
+        done, told = verified(place)
+        assert done.returncode == code, done.stderr
+        if code:
+            assert told["difference"]["with_recorded_hash_seed"] is None
 
 
 def test_more_replays(place: Place) -> None:
@@ -423,11 +445,6 @@ def test_a_run_that_names_no_program(place: Place) -> None:
     """Recorded at a prompt, it can't be verified by itself: exit code 2, and what to name."""
     place.program(START + "def main():\n    with record('x') as run:\n        run.set_result(ask(1))\n", "lib.py")
     code = "from tracekit import record; import lib; lib.main()"
-    import os
-    import sys
-
-    from tests.support.place import PACKAGES
-
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join([*PACKAGES, "."])}
     subprocess.run([sys.executable, "-c", code], cwd=place.directory, env=environment, check=True)
     done, _ = verified(place)

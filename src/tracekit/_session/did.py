@@ -70,7 +70,7 @@ class Did:
             self.failures.append((about, place))
         elif kind == "report":
             self.reports[about["run"]] = about
-        elif kind == "places":
+        elif kind == "places" and about["lines"] == self.stdout.count(b"\n"):  # else others wrote there too
             self.places = [(line, where) for line, where in about["places"]]
         elif kind == "end":
             self.end = about

@@ -9,6 +9,7 @@ from orjson import loads
 
 from .._canonical import dumps
 from .._engine.divergence import steady
+from .._engine.index import Index
 from .._engine.placeholders import alike
 from .._engine.redaction import Redactor
 from .._journal.entry import family_of
@@ -100,6 +101,13 @@ class Recorded:
     def unsealed(self) -> bool:
         """Whether the run has no end."""
         return self.trace.status.state == "unsealed"
+
+    def asked(self) -> set[int]:
+        """Every step that a replay of the whole log is asked for: none of what happened inside another one."""
+        index = Index(self.trace.entries())
+        steps = [(seq, family) for (_, family), seqs in index.intentions.items() for seq in seqs]
+        inside = {within for seq, family in steps if family != "span" for within in index.inside(seq)}
+        return {seq for seq, _ in steps} - inside - index.repeated
 
     def view(self, steps: Mapping[int, tuple[bytes, str]]) -> bytes | None:
         """The inter-agent view of what a replay did; ``None`` where agents said nothing."""

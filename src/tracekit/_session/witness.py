@@ -95,7 +95,7 @@ class Witness:
             }
             self.tell({"kind": "report", "run": player.run_id, **to_json(about)})
         if out is not None:
-            self.tell({"kind": "places", "places": out.places})
+            self.tell({"kind": "places", "places": out.places, "lines": out.lines})
         self.tell({"kind": "end", "code": code, "status": status, "error": None if error is None else _told(error)})
 
 
@@ -225,13 +225,13 @@ class Out(TextIOWrapper):
         )
         #: Number of a line, counted from 0, and the place that its first character and those after it come from.
         self.places: Final[list[tuple[int, str]]] = []
-        self._lines = 0
+        self.lines = 0
 
     def write(self, text: str, /) -> int:
         place = caller() or ""
         if text and (not self.places or self.places[-1][1] != place):
-            self.places.append((self._lines, place))
-        self._lines += text.count("\n")
+            self.places.append((self.lines, place))
+        self.lines += text.count("\n")
         return super().write(text)
 
     @classmethod

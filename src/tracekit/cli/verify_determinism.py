@@ -106,7 +106,7 @@ def _replay(
     replays, recordings, difference = judged.replays, judged.recordings, judged.difference
     _usable(replays, run)
     open_ones = [run_id for run_id, recording in recordings.items() if recording.unsealed]
-    if difference is not None and open_ones and _only_the_end(replays):
+    if difference is not None and open_ones and _only_the_end(replays, recordings):
         difference = None
     facts = {
         "run_id": first["run_id"],
@@ -192,13 +192,14 @@ def _usable(replays: Sequence[Did], run: str) -> None:
         )
 
 
-def _only_the_end(replays: Sequence[Did]) -> bool:
+def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bool:
     """Whether all replays made every recorded step, equal to the byte, and then asked for what came after the log's end."""
     first = replays[0]
     if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
         return False
     if first.end is None:
-        return first.status < 0  # it killed itself, as then
+        left = any(recordings[run].asked() - first.steps.get(run, {}).keys() for run in first.runs)
+        return first.status < 0 and not left  # it killed itself, as then
     left = any(report["unconsumed"] for report in first.reports.values())
     return not left and first.failure is not None and first.failure[0]["type"] == "TraceExhaustedError"
 
