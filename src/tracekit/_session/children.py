@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from .. import _reality, errors
@@ -30,6 +31,8 @@ __all__ = ["Family", "Report", "follow", "forget", "is_open", "segments_of"]
 _PATIENCE: Final = 30.0
 _IMPATIENCE: Final = 2.0
 _LOOK: Final = 0.005
+#: Arguments of more characters than this are told apart by their hash.
+_LONG: Final = 2048
 
 Report = dict[str, Any]
 
@@ -39,7 +42,7 @@ _families: Final[dict[Replay, Family]] = {}
 def _welcome(scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> Any:
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
-        return _Invitation(session, scope, lane, arguments)
+        return _Invitation(session, scope, lane, arguments, pool)
     family = _families.get(session) if isinstance(session, Replay) else None
     return None if family is None or session.ended else family.admit(scope, lane, arguments, pool)
 
@@ -63,7 +66,7 @@ process_pools.carry_by(_place)
 class _Invitation:
     """To a process that a recorded run starts."""
 
-    def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str]) -> None:
+    def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> None:
         cause = _cause(session)
         journal = session.journal
         self.ticket: Final = json.dumps(
@@ -72,7 +75,8 @@ class _Invitation:
                 "run_id": journal.run_id,
                 "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
                 "lane": lane.path,
-                "arguments": session.redactor.redact_argv(arguments),
+                "pool": pool,
+                "arguments": _told(session, arguments),
                 "cause": cause,
                 "durability": journal.durability,
                 "agent": scope.agent,
@@ -103,6 +107,13 @@ def _cause(session: Recording) -> dict[str, Any]:
     if segment is not None:
         cause["segment"] = segment["segment"]
     return cause
+
+
+def _told(session: Recording | Replay, arguments: list[str]) -> list[str]:
+    """What of a program's arguments may be kept; of very long ones their hash, by which they are known again."""
+    shown = session.redactor.redact_argv(arguments)
+    length = sum(map(len, shown))
+    return shown if length <= _LONG else ["sha256:" + sha256("\0".join(shown).encode("utf-8", "replace")).hexdigest()]
 
 
 def _patterns(session: Recording | Replay) -> list[list[Any]]:
@@ -178,7 +189,7 @@ class Family:
         """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
         if self._options["guard"] == "off":
             return None
-        path = self._place(lane.path, self.session.redactor.redact_argv(arguments))
+        path = self._place(lane.path, _told(self.session, arguments))
         if path is None:
             if not pool:
                 return None

@@ -119,6 +119,7 @@ class Recorded:
         )
         session = self.session = self.segment.session
         self.pid: Final = os.getpid()
+        self._pool: Final = bool(ticket["pool"])
         self.error: BaseException | None = None
         root = self.segment.root = session.root = Root(lane, get_ident())
         if ticket["instrument"]:
@@ -173,7 +174,8 @@ class Recorded:
             return
         error = self.error if isinstance(self.error, Exception) else None
         with suppress(Exception):  # a disk that is full keeps nobody from leaving
-            self.segment.open()
+            if not self._pool:  # those are ended as soon as they have nothing to do, perhaps in the middle of this
+                self.segment.open()
             forks.seal(session, error)
 
     def withdraw(self) -> None:

@@ -1,0 +1,430 @@
+"""Processes that a recorded program starts: part of the run, and of its replay."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit._journal.runs import Store
+
+CHILD = """
+import random, subprocess, sys, time
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    with open("effects", "a") as file:
+        file.write(f"{n}\\n")
+    return n
+
+what = sys.argv[1]
+print(pay(what), time.time(), random.random())
+if what == "grandparent":
+    print(subprocess.run([sys.executable, "child.py", "grandchild"], capture_output=True, text=True, check=True).stdout)
+if what == "failing":
+    raise ValueError("so it is")
+if what == "recording":
+    with record("inner") as run:
+        run.set_result(pay("inside"))
+    print(run.id)
+"""
+
+HEAD = """
+import asyncio, multiprocessing, os, random, signal, subprocess, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from tracekit import record, replay, traced_tool
+
+def run(*arguments, **options):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    with open("effects", "a") as file:
+        file.write(f"{n}\\n")
+    return n
+"""
+
+TAIL = """
+if __name__ == "__main__":
+    with record("parent") as opened:
+        first = main()
+        opened.set_result(first)
+    print(opened.id)
+    for _ in range(2):
+        with replay(opened) as session:
+            assert main() == first, "another result"
+        assert session.report.exact
+    print("exact")
+"""
+
+
+class Place:
+    """A directory with a program and its store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "child.py").write_text(CHILD)
+
+    def run(self, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        (self.root / "parent.py").write_text(HEAD + body)
+        return self.python("parent.py", **environment)
+
+    def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env={**os.environ, "TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    @property
+    def effects(self) -> list[str]:
+        file = self.root / "effects"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    @property
+    def store(self) -> Store:
+        return Store(self.root / "store")
+
+    @property
+    def run_id(self) -> str:
+        (run,) = self.store.list()
+        return run.run_id
+
+    def segments(self) -> dict[str, list[dict[str, Any]]]:
+        """The segments by the path of their lane."""
+        found = {}
+        for path in self.store.segments(self.run_id):
+            entries = [json.loads(line) for line in Path(path).read_bytes().splitlines()]
+            found[entries[0]["meta"]["lane"]] = entries
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def exact(place: Place, body: str, effects: list[str]) -> None:
+    """Recorded once, replayed twice in the same process and once from the command line; each effect happened once."""
+    done = place.run(body + TAIL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("exact\n")
+    assert place.effects == sorted(effects)
+    verdict = place.store.verify(place.run_id)
+    assert verdict.state == "sealed", verdict.problem
+    assert {segment["state"] for segment in verdict.segments} == {"sealed"}
+
+
+def test_a_child_joins_the_run_and_its_replay(place: Place) -> None:
+    """A child process is a segment of the run, its own children too; a replay starts it again, and no effect happens twice."""
+    exact(
+        place,
+        """
+def main():
+    pay("parent")
+    return [run("child.py", "first").stdout, run("child.py", "grandparent").stdout]
+""",
+        ["parent", "first", "grandparent", "grandchild"],
+    )
+    segments = place.segments()
+    assert sorted(segments) == [
+        "/process:child.py#1",
+        "/process:child.py#2",
+        "/process:child.py#2/process:child.py#1",
+    ]
+    assert all(entries[-1]["type"] == "run.completed" for entries in segments.values())
+
+
+def test_the_same_under_the_command_line(place: Place) -> None:
+    """``tracekit run`` and ``tracekit replay`` (in a network of its own, where the system allows it) do the same."""
+    place.run('print(run("child.py", "grandparent", check=True).stdout)')
+    (place.root / "effects").unlink()
+    recorded = place.python("-m", "tracekit", "run", "parent.py")
+    assert recorded.returncode == 0, recorded.stderr
+    for _ in range(2):
+        replayed = place.python("-m", "tracekit", "replay", place.run_id)
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert place.effects == ["grandchild", "grandparent"]
+
+
+def test_multiprocessing_and_asyncio(place: Place) -> None:
+    """Processes of multiprocessing (started afresh, or by its server) and of asyncio join in the same way."""
+    exact(
+        place,
+        """
+def work(n, results):
+    results.put((pay(n), time.time()))
+
+async def both():
+    started = [await asyncio.create_subprocess_exec(sys.executable, "child.py", name, stdout=-1) for name in ("x", "y")]
+    return [(await process.communicate())[0].decode() for process in started]
+
+def main():
+    found = [asyncio.run(both())]
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        results = context.SimpleQueue()
+        process = context.Process(target=work, args=(method, results))
+        process.start()
+        found.append(results.get())
+        process.join()
+        found.append(process.exitcode)
+    return found
+""",
+        ["x", "y", "spawn", "forkserver"],
+    )
+
+
+def test_each_call_of_a_process_pool_has_its_own_answer(place: Place) -> None:
+    """Which worker makes a call is chance; the call has a segment of its own, and its replay the recorded answer."""
+    exact(
+        place,
+        """
+def work(n):
+    time.sleep(random.random() / 50)
+    return pay(n), random.random()
+
+def add(a, b):
+    return pay(a + b)
+
+def main():
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        found = [list(pool.map(work, range(6)))]
+    with context.Pool(2) as pool:
+        found += [pool.map(work, range(10, 16), 2), pool.starmap(add, [(20, 1), (20, 2)]), list(pool.imap(work, [30, 31]))]
+        found.append(pool.apply(work, (40,)))
+    return found
+""",
+        [*map(str, range(6)), *map(str, range(10, 16)), "21", "22", "30", "31", "40"],
+    )
+
+
+def test_a_record_in_a_child_is_a_part_of_the_run(place: Place) -> None:
+    """``record()`` in a child that has joined raises nothing and makes no run: it is a span, and its id is that of the run."""
+    exact(place, 'def main():\n    return run("child.py", "recording").stdout', ["recording", "inside"])
+    (entries,) = place.segments().values()
+    assert [entry["name"] for entry in entries if entry["type"] == "span.start"] == ["inner"]
+    assert entries[-1]["run_id"] == place.run_id
+
+
+def test_a_child_that_fails(place: Place) -> None:
+    """An exception that ends a child is the end of its segment, and the replayed child ends with it as well."""
+    exact(place, 'def main():\n    return run("child.py", "failing").returncode', ["failing"])
+    (entries,) = place.segments().values()
+    assert (entries[-1]["type"], entries[-1]["error"]["text"]) == ("run.failed", "so it is")
+
+
+def test_what_a_tool_starts_is_not_started_in_a_replay(place: Place) -> None:
+    """A child that is started in a tool's body joins, under that step; in a replay the tool answers and nothing is started."""
+    exact(
+        place,
+        """
+@traced_tool(side_effect="irreversible")
+def outer():
+    return run("child.py", "inner").stdout
+
+def main():
+    return outer()
+""",
+        ["inner"],
+    )
+    (lane,) = place.segments()
+    assert lane == "/process:child.py#1@2"
+
+
+KILLED = """
+def main():
+    process = subprocess.Popen([sys.executable, "-c", '''
+import os, signal, sys
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    with open("effects", "a") as file:
+        file.write(f"{n}\\\\n")
+    if n == "last":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+print(pay("one"), flush=True)
+pay("last")
+'''], stdout=subprocess.PIPE, text=True)
+    said, _ = process.communicate()
+    return said, process.returncode
+"""
+
+
+def test_a_child_that_is_killed(place: Place) -> None:
+    """Its segment stays open, the run is judged by its own file, and the replayed child ends where its log does, in the same way."""
+    done = place.run(KILLED + TAIL)
+    assert done.returncode == 0, done.stderr
+    assert place.effects == ["last", "one"]
+    verdict = place.store.verify(place.run_id)
+    assert verdict.state == "sealed"
+    assert [(segment["state"], segment["open"]) for segment in verdict.segments] == [("unsealed", True)]
+    replayed = place.python(
+        "-c",
+        f"from tracekit import replay; exec(open('parent.py').read().split('if __name__')[0])\n"
+        f"with replay('{place.run_id}') as session: main()\nprint(session.report.warnings)",
+    )
+    assert "it was replayed up to its entry 4, where its log ends" in replayed.stdout
+
+
+def test_a_child_that_is_ended_by_its_parent_comes_so_far_first(place: Place) -> None:
+    """A replay answers at once; a signal waits until the child has come to the end of what it did in the recording."""
+    exact(
+        place,
+        """
+def main():
+    process = subprocess.Popen([sys.executable, "-c", '''
+import sys
+exec(open("child.py").read())
+sys.stdout.flush()
+pay("more")
+'''.replace("sys.argv[1]", "'served'"), "served"], stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    process.wait()
+    process.terminate()
+    os.kill(process.pid, 0) if False else None
+    return line
+""",
+        ["served", "more"],
+    )
+
+
+def test_a_child_without_tracekit_is_left_alone(place: Place) -> None:
+    """It has a variable more in its environment, and no segment; a replay does not start it, and says why."""
+    done = place.run("""
+def main():
+    return run("-c", "import os; print(len(os.environ['TRACEKIT_JOIN']) > 10)").stdout
+with record("parent") as opened:
+    print(main())
+try:
+    with replay(opened):
+        main()
+except BaseException as error:
+    print(type(error).__name__, error)
+""")
+    assert done.stdout.startswith("True\n")
+    assert "LiveCallBlockedError" in done.stdout
+    assert "let it join the run that is recorded" in done.stdout
+    assert place.segments() == {}
+
+
+def test_a_stale_variable_is_told_once(place: Place) -> None:
+    """Where the run has ended, or its store is gone or is another's, the child runs unrecorded, with one warning."""
+    place.run("""
+with record("parent") as opened:
+    pass
+    from tracekit._session import children
+    from tracekit._engine.scope import current
+    from tracekit._engine.lanes import started
+    scope = current.get()
+    ticket = children._welcome(scope, started(scope.lane, "process:child.py"), [], False).ticket
+open("ticket", "w").write(ticket)
+""")
+    ticket = (place.root / "ticket").read_text()
+    for told, why in (
+        (ticket, "has ended"),
+        (ticket.replace("/store", "/nowhere"), "is not in"),
+        ("nonsense", "is none of tracekit's"),
+        ("{}", "is none of tracekit's"),
+        (json.dumps({"mode": "record"}), "can't join it"),
+    ):
+        done = place.python("child.py", "alone", TRACEKIT_JOIN=told)
+        assert (done.returncode, done.stderr.count("RuntimeWarning")) == (0, 1), done.stderr
+        assert why in done.stderr
+    assert len(place.effects) == 5
+    assert place.segments() == {}
+
+
+def test_a_stale_replay_never_goes_live(place: Place) -> None:
+    """A process that belongs to a replay which is over does nothing at all."""
+    told = json.dumps({"mode": "replay", "reports": str(place.root / "gone"), "lane": "/x#1"})
+    done = place.python("child.py", "alone", TRACEKIT_JOIN=told)
+    assert done.returncode == 1
+    assert "belongs to a replay" in done.stderr
+    assert place.effects == []
+
+
+CHANGED = """
+import sys
+def main():
+    return run("child.py", sys.argv[1] if len(sys.argv) > 1 else "first").stdout
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("pay(what)", 'pay(what + "!")', "is not the recorded step"),
+        ("print(pay(what), time.time(), random.random())", "pass", "were never asked for"),
+        ('if what == "grandparent":', 'pay("extra")\nif what == "grandparent":', "the recording has no more"),
+        ('if what == "grandparent":', 'subprocess.run(["true"])\nif what == "grandparent":', "start a process: true"),
+    ],
+)
+def test_a_child_that_does_something_else_fails_the_replay(place: Place, before: str, after: str, told: str) -> None:
+    """Its failure is that of the parent's replay, with its text, whatever the parent makes of its exit code; and no effect happens."""
+    body = 'def main():\n    return run("child.py", "first").returncode >= 0\n'
+    done = place.run(body + "with record() as opened:\n    main()\n")
+    assert done.returncode == 0, done.stderr
+    assert before in CHILD
+    (place.root / "child.py").write_text(CHILD.replace(before, after))
+    replayed = place.run(body + f"with replay('{place.run_id}'):\n    main()\n")
+    assert replayed.returncode == 1
+    assert "in the process /process:child.py#1" in replayed.stderr
+    assert told in replayed.stderr
+    assert place.effects == ["first"]
+
+
+def test_a_child_that_is_not_started_any_more(place: Place) -> None:
+    """Neither is a recorded process passed over in silence."""
+    place.run('with record() as opened:\n    pay("p")\n    run("child.py", "first")\n')
+    replayed = place.run(f"with replay('{place.run_id}'):\n    pay('p')\n")
+    assert "had a process /process:child.py#1 of its own" in replayed.stderr
+    assert replayed.returncode == 1
+
+
+def test_the_environment_keeps_no_trace_of_it(place: Place) -> None:
+    """The variable is gone once the child has joined, and no file of the run has it, nor what an option hid."""
+    (place.root / "looking.py").write_text("import os, tracekit; print('TRACEKIT_' + 'JOIN' in os.environ)")
+    done = place.run("""
+with record() as opened:
+    print(run("looking.py", "--api-key", "sk-live-0123456789abcdef01234").stdout)
+""")
+    assert done.stdout.strip() == "False"
+    assert len(place.segments()) == 1
+    files = b"".join(path.read_bytes() for path in (place.root / "store" / "runs").iterdir())
+    assert b"TRACEKIT_JOIN" not in files
+    assert b"0123456789abcdef01234" not in files
+
+
+def test_two_processes_of_one_shell(place: Place) -> None:
+    """What a process that did not join starts with the same words has a segment of its own, too."""
+    exact(
+        place,
+        'def main():\n    return subprocess.run(f"{sys.executable} child.py a; {sys.executable} child.py b", shell=True, '
+        "capture_output=True, text=True).stdout",
+        ["a", "b"],
+    )
+    assert len(place.segments()) == 2
+
+
+def test_without_the_variable_nothing_is_imported() -> None:
+    """``import tracekit`` alone loads nothing for it."""
+    code = "import sys, tracekit; print([m for m in sys.modules if m.startswith('tracekit._session')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+assert signal  # named in the programs above
