@@ -17,7 +17,17 @@ import pytest
 from tests.support.cut import cut, lines
 from tests.support.stub_provider import stub_provider
 from tests.support.tracing import both, of_type, recorded, replayed
-from tracekit import DivergenceError, RecoveryRefusedError, Run, record, replay, resume, traced_tool
+from tracekit import (
+    Budget,
+    BudgetExceededError,
+    DivergenceError,
+    RecoveryRefusedError,
+    Run,
+    record,
+    replay,
+    resume,
+    traced_tool,
+)
 from tracekit.agents import (
     Intention,
     IntentionEvent,
@@ -246,6 +256,60 @@ def test_what_is_left_pending_by_an_exception_is_named(models: Models, shape: st
         assert program() == notes
     assert len(models.asked) == asked
     assert len(pending_requests(run)) == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_of_many_that_fails(models: Models, shape: str) -> None:
+    """Nobody responds to llm.error: the exception comes out, the others are named, what had begun is waited for (no answer that is
+    paid for is lost), the rest never begins; a replay ends in the same way."""
+
+    def say(messages: Any) -> Any:
+        if messages[-1]["content"] == "about 2.html":
+            models.asked.append("failed")
+            raise ConnectionError("down")
+        return models.say(messages)
+
+    async def late(messages: Any, **rest: Any) -> Any:
+        for _ in range(random.SystemRandom().randrange(1, 6)):
+            await asyncio.sleep(0)
+        return say(messages)
+
+    def program() -> Any:
+        executors = [LLMExecutor(lambda messages, **rest: say(messages))]
+        if shape in ("async", "both"):
+            executors.insert(0, LLMExecutor(late, models=("small",)))
+        world = World()
+        loop = Loop([want, note], executors, world=world)
+        with pytest.raises(ConnectionError, match="down") as caught:
+            loop.run(*pages(5)) if shape == "sync" else asyncio.run(loop.run_async(*pages(5)))
+        return getattr(caught.value, "__notes__", None), world.as_dict()
+
+    for _ in range(10):
+        run, first = recorded(program)
+        asked = len(models.asked)
+        assert len(of_type(run, "llm.request")) == len(of_type(run, "llm.response")) + 1
+        assert [one["error"]["type"] for one in of_type(run, "llm.error")] == ["builtins:ConnectionError"]
+        report, second = replayed(run, program)
+        assert report.exact
+        assert first == second
+        assert len(models.asked) == asked
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_budget_that_is_exceeded_in_the_middle(models: Models, shape: str) -> None:
+    """The call over the limit is not made, those before are delivered or named as left; a replay raises the same, asks nothing."""
+    program = program_of(models, shape, 4)
+    with (
+        pytest.raises(BudgetExceededError),
+        pytest.warns(RuntimeWarning, match="budget"),
+        record(budget=Budget(llm_calls=3)) as run,
+    ):
+        program()
+    assert len(models.asked) <= 3
+    asked = len(models.asked)
+    with pytest.raises(BudgetExceededError), replay(run):
+        program()
+    assert len(models.asked) == asked
 
 
 def test_a_loop_that_is_cancelled_names_what_is_left(models: Models) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from .._engine.gate import here
+from .._engine.replay import Replay
 from ..errors import IntentionError, PendingRequestsError, ReplayError
 from .executors import Executor
 from .intentions import ANSWERS, FAILURES, Event, Intention, Ref
 from .ledger import deciding, trace_of
-from .projection import Delivery, deliveries
+from .projection import Past, past_of
 from .requests import Answer, Request
 from .responders import Responder
 from .world import World
@@ -41,11 +43,19 @@ class Agenda:
         self._events: Final[list[Event]] = []
         self.pending: Final[dict[Ref, Request]] = {}
         self._new: Final[list[Request]] = []
+        #: The first request that nobody takes.
+        self._untaken: Request | None = None
         self._arrived: Final[dict[Ref, Answer]] = {}
         self._fatal: BaseException | None = None
         scope = here()
         trace = None if scope is None else trace_of(scope.session)
-        self._log: Final[dict[int, Delivery]] = {} if trace is None else deliveries(trace)
+        past = Past({}, frozenset()) if trace is None else past_of(trace)
+        self._log: Final = past.deliveries
+        #: For which requests something was done in the recording.
+        self._begun: Final = past.begun
+        #: Whether nothing else may be done.
+        self._replaying: Final = scope is not None and isinstance(scope.session, Replay)
+        self._held: Final[set[Ref]] = set()
 
     # -- what comes next ---------------------------------------------------------------------------------------------------
 
@@ -61,16 +71,33 @@ class Agenda:
                 if responder.responds_to(event):
                     for intention in responder.decide(event, self._world):
                         self._emit(intention, event.ref, responder.name)
-        nobody = [request for request in self.pending.values() if request.executor is None]
-        if nobody:
-            raise self._left(f"no executor takes {nobody[0]}")
+        if self._untaken is not None:
+            raise self._left(f"no executor takes {self._untaken}")
         return bool(self.pending)
 
     def new(self) -> list[Request]:
         """The requests that came up since this was asked last."""
         found = self._new.copy()
         self._new.clear()
+        for request in found if self._replaying else ():
+            if request.ref.seq not in self._begun:
+                request.held = asyncio.Event()
+                self._held.add(request.ref)
         return found
+
+    def begun(self, request: Request) -> bool:
+        """Whether something was done for a request, now or in the recording."""
+        return request.begun or request.ref.seq in self._begun
+
+    def let_go(self) -> None:
+        """Where only such requests are left as the recorded loop had left before it began with them, begin with them now: that
+        is the divergence."""
+        if self._held and self.pending.keys() - self._arrived.keys() == self._held:
+            for ref in self._held:
+                held = self.pending[ref].held
+                assert held is not None
+                held.set()
+            self._held.clear()
 
     def next(self) -> Request:
         """The request that is done next, where one is done after another."""
@@ -90,7 +117,8 @@ class Agenda:
 
         As long as the log says which that was, it is that one; then the first that came.
         """
-        told = [(self._log[ref.seq].seq, ref) for ref in self.pending if ref.seq in self._log]
+        log = self._log
+        told = [(log[ref.seq].seq, ref) for ref in self.pending if ref.seq in log] if log else []
         if not told and self._fatal is not None:
             raise self._fatal
         ref = min(told)[1] if told else next(iter(self._arrived), None)
@@ -121,6 +149,8 @@ class Agenda:
         ref = self._world.ledger.ask(by, kind, name, intention.data, object, cause)
         request = self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
         self._new.append(request)
+        if request.executor is None and self._untaken is None:
+            self._untaken = request
 
     def _executor_of(self, intention: Intention) -> Executor | None:
         return next((executor for executor in self._executors if executor.takes(intention)), None)

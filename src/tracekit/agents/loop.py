@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import IntentionError, RunStateError
+from ..errors import BudgetExceededError, IntentionError, RunStateError
 from .agenda import Agenda
 from .executors import Executor
 from .intentions import Event, Intention
@@ -102,19 +102,27 @@ class Loop:
             return self._outcome(agenda)
 
     async def run_async(self, *intentions: Intention) -> Outcome:
-        """The same with every pending request on its way at once; their answers are given to the responders as they come, one by one."""
+        """The same with every pending request on its way at once; their answers are given to the responders as they come, one by one.
+
+        Where it fails, what has begun is waited for; where it is cancelled, it is cancelled too.
+        """
         agenda = Agenda(self.world, self.responders, self.executors, self.max_events)
-        tasks: list[asyncio.Task[None]] = []
+        tasks: dict[asyncio.Task[None], Request] = {}
         arrived: asyncio.Queue[tuple[Request, Answer | BaseException]] = asyncio.Queue()
         with agenda.ending():
             try:
                 agenda.begin(intentions)
                 while agenda.goes_on():
-                    tasks += [asyncio.ensure_future(_made(request, arrived)) for request in agenda.new()]
+                    for request in agenda.new():
+                        tasks[asyncio.ensure_future(_made(request, arrived))] = request
                     while not (ready := agenda.ready()):
+                        agenda.let_go()
                         agenda.arrive(*await arrived.get())
                     agenda.deliver(*ready)
                 return self._outcome(agenda)
+            except (Exception, BudgetExceededError):
+                await _wound_up(agenda, tasks)
+                raise
             finally:
                 for task in tasks:
                     task.cancel()
@@ -135,6 +143,15 @@ class Loop:
             f"a {type(waiting).__name__} of the loop is asynchronous, and `run` was called in a running event loop",
             next_action="`await loop.run_async(…)`",
         )
+
+
+async def _wound_up(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]) -> None:
+    """What has begun is paid for: its answer comes on the log, and a replay has it there. The rest never begins."""
+    begun = [task for task, request in tasks.items() if agenda.begun(request)]
+    for task in tasks.keys() - begun:
+        task.cancel()
+    if begun:
+        await asyncio.wait(begun)
 
 
 async def _made(request: Request, arrived: asyncio.Queue[tuple[Request, Answer | BaseException]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from .ledger import check_cause
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Delivery", "deliveries", "pending_requests", "project"]
+__all__ = ["Delivery", "Past", "past_of", "pending_requests", "project"]
 
 _ANSWERS: Final = frozenset((*ANSWERS.values(), *FAILURES.values()))
 #: Every kind of event that a trace may have.
@@ -29,6 +29,13 @@ class Delivery(NamedTuple):
 
     seq: int
     info: Mapping[str, Any]
+
+
+class Past(NamedTuple):
+    """What a log says of requests, by the ``seq`` of each: its delivery, and whether anything was done for it at all."""
+
+    deliveries: Mapping[int, Delivery]
+    begun: Set[int]
 
 
 def project(world: World, run: Any, store: Any) -> None:
@@ -96,16 +103,23 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
         yield entry, kind
 
 
-_known: WeakKeyDictionary[Trace, dict[int, Delivery]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Trace, Past] = WeakKeyDictionary()
 
 
-def deliveries(trace: Trace) -> dict[int, Delivery]:
-    """When the log gave which request's answer to the responders, by the request's ``seq``."""
+def past_of(trace: Trace) -> Past:
+    """What the log of a replay, or of a run that is resumed, says of requests."""
     found = _known.get(trace)
     if found is None:
-        found = _known[trace] = {}
+        given: dict[int, Delivery] = {}
+        asked, begun = set[int](), set[int]()
         for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some by now
             meta = entry.get("meta") or {}
-            if entry["type"] == "decision" and meta.get("event") in _ANSWERS:
-                found[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
+            kind = meta.get("event")
+            if entry["type"] == "decision" and kind in ANSWERS:
+                asked.add(entry["seq"])
+            elif entry["type"] == "decision" and kind in _ANSWERS:
+                given[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
+            elif entry.get("parent") in asked:
+                begun.add(entry["parent"])
+        found = _known[trace] = Past(given, begun)
     return found

@@ -37,6 +37,9 @@ class Request:
         self.executor: Final = executor
         #: The responder that intends it.
         self.by: Final = by
+        #: What it waits for before anything is done.
+        self.held: asyncio.Event | None = None
+        self.begun = False
 
     def about(self) -> dict[str, Any]:
         """Its facts, for whoever asks what is pending."""
@@ -61,6 +64,9 @@ class Request:
 
     async def make_async(self) -> Answer:
         """The same, beside others: what is not to be awaited runs in a thread."""
+        if self.held is not None:
+            await self.held.wait()
+        self.begun = True
         executor = self._executor()
         if not executor.asynchronous_for(self.intention):
             return await asyncio.to_thread(self.make)
