@@ -128,6 +128,7 @@ def witnessed(witness: Witness, trace: Trace, redactor: Redactor, options: Mappi
     """A replay of this trace that ``witness`` writes down."""
     how = {"on_divergence": options["on_divergence"], "strict": frozenset(options["strict"])}
     session = _Witnessed(witness, trace, redactor, **how)
+    session.report._recorded = {}  # what the run took is not asked here, and costs another reading of the file
     witness.tell({"kind": "run", "run": session.file, "path": os.path.abspath(trace.path)})
     return session
 

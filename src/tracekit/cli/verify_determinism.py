@@ -67,36 +67,42 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
         store = Store(options.pop("store"))
         kind = serving.kind_of(run)
         path = run if kind is not None else str(located(run, store))
-        if kind is None and _imported(path, store):
-            kind = "run"
-        if kind is not None and not (kind == "run" and (command or options["entry"])):
+        if kind is not None:
             _serve(run, path, kind, options["replays"], as_json)
-        _replay(run, path, store, command, options, as_json)
+        with Trace(path) as trace:
+            _check(trace, store)
+            if agentloom.origin(trace) and not (command or options["entry"]):
+                _serve(run, path, "run", options["replays"], as_json)
+            program, cwd = program_of(trace, store, path, command, options["entry"], "verify-determinism")
+            first = trace.entry(1)
+        _replay(run, path, store, first, (program, cwd), options, as_json)
     except TracekitError as error:
         output.message(str(error))
         sys.exit(output.WRONG_USE)
 
 
-def _imported(path: str, store: Store) -> bool:
-    with Trace(path) as trace:
-        store.check(trace)
-        if not len(trace):
-            raise RunStateError(
-                f"{path} holds no entry: there is nothing to replay",
-                next_action="its process died before the run began; `tracekit list` shows the other runs",
-            )
-        return bool(agentloom.origin(trace))
+def _check(trace: Trace, store: Store) -> None:
+    store.check(trace)
+    if not len(trace):
+        raise RunStateError(
+            f"{trace.path} holds no entry: there is nothing to replay",
+            next_action="its process died before the run began; `tracekit list` shows the other runs",
+        )
 
 
 # -- programs ------------------------------------------------------------------------------------------------------------
 
 
 def _replay(
-    run: str, path: str, store: Store, command: tuple[str, ...], options: dict[str, Any], as_json: bool
+    run: str,
+    path: str,
+    store: Store,
+    first: dict[str, Any],
+    how: tuple[Program, str],
+    options: dict[str, Any],
+    as_json: bool,
 ) -> NoReturn:
-    with Trace(path) as trace:
-        program, cwd = program_of(trace, store, path, command, options["entry"], "verify-determinism")
-        first = trace.entry(1)
+    program, cwd = how
     seed = (first.get("meta", {}).get("environment") or {}).get("hash_seed")
     expected = {first["run_id"]}
     if not options["entry"]:
