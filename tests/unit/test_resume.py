@@ -484,3 +484,49 @@ def test_what_was_cut_off_is_undone_first_and_once(tmp_path: Path) -> None:
 
 def _seq_of_compensation(run: Any) -> int:
     return int(next(e["seq"] for e in entries(run) if "compensates" in (e.get("meta", {}).get("info") or {})))
+
+
+def test_a_call_that_does_not_await_waits_for_the_other_tasks(tmp_path: Path) -> None:
+    """A plain function that goes live inside a coroutine lets the other tasks make their recorded steps first; so does a change
+    in one of them keep it from happening."""
+
+    @traced_tool(side_effect="read_only")
+    async def spin(n: int, rounds: int) -> int:
+        done[f"spin {n}"] += 1
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        return n
+
+    async def one() -> str:
+        await spin(0, 1)
+        for _ in range(60):
+            await asyncio.sleep(0)
+        return pay(0)
+
+    async def other(last: int) -> tuple[int, str]:
+        await spin(1, 20)
+        return await spin(last, 200), pay(last)
+
+    def program(last: int = 11) -> Any:
+        async def main() -> Any:
+            return await asyncio.gather(one(), other(last))
+
+        return asyncio.run(main())
+
+    with record("beside") as run:
+        first = program()
+    whole = entries(run)
+    count = next(e["seq"] for e in whole if e["type"] == "tool.call" and e["input"].get("n") == 11)
+    assert not any(e["name"] == "pay" for e in whole[:count] if e["type"] == "tool.call")
+    path = cut(run, count, tmp_path / "changed")
+    done.clear()
+    with pytest.raises(tracekit.ReplayError), resume(path, store=tmp_path / "changed"):
+        program(12)
+    assert not done
+    path = cut(run, count, tmp_path / "same")
+    with resume(path, store=tmp_path / "same"):
+        assert program() == first
+    assert done == {"spin 11": 1, "pay 0": 1, "pay 11": 1}
+    with replay(path, store=tmp_path / "same") as session:
+        program()
+    assert session.report.exact

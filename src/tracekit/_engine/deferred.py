@@ -50,11 +50,11 @@ class DeferredStep:
         return self.given_up or 0
 
     def go(self) -> Any:
-        self.session.wait_open(self.spec)
+        waited = self.session.wait_open(self.spec)
         compensation = self._compensation()
         if compensation is not None:
             compensation.run(self.scope, self.given_up, self.input, None)
-        return self.session.make(self)
+        return self.session.make(self, waited=waited)
 
     async def go_async(self) -> Any:
         # Others may have gone on since it was asked for, or since it was first made: its outcome was waited for, in a replay too.

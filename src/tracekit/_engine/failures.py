@@ -135,7 +135,7 @@ def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
         run_id=run_id,
         location=caller(),
         reason="a call that does not await can't wait for them",
-        next_action="resume again, or make the tool a coroutine",
+        next_action="make the tool a coroutine, or resume under an event loop of the standard library",
     )
 
 

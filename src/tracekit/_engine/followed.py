@@ -40,6 +40,11 @@ class Followed(Replay):
             self._cursor = i
         return i > count
 
+    def going(self) -> None:
+        """Raise the failure, if there is one."""
+        with self._lock:
+            self._check()
+
     def next_step(self, scope: Scope, kind: str) -> int | None:
         """The next recorded step of a kind in the scope's lane; ``None``: what comes now is past the end of the log.
 

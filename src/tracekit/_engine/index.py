@@ -23,6 +23,8 @@ READ: Final = 4
 #: What threads do to one another, by the names of its entries: none of a loop's events.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
+_NOTHING: Final[Mapping[str, Any]] = {}
+
 
 class LaneKey(NamedTuple):
     """A lane's identity: the parent lane's number, the name, the how-manieth of that name, the live step it is under."""
@@ -62,6 +64,8 @@ class Index:
         self.repeated: Final[set[int]] = set()
         #: Outcomes that a later one took the place of: a person has settled the step.
         self.overruled: Final[set[int]] = set()
+        #: Steps that began after others had gone on beside them; see ``Resumption.make``.
+        self.waited: Final[set[int]] = set()
         #: The step that undid another, by that.
         self.compensations: Final[dict[int, int]] = {}
         #: Calls that were not made: an error stands in their intention's place.
@@ -132,10 +136,12 @@ class Index:
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
         if role == "intention":
             self._append(self.intentions, (lane, family), seq)
-            if family == "tool":
-                undone = ((entry.get("meta") or {}).get("info") or {}).get("compensates")
-                if type(undone) is int:
-                    self.compensations[undone] = seq
+            info = (entry.get("meta") or _NOTHING).get("info")
+            if info:
+                if type(info.get("compensates")) is int:
+                    self.compensations[info["compensates"]] = seq
+                if info.get("waited"):
+                    self.waited.add(seq)
             return INTENTION
         step = entry["step"]
         if role == "chunk":

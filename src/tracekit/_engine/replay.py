@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -13,6 +14,7 @@ from .._journal.reader import Trace
 from .._journal.scan import TAIL
 from ..errors import BudgetExceededError, ContractViolationError, NotReplayableError, ReplayError, TracekitError
 from . import failures
+from .beside import can_go_on, go_on
 from .callsite import caller, stop_in_caller
 from .divergence import OPAQUE, differences, nearest, steady
 from .gate import Call, Outcome, Refusal, here
@@ -502,6 +504,16 @@ class Replay:
         except NotReplayableError as failure:
             raise self.fail(self._located(failure, seq)) from None
         return Outcome(output, error, meta, entry)
+
+    def let_others_go_on(self, seq: int) -> None:
+        """In an event loop: the other tasks go on until the turn of ``seq``, for a call that does not await."""
+        loop = _get_running_loop()
+        if loop is None or not can_go_on(loop):
+            return
+        came: list[bool] = []
+        self.schedule.callback(seq, lambda: came.append(True))
+        go_on(loop, lambda: bool(came) or self.failure is not None)
+        self._check()
 
     def _tell_placeholder(self, step: ReplayedStep) -> None:
         sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"

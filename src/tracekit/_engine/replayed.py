@@ -55,6 +55,8 @@ class ReplayedStep:
 
     def answer(self) -> Outcome:
         seq = self._outcome()
+        if self.seq in self.session.index.waited:
+            self.session.let_others_go_on(seq)
         self.session.schedule.wait(seq)
         return self.session.outcome(self, seq)
 
@@ -101,10 +103,7 @@ class ReplayedStep:
             return True
         if b'"settled":' in line and "settled" in ((trace.entry(seq).get("meta") or {}).get("info") or {}):
             return True  # by a person, after everything that went on beside it
-        step = trace.entry(seq).get("step", self.seq)
-        if b'"waited":' not in trace.line(step):
-            return False
-        return bool(((trace.entry(step).get("meta") or {}).get("info") or {}).get("waited"))
+        return self.seq in self.session.index.waited
 
     # -- structural steps ------------------------------------------------------------------------------------------------
 

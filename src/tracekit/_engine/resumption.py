@@ -16,6 +16,7 @@ from .._journal.reader import Trace
 from .._journal.writer import Journal
 from ..errors import ReplayError, TracekitError
 from . import failures
+from .beside import can_go_on, go_on
 from .deferred import DeferredStep, LateTimer, ResumedSpan, ResumedTimer
 from .followed import Followed
 from .gate import Refusal
@@ -114,13 +115,23 @@ class Resumption(Recording):
                 return
         write()
 
-    def wait_open(self, spec: Spec) -> None:
-        """Return when the log is open; in an event loop, where nobody can wait, it must be open now."""
+    def wait_open(self, spec: Spec) -> bool:
+        """Return when the log is open. Whether the other tasks of an event loop have gone on meanwhile."""
         if self.followed:
-            return
-        if _get_running_loop() is not None:
+            return False
+        loop = _get_running_loop()
+        if loop is None:
+            self.log.schedule.wait(None)
+        elif can_go_on(loop):
+            # That nobody else can go on is seen only while somebody waits.
+            waits = self.log.schedule.callback(None, lambda: None)
+            go_on(loop, lambda: self.followed or self.log.failure is not None)
+            self.log.schedule.cancel(waits)
+            self.log.going()
+            return True
+        else:
             raise self.log.fail(failures.not_yet_followed(self.run_id, spec.family, spec.name))
-        self.log.schedule.wait(None)
+        return False
 
     async def wait_open_async(self) -> None:
         if not self.followed:
