@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Final
 
@@ -67,3 +68,6 @@ def main() -> None:
     Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
     damage, 2 wrong use or unreadable input, 3 unsealed, 4 refused.
     """
+    joining = sys.modules.get("tracekit._session.joining")
+    if joining is not None:  # started by a recorded program, and no part of it
+        joining.leave()
