@@ -70,15 +70,15 @@ class RecordedStep:
         session, spec = self.session, self.spec
         if session.ended:
             return
-        meta = dict(info) if info else {}
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
         scope = here()
         lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
         try:
-            if type(stored) is str and not replaced and not meta and len(stored) < _PIECE:
+            if type(stored) is str and not replaced and not info and len(stored) < _PIECE:
                 # The everyday piece: looked through for secrets already, as part of its stream.
-                tail = b',"step":%d,"output":%b' % (self.seq, dumps_in_order(to_json(stored)))
+                tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
             else:
+                meta = dict(info) if info else {}
                 fields = session.value(stored, meta, spec=spec, step=self.seq)
                 if replaced:
                     meta["redacted"] = replaced
@@ -93,11 +93,12 @@ class RecordedStep:
 
     def _without_secrets(self, output: Any) -> tuple[Any, int]:
         """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
-        if self._stream is None:
+        stream = self._stream
+        if stream is None:
             own = self.spec.redactor
-            self._stream = self.session.redactor.stream()
+            stream = self._stream = self.session.redactor.stream()
             self._own = None if own is None else own.stream()
-        stored, replaced = self._stream.feed(output)
+        stored, replaced = stream.feed(output)
         if self._own is None:
             return stored, replaced
         stored, more = self._own.feed(stored)
@@ -203,6 +204,14 @@ class RecordedStep:
 
     async def go_async(self) -> RecordedStep:
         return self
+
+
+def _text(text: str) -> bytes:
+    """The stored bytes of a text."""
+    try:
+        return dumps_in_order(text)
+    except TypeError:  # half a surrogate pair
+        return dumps_in_order(to_json(text))
 
 
 class UnloggedStep(RecordedStep):

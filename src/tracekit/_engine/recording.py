@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 import orjson
 
@@ -143,7 +143,7 @@ class Recording:
             self.nested.began(seq, scope.live)
         self.steps += 1
         step = RecordedStep(self, scope, spec, seq)
-        if plain is not None and type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values())):
+        if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input):  # a "[" or a second "{"
             step.watched = (input, plain)
         return step
 
@@ -242,7 +242,13 @@ class Recording:
         return tail + self._tree({**spec.meta, "info": to_json(about)})
 
     def outcome(
-        self, step: RecordedStep | DuplicateStep, kind: str, fields: bytes, meta: Mapping[str, Any] | None, *, sync: bool
+        self,
+        step: RecordedStep | DuplicateStep,
+        kind: str,
+        fields: bytes,
+        meta: Mapping[str, Any] | None,
+        *,
+        sync: bool,
     ) -> int:
         tail = b',"step":%d%b' % (step.seq, fields)
         if meta:
@@ -546,6 +552,11 @@ class Recording:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _changeable(input: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a tool is given what it may change."""
+    return type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values()))
 
 
 def encode_reads(values: list[Any]) -> bytes:

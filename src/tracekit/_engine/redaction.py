@@ -86,9 +86,10 @@ class Redactor:
         self._user: Final = patterns_of(patterns)
         self._lock: Final = threading.Lock()
         self._seen: Final[set[str]] = set()
-        self._known = KnownSecrets({}).plus(of_environment(environment or {}))
+        #: The secrets whose text is known.
+        self.known = KnownSecrets({}).plus(of_environment(environment or {}))
         #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
-        self.state: object = object() if self._user or self._known else None
+        self.state: object = object() if self._user or self.known else None
         #: :meth:`suspicious` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
         self.look: Callable[[bytes], bool] = self._looker()
 
@@ -100,7 +101,7 @@ class Redactor:
     def _looker(self) -> Callable[[bytes], bool]:
         if self._user:
             return _always
-        return self._known.looker(hot_bytes) if self._known else hot_bytes
+        return self.known.looker(hot_bytes) if self.known else hot_bytes
 
     def learn(self, credential: str) -> None:
         """Replace ``credential``, the value of a header that was just sent, from now on. Callable from any thread."""
@@ -109,9 +110,9 @@ class Redactor:
         with self._lock:
             if len(self._seen) < 1024:
                 self._seen.add(credential)
-            known = self._known.plus(of_header(credential))
-            if known is not self._known:
-                self._known = known
+            known = self.known.plus(of_header(credential))
+            if known is not self.known:
+                self.known = known
                 self.look = self._looker()
                 self.state = object()
 
@@ -119,11 +120,6 @@ class Redactor:
     def patterns(self) -> tuple[re.Pattern[str], ...]:
         """The user's own."""
         return self._user
-
-    @property
-    def known(self) -> KnownSecrets:
-        """The secrets whose text is known."""
-        return self._known
 
     def suspicious(self, data: bytes) -> bool:
         """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
@@ -137,7 +133,7 @@ class Redactor:
     def redact_text(self, text: str) -> tuple[str, int]:
         """``text`` without its secrets, and how many were replaced."""
         total = 0
-        while self._user or hot(text) or (self._known and self._known.within(text)):
+        while self._user or hot(text) or (self.known and self.known.within(text)):
             text, count = self._pass(text)
             if not count:
                 break
@@ -152,8 +148,8 @@ class Redactor:
                 if any(literal in text for literal in kind.literals):
                     found += [(*match.span(kind.group), kind.name) for match in kind.pattern.finditer(text)]
             found += self._query_spans(text)
-        if self._known:
-            found += self._known.spans(text)
+        if self.known:
+            found += self.known.spans(text)
         for pattern in self._user:
             found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
         return _apart(found)
@@ -276,7 +272,7 @@ class Redactor:
             return tree, 0
         spans = self.spans(raw.decode("latin-1"))
         text = raw.decode("utf-8", "replace")
-        if (self._user or self._known) and not spans and not text.isascii():
+        if (self._user or self.known) and not spans and not text.isascii():
             spans = self.spans(text)
         if not spans or PLACEHOLDER.fullmatch(text):
             return tree, 0
@@ -387,7 +383,8 @@ class StreamRedactor:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._tail = ""
-        self._keep = self.USER_TAIL if redactor.has_user_patterns else self.TAIL
+        self._user = redactor.has_user_patterns
+        self._keep = self.USER_TAIL if self._user else self.TAIL
 
     def feed(self, chunk: str | bytes) -> tuple[Any, int]:
         """The chunk as it is to be stored (of the same type), and how many places in it were replaced."""
@@ -398,16 +395,21 @@ class StreamRedactor:
         return (text.encode("latin-1"), count) if count else (chunk, 0)
 
     def _feed(self, chunk: str) -> tuple[str, int]:
-        window, old = self._tail + chunk, len(self._tail)
+        window = self._tail + chunk
         known = self._redactor.known
-        opened = known.beginning(window) if known else None
-        if (
-            opened is None
-            and not (self._redactor.has_user_patterns or warm(window) or "://" in window)
-            and not (known and known.within(window))
-        ):
-            self._tail = window[-self._keep :]
-            return chunk, 0
+        opened = None
+        if not (self._user or "://" in window or warm(window)):
+            if not known.texts:  # the everyday chunk
+                self._tail = window[-self._keep :]
+                return chunk, 0
+            opened = known.beginning(window)
+            if opened is None and not known.within(window):
+                self._tail = window[-self._keep :]
+                return chunk, 0
+        return self._cut_out(chunk, window, opened or known.beginning(window))
+
+    def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, int]:
+        old = len(self._tail)
         spans = self._redactor.spans(window)
         opened = opened or _beginning(window)
         if opened is not None:

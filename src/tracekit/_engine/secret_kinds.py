@@ -222,7 +222,7 @@ def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
     underscore, dash, a, b, j, s, at, equals, question, ampersand, semicolon = "_-ABJS@=?&;" if text else b"_-ABJS@=?&;"
 
     def hot(data: Any) -> bool:
-        if (
+        return bool(
             (underscore in data and at_underscore(data))
             or (dash in data and at_dash(data))
             or (k in data and at_k(data))
@@ -231,12 +231,7 @@ def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
             or (z in data and at_z(data))
             or (at in data and at_at(data))
             or (equals in data and (question in data or ampersand in data or semicolon in data) and at_equals(data))
-        ):
-            return True
-        if data.islower():  # one look in place of seven
-            return False
-        return bool(
-            (a in data and at_a(data))
+            or (a in data and at_a(data))
             or (b in data and at_b(data))
             or (j in data and at_j(data))
             or (s in data and at_s(data))

@@ -32,6 +32,8 @@ _NESTED: Final = frozenset((dict, list))
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
+#: The same as it is walked, the last step outside: few of the ways through a tree lead to a string that is noted.
+Way = tuple[Any, "int | str"]
 #: Strings that stand in an entry, by digest: where in it.
 Places = list[tuple[bytes, Path]]
 
@@ -90,8 +92,14 @@ class Interner:
         """
         job = _Pass(lists, places)
         if lists and type(tree) is dict:
-            return self._dict({key: self._again(child) for key, child in tree.items()}, job, (at,), tree)
-        return self._node(tree, job, (at,))
+            known = tree
+            for key, child in tree.items():
+                if type(child) in _NESTED:
+                    new = self._again(child)
+                    if new is not child:
+                        known = {**known, key: new}
+            return self._dict(known, job, (None, at))
+        return self._node(tree, job, (None, at))
 
     def remember(self, places: Places, seq: int) -> None:
         """The entry ``seq`` is written, ``places`` in it."""
@@ -114,7 +122,7 @@ class Interner:
             self._keep(key, found)
         return {"$ref": found} if found else node
 
-    def _node(self, node: Any, job: _Pass, path: Path) -> Any:
+    def _node(self, node: Any, job: _Pass, path: Way) -> Any:
         kind = type(node)
         if kind is str:
             return self._text(node, job, path) if len(node) >= _SHORT else node
@@ -126,35 +134,37 @@ class Interner:
             return self._elements(node, job, path)
         return node
 
-    def _dict(self, node: dict[str, Any], job: _Pass, path: Path, was: dict[str, Any] | None = None) -> dict[str, Any]:
-        changed = None if was is None or all(node[key] is was[key] for key in was) else node
+    def _dict(self, node: dict[str, Any], job: _Pass, path: Way) -> dict[str, Any]:
+        changed = None
         for key, child in node.items():
             kind = type(child)
             if kind is str:
                 if len(child) < _SHORT:
                     continue
-                new = self._text(child, job, (*path, key))
-            elif kind is dict or kind is list:
-                new = self._node(child, job, (*path, key))
+                new = self._text(child, job, (path, key))
+            elif kind is dict:
+                new = self._dict(child, job, (path, key))
+            elif kind is list:
+                new = self._node(child, job, (path, key))
             else:
                 continue
             if new is not child:
                 changed = dict(node) if changed is None else changed
                 changed[key] = new
-        return (was or node) if changed is None else changed
+        return node if changed is None else changed
 
-    def _elements(self, node: list[Any], job: _Pass, path: Path) -> list[Any]:
+    def _elements(self, node: list[Any], job: _Pass, path: Way) -> list[Any]:
         changed = None
         for i, child in enumerate(node):
             kind = type(child)
             if kind is dict or kind is list or (kind is str and len(child) >= _SHORT):
-                new = self._node(child, job, (*path, i))
+                new = self._node(child, job, (path, i))
                 if new is not child:
                     changed = list(node) if changed is None else changed
                     changed[i] = new
         return node if changed is None else changed
 
-    def _text(self, text: str, job: _Pass, path: Path) -> Any:
+    def _text(self, text: str, job: _Pass, path: Way) -> Any:
         """A string: a reference if it is known, a blob if it is large and can't be referred to where it is."""
         data = text.encode()
         places = job.places
@@ -165,7 +175,7 @@ class Interner:
         if found is not None:
             return _reference(found)
         if places is not None and len(data) < _INLINE:
-            places.append((key, path))
+            places.append((key, _path(path)))
             return text
         return text if len(data) < _TEXT else self._blob(key, text)
 
@@ -176,7 +186,7 @@ class Interner:
 
     # -- lists -----------------------------------------------------------------------------------------------------------
 
-    def _list(self, node: list[Any], job: _Pass, path: Path) -> Any:
+    def _list(self, node: list[Any], job: _Pass, path: Way) -> Any:
         """A list of a model call: a reference to a blob that extends the longest beginning of it that is known.
 
         The list itself where no element of it was met before.
@@ -283,6 +293,14 @@ class Interner:
         if len(self._young) >= _REMEMBERED:
             self._old, self._young = self._young, {}
         self._young[key] = place
+
+
+def _path(way: Way | None) -> Path:
+    steps: list[int | str] = []
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    return tuple(reversed(steps))
 
 
 def _digest(kind: bytes, data: bytes) -> bytes:
