@@ -45,10 +45,23 @@ from tracekit.errors import IntentionError, UnknownPriceError
 calls: Counter[str] = Counter()
 
 
+#: The clients that a test has opened.
+opened: list[Any] = []
+
+
 @pytest.fixture(autouse=True)
 def _no_calls() -> Iterator[None]:
     calls.clear()
-    return
+    yield
+    for client in opened:
+        client.close()
+    opened.clear()
+
+
+def open_openai(provider: StubProvider) -> openai.OpenAI:
+    opened.append(openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k"))
+    client: openai.OpenAI = opened[-1]
+    return client
 
 
 @pytest.fixture
@@ -452,12 +465,16 @@ def test_a_real_client(provider: StubProvider, sdk: str, instrumented: bool) -> 
         made_other = anthropic.AsyncAnthropic if "async" in sdk else anthropic.Anthropic
         return made_other(base_url=provider.url, api_key="k")
 
+    def ask_it() -> Outcome:
+        with client() as asked:
+            return loop_of(asked).run(create("page", {}), question)
+
     async def ask_async() -> Outcome:
         async with client() as asked:
             return await loop_of(asked).run_async(create("page", {}), question)
 
     def program() -> Any:
-        outcome = asyncio.run(ask_async()) if "async" in sdk else loop_of(client()).run(create("page", {}), question)
+        outcome = asyncio.run(ask_async()) if "async" in sdk else ask_it()
         [answer] = outcome.answers
         return outcome.world["page"], answer.data, answer.replayed
 
@@ -490,7 +507,7 @@ def test_the_price_of_an_answer_is_that_of_the_recording(
     """A model with a known price: the event says it, a budget counts it once, and a later price list changes no replay."""
 
     def program() -> Any:
-        client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
+        client = open_openai(provider)
         outcome = asking(LLMExecutor(client), ask("a", model="gpt-4o-mini", max_tokens=20, object="page"))()
         return outcome.world["page"], outcome.cost_usd
 
@@ -525,7 +542,7 @@ def test_tool_calls_of_a_model_become_calls(provider: StubProvider) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
     def program() -> Any:
-        client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
+        client = open_openai(provider)
         return (
             Loop(
                 [use, keep],
@@ -543,7 +560,7 @@ def test_tool_calls_of_a_model_become_calls(provider: StubProvider) -> None:
 
 def test_a_client_needs_a_model(provider: StubProvider) -> None:
     """The question or the executor names it."""
-    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k")
+    client = open_openai(provider)
     with record(), pytest.raises(IntentionError, match="names no model"):
         asking(LLMExecutor(client), ask("a"))()
     assert not provider.requests
