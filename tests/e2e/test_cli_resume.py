@@ -297,3 +297,89 @@ with record("asking") as run:
     assert [entry["meta"]["info"]["attempt"] for entry in requests] == [1, 1, 2, 1]
     replayed = place.cli("replay", place.run, STUB=keys["STUB"])
     assert replayed.returncode == 0, replayed.stderr
+
+
+INSIDE = (
+    HEAD
+    + """
+def handle(n):
+    with record("request", input={"n": n}) as run:
+        run.set_result([look(n), put(n), pay(n)])
+    return "handled"
+
+async def handle_later(n):
+    async with record("later", input={"n": n}) as run:
+        run.set_result([look(n), put(n), pay(n)])
+
+if __name__ == "__main__":
+    import asyncio
+    if "later" in sys.argv:
+        asyncio.run(handle_later(1))
+    else:
+        handle(1)
+"""
+)
+
+
+@pytest.mark.parametrize("function", ["handle", "handle_later"])
+def test_a_function_that_opens_its_run_inside(place: Place, function: str) -> None:
+    """``--entry`` takes a function that says ``record()`` itself: that is the run, resumed and replayed."""
+    import os
+
+    script = place.program(INSIDE, "server.py")
+    arguments = ["later"] if function == "handle_later" else []
+    place.cli("run", script, *arguments, DIE="put 1")
+    for path in place.runs[1:]:
+        os.unlink(path)
+    _, process = resumed(place, place.run, "--entry", f"server:{function}")
+    assert process.returncode == 0, process.stderr
+    assert done(place) == {"look 1": 1, "put 1": 2, "pay 1": 1}
+    replayed = place.cli("replay", place.run, "--entry", f"server:{function}")
+    assert replayed.returncode == 0, replayed.stderr
+    assert done(place) == {"look 1": 1, "put 1": 2, "pay 1": 1}
+
+
+@pytest.mark.parametrize("entry", ["nope:f", "server", "", "server:nope", "server:handle.x"])
+@pytest.mark.parametrize("command", [["recovery", "resume"], ["replay"]])
+def test_an_entry_that_is_none(place: Place, entry: str, command: list[str]) -> None:
+    """A function that is not there is wrong use: exit code 2 and one sentence, no traceback, nothing run."""
+    script = place.program(INSIDE, "server.py")
+    python(place, script, DIE="put 1")
+    process = place.cli(*command, place.run, "--entry", entry)
+    assert process.returncode == 2, process.stderr
+    assert "--entry" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert done(place) == {"look 1": 1, "put 1": 1}
+
+
+def test_a_disk_that_is_full_resumes_nothing(place: Place) -> None:
+    """Where the log can't be written the resumption says so, the run is as it was, and later it goes on."""
+    script = place.program(THREE)
+    python(place, script, DIE="put 1")
+    path = place.runs[1]
+    before = path.read_bytes()
+    program = place.directory / "sitecustomize.py"
+    program.write_text(
+        "import resource, os\n"
+        "if os.environ.get('FULL'):\n"
+        "    import signal\n"
+        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"    resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before)}, {len(before)}))\n"
+    )
+    _, process = resumed(place, path.stem, FULL="1", PYTHONPATH=_with(place))
+    assert process.returncode == 1, process.stderr
+    assert "resumed run" not in process.stderr
+    assert "log-write" in process.stderr
+    assert path.read_bytes() == before
+    assert done(place)["pay 1"] == 0
+    _, process = resumed(place, path.stem)
+    assert process.returncode == 0, process.stderr
+    assert done(place)["pay 1"] == 1
+
+
+def _with(place: Place) -> str:
+    import os
+
+    from tests.support.place import PACKAGES
+
+    return os.pathsep.join([str(place.directory), *PACKAGES])

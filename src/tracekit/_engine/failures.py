@@ -87,6 +87,18 @@ def no_more(run_id: str, kind: str, name: str, used: str) -> TraceExhaustedError
     )
 
 
+def aborted_here(run_id: str, kind: str, name: str) -> TraceExhaustedError:
+    """The program asks for a step, and the run was given up before it."""
+    return TraceExhaustedError(
+        f"the program asks for {kind} {name!r}, and the recorded run was aborted before that",
+        run_id=run_id,
+        location=caller(),
+        kind=kind,
+        name=name,
+        next_action="that is where the recording ends; `tracekit show RUN` shows who aborted it, and why",
+    )
+
+
 def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
     """The recorded process died between this step's intention and its outcome."""
     return TraceExhaustedError(

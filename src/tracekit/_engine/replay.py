@@ -570,7 +570,10 @@ class Replay:
         steps = self.index.intentions.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
-        return self.fail(failures.no_more(self.run_id, kind, name, f"{count} in lane {lane}, all used{near}"))
+        used = f"{count} in lane {lane}, all used{near}"
+        if self.trace.entry(len(self.trace))["type"] == "run.aborted":
+            return self.fail(failures.aborted_here(self.run_id, kind, name))
+        return self.fail(failures.no_more(self.run_id, kind, name, used))
 
     def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {

@@ -100,9 +100,9 @@ class Resumption(Recording):
         with self._opening:
             if self._begun:
                 return
-            self._begun = True
             meta = dumps_in_order(self._about)
             self.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
+            self._begun = True
             late, self._late_entries = self._late_entries, []
             for write in late:
                 write()

@@ -225,7 +225,7 @@ class Journal:
             f"the log {self.path} can't be written: {why}",
             run_id=self.run_id,
             path=self.path,
-            next_action="free space or mend the device, then start a new run; what had been written is intact",
+            next_action="free space or mend the device, then resume this run or start a new one; what had been written is intact",
         )
 
     # -- durability ------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def run_id(value: Any) -> None:
         )
 
 
-def run_to_replay(run: Any, kind: type) -> None:
+def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
     """``TypeError`` unless ``run`` is a ``kind`` (a ``Run``), an id or a path."""
     if not isinstance(run, (str, os.PathLike, kind)) or run == "":
-        raise TypeError(f"replay() takes the run: its id, its path, or what record() gave; not {run!r}")
+        raise TypeError(f"{what}() takes the run: its id, its path, or what record() gave; not {run!r}")

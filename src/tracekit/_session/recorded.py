@@ -104,7 +104,7 @@ class Record(Block[Run]):
     def _enter(self) -> Run:
         outer = current.get()
         options = self.options
-        self._instead = takeover.part(self)
+        self._instead = takeover.part(self) or (None if outer is None else takeover.borrowed(outer.session))
         if self._instead is not None:
             self._run = self._instead.stand_in(options)
             return self._run

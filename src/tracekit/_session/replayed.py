@@ -175,6 +175,11 @@ class Replaying(Block["Replaying"]):
             self.session.identify(options["agent"] or "agent", options["identity"])
         return run
 
+    def as_run(self) -> Run:
+        """The replayed run, as its program sees it, once the block has begun."""
+        assert self._run is not None
+        return self._run
+
     def end_for(self, run: Run, error: BaseException | None) -> None:
         """End as the ``record()`` block of ``run`` ends."""
         unregister(self.session)

@@ -25,7 +25,7 @@ from .._engine.spending import Spending
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
 from .._journal.writer import Durability, Journal
-from ..errors import LiveCallBlockedError, ReplayError, RunStateError
+from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
 from . import arguments, forks, gaps
 from .blocks import called_from
 from .decisions import decided, decision_on, refused
@@ -253,7 +253,10 @@ class Resuming(Record):
         return None
 
     def _end_of(self, session: Resumption, error: BaseException | None) -> None:
-        followed = session.look()
+        try:
+            followed = session.look()
+        except LogWriteError:  # told before, where it happened
+            followed = False
         session.log.ended = True
         session.log.schedule.close()
         failure = session.log.failure
@@ -326,7 +329,7 @@ def resume(
     Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
     not follow the log any more: then nothing went live, and the run is as it was.
     """
-    arguments.run_to_replay(run, Run)
+    arguments.run_to_replay(run, Run, "resume")
     arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
     options = {
         **DEFAULTS,

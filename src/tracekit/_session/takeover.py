@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "StandIn",
+    "borrowed",
     "gives_way",
     "go_on_as",
     "is_whole_program",
     "joined_as",
+    "lend",
     "next_ordinal",
     "part",
     "program",
@@ -36,6 +38,7 @@ _counting: Final = threading.Lock()
 _controller: Callable[[Record], StandIn | None] | None = None
 _joined: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
+_lent: Final[list[tuple[Any, StandIn]]] = []
 
 
 class StandIn(Protocol):
@@ -89,6 +92,18 @@ def joined_as(stand_in: Callable[[Record], StandIn | None]) -> None:
 def part(block: Record) -> StandIn | None:
     """What stands in for a ``record()`` in a process that has joined a run, or ``None``."""
     return None if _joined is None else _joined(block)
+
+
+def lend(session: Any, stand_in: StandIn) -> None:
+    """The first ``record()`` inside ``session`` is that run itself: ``stand_in`` gives it."""
+    _lent[:] = [(session, stand_in)]
+
+
+def borrowed(session: Any) -> StandIn | None:
+    """What ``lend`` has for a ``record()`` inside ``session``, once."""
+    if not _lent or _lent[0][0] is not session:
+        return None
+    return _lent.pop()[1]
 
 
 def whole_program(session: Recording | None) -> None:

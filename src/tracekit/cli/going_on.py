@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import inspect
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +13,11 @@ from .._engine.scope import current
 from .._journal.runs import Store
 from .._session import Resuming, takeover
 from .._session.recorded import DEFAULTS
-from ..errors import BudgetExceededError, ContractViolationError, RecoveryRefusedError, TracekitError
+from ..errors import RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
+from .entries import Entry
+from .output import WRONG_USE, exit_code
 from .players import Watchdog, spelled
 from .resumers import Resumers
 from .siblings import first_meta
@@ -59,7 +57,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     takeover.set_controller(resumers.find)
     whole: Resuming | None = None
     if told.get("entry") is not None:
-        body = _called(resumers, told["entry"])
+        body = _called(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))
     elif meta.get("whole_program"):
         takeover.next_ordinal()
         whole = resumers.resume(dict(DEFAULTS))
@@ -96,30 +94,12 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     return codes[0]
 
 
-def _called(resumers: Resumers, entry: str) -> Body:
+def _called(resumers: Resumers, entry: Entry) -> Body:
     """``module:function``, called with the run's recorded input in the resumed run."""
-    module, _, name = entry.partition(":")
-    sys.path.insert(0, os.getcwd())
-
-    def arguments(block: Resuming) -> Mapping[str, Any]:
-        given = block.input
-        return given if isinstance(given, Mapping) else {}
-
-    async def in_its_task(function: Any, block: Resuming) -> None:
-        async with block as run:
-            run.set_result(await function(**arguments(block)))
 
     def body() -> None:
-        function: Any = importlib.import_module(module)
-        for part in name.split("."):
-            function = getattr(function, part)
-        function = inspect.unwrap(function)
         block = resumers.resume(dict(DEFAULTS))
-        if inspect.iscoroutinefunction(function):
-            asyncio.run(in_its_task(function, block))
-            return
-        with block as run:
-            run.set_result(function(**arguments(block)))
+        entry.call(block, lambda: block.run, lambda: block.input, lambda value: block.run.set_result(value))
 
     return body
 
@@ -134,8 +114,8 @@ def _conclude(resumers: Resumers, ended: Ended) -> int:
     block = resumers.resumed
     if isinstance(error, TracekitError):
         print(str(error), file=sys.stderr)
-    if isinstance(error, (RecoveryRefusedError, BudgetExceededError, ContractViolationError)):
-        return 4
+        if exit_code(error) != WRONG_USE or isinstance(error, RunStateError):
+            return exit_code(error)
     if block is None or not block.begun:
         print("tracekit: the program never opened the run: nothing was resumed", file=sys.stderr)
         return ended.status or 1

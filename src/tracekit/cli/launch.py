@@ -25,8 +25,9 @@ from .._session import Record, Replaying, overspending, takeover
 from ..errors import BudgetExceededError, ReplayError, RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
+from .entries import Entry
 from .going_on import resumed
-from .output import REFUSED
+from .output import REFUSED, exit_code
 from .players import Players, Watchdog, spelled
 
 __all__ = ["main"]
@@ -144,7 +145,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     player: Replaying | None = None
     if told.get("entry") is not None:
         player = players.of(path)
-        body = _called(player, told["entry"], in_task=not _ran_under_run(path))
+        body = _called(player, Entry(told["entry"], in_task=not _ran_under_run(path)))
     elif _ran_under_run(path):
         player = players.of(path)
         player.__enter__()
@@ -220,33 +221,11 @@ def _finished(player: Replaying) -> None:
         pass  # it is kept by the session
 
 
-def _called(player: Replaying, entry: str, in_task: bool) -> Body:
-    """A replay of ``module:function``, called with the run's recorded input; ``in_task``: a coroutine function had the run in its task."""
-    import asyncio
-    import importlib
-    import inspect
-
-    module, _, name = entry.partition(":")
-    sys.path.insert(0, os.getcwd())
-
-    def arguments() -> Mapping[str, Any]:
-        return player.input if isinstance(player.input, Mapping) else {}
-
-    async def in_its_task(function: Any) -> None:
-        async with player:
-            player.compare_result(await function(**arguments()))
+def _called(player: Replaying, entry: Entry) -> Body:
+    """A replay of ``module:function``, called with the run's recorded input."""
 
     def body() -> None:
-        function: Any = importlib.import_module(module)
-        for part in name.split("."):
-            function = getattr(function, part)
-        function = inspect.unwrap(function)
-        if in_task and inspect.iscoroutinefunction(function):
-            asyncio.run(in_its_task(function))
-            return
-        with player:
-            value = function(**arguments())
-            player.compare_result(asyncio.run(value) if inspect.iscoroutine(value) else value)
+        entry.call(player, player.as_run, lambda: player.input, player.compare_result)
 
     return body
 
@@ -277,7 +256,7 @@ def _conclude(players: Players, ended: Ended, isolated: str, told: Mapping[str, 
     else:
         _summary(reports, ended)
         return 0 if exact else 1
-    return 1
+    return exit_code(error) if isinstance(error, RunStateError) else 1
 
 
 def _summary(reports: list[dict[str, Any]], ended: Ended) -> None:

@@ -51,7 +51,11 @@ __all__ = ["replay", "told"]
     help="Cut off the network below Python too.",
 )
 @click.option(
-    "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=10.0,
+    show_default=True,
+    help="Seconds that a failed replay has to end by itself.",
 )
 def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.

@@ -43,7 +43,11 @@ __all__ = ["resume"]
     "--accept-lost-tail", is_flag=True, help="Cut off what a power loss has left behind the last synced effect."
 )
 @click.option(
-    "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=10.0,
+    show_default=True,
+    help="Seconds that a failed replay has to end by itself.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, on a terminal too.")
 def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, **options: Any) -> None:
