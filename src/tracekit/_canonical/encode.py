@@ -109,7 +109,8 @@ def quick(value: object) -> bytes | None:
     """
     seen: list[Any] = []
     try:
-        data = _orjson_dumps(_tagged(value, seen), None, _IN_ORDER)
+        tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
+        data = _orjson_dumps(tree, None, _IN_ORDER)
     except (TypeError, RuntimeError, _Involved):
         return None
     if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
