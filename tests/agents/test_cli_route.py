@@ -265,3 +265,123 @@ def test_a_killed_execution_is_resumed(place: Place) -> None:
     assert replayed.returncode == 0, replayed.stderr
     assert replayed.stdout == "paid\nseen\n"
     assert {name: len((place.directory / name).read_text()) for name in counts} == counts
+
+
+def _route(place: Place, *arguments: str, input: str | None = None, status: int = 0) -> str:
+    """``tracekit route`` as a program that can be run again; returns what it printed."""
+    program = place.program("from tracekit.cli import main\nmain()\n", "command.py")
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    done = subprocess.run(
+        [sys.executable, program, "route", *arguments, "--app", "app:registry"],
+        cwd=place.directory, env=environment, input=input or "", capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("source", ["stdin", "file"])
+def test_a_replay_has_the_request_from_the_trace(place: Place, source: str) -> None:
+    """Neither what was on standard input nor the envelope's file must be there again."""
+    text = '{"intent": "greet", "payload": {"who": "you"}}'
+    if source == "stdin":
+        shown = _route(place, "-", input=text)
+    else:
+        shown = _route(place, place.program(text, "gone.json"))
+        (place.directory / "gone.json").unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, shown), again.stderr
+    assert place.effects() == 1
+
+
+KILLED = """
+import os, signal
+from tracekit.agents import AgentRegistry
+
+registry = AgentRegistry()
+
+@registry.agent(intent="look", side_effect="read_only", priority=1)
+def looker(payload):
+    with open("effects", "a") as file:
+        file.write("x")
+    if not os.path.exists("second-life"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return payload["for"]
+"""
+
+
+@pytest.mark.parametrize("source", ["stdin", "file"])
+def test_a_resumed_route_has_its_request_from_the_trace(place: Place, source: str) -> None:
+    """The process was killed in the middle; what it was asked is in the trace alone."""
+    place.program(KILLED, "app.py")
+    text = '{"intent": "look", "payload": {"for": "keys"}}'
+    if source == "stdin":
+        _route(place, "-", input=text, status=-signal.SIGKILL)
+    else:
+        _route(place, place.program(text, "gone.json"), status=-signal.SIGKILL)
+        (place.directory / "gone.json").unlink()
+    (place.directory / "second-life").touch()
+    resumed = place.cli("recovery", "resume", "last")
+    assert resumed.returncode == 0, resumed.stderr
+    response = resumed.stdout.splitlines(keepends=True)[-1]  # after what was decided about the resumption
+    assert json.loads(response)["payload"] == "keys"
+    assert place.effects() == 2
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, replayed.stdout) == (0, response), replayed.stderr
+    assert place.effects() == 2
+
+
+def test_a_resumed_request_never_has_a_placeholder_for_a_secret(place: Place) -> None:
+    """What the log does not keep has to be given again; then the agent gets it as it was."""
+    place.program(KILLED, "app.py")
+    secret = "sk-" + "a1B2" * 12
+    text = json.dumps({"intent": "look", "payload": {"for": secret}})
+    _route(place, "-", input=text, status=-signal.SIGKILL)
+    (place.directory / "second-life").touch()
+    refused = place.cli("recovery", "resume", "last")
+    assert refused.returncode != 0
+    assert "[envelope]" in refused.stderr
+    assert place.effects() == 1
+    assert place.cli("recovery", "resume", "last", input=text).returncode == 0
+    assert place.effects() == 2
+    assert secret not in place.runs[0].read_text()
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "raise SystemExit", "sys.exit(3)"])
+def test_an_agent_that_ends_the_program_is_no_success(place: Place, how: str) -> None:
+    """Exit code 1, said on stderr with the run; its replay ends the same way."""
+    place.program(
+        f"import sys\nfrom tracekit.agents import AgentRegistry\nregistry = AgentRegistry()\n"
+        f"@registry.agent(intent='leave', side_effect='read_only')\ndef leaver(payload):\n    {how}\n",
+        "app.py",
+    )
+    assert _route(place, "-", input='{"intent": "leave"}', status=1) == ""
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+    assert "an agent ended the program" in again.stderr
+    assert place.run in again.stderr
+
+
+@pytest.mark.parametrize("budget", ["nan", "inf", "-inf", "0"])
+def test_a_budget_is_a_finite_number(place: Place, budget: str) -> None:
+    """Else wrong use, and no run."""
+    done = place.cli("route", envelope(place, intent="greet"), "--app", "app:registry", "--budget", budget)
+    assert (done.returncode, done.stdout, place.runs) == (2, "", [])
+    assert "--budget" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_stdout_is_the_response_alone(place: Place) -> None:
+    """What the app and its agents print, their child processes too, is on stderr; so it is in a replay."""
+    place.program(
+        "import os, sys\nfrom tracekit.agents import AgentRegistry\nregistry = AgentRegistry()\nprint('imported')\n"
+        "@registry.agent(intent='talk')\ndef talker(payload):\n    print('talking')\n"
+        "    sys.__stdout__.write('by the side door\\n')\n"
+        "    os.write(1, b'as a child would\\n')\n    return 1\n",
+        "app.py",
+    )
+    shown = _route(place, "-", input='{"intent": "talk"}')
+    assert json.loads(shown)["payload"] == 1
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, shown), again.stderr
+    for line in ("imported", "talking", "by the side door", "as a child would"):
+        assert line in again.stderr

@@ -21,11 +21,13 @@ __all__ = [
     "is_whole_program",
     "joined_as",
     "lend",
+    "next_input",
     "next_ordinal",
     "part",
     "program",
     "replacement",
     "set_controller",
+    "stands_in",
     "whole_program",
 ]
 
@@ -36,6 +38,7 @@ _program = _PROGRAM
 _count = 0
 _counting: Final = threading.Lock()
 _controller: Callable[[Record], StandIn | None] | None = None
+_input_of: Callable[[int], Any] | None = None
 _joined: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
 _lent: Final[list[tuple[Any, StandIn]]] = []
@@ -72,10 +75,25 @@ def go_on_as(program: str) -> None:
     _program = program
 
 
-def set_controller(controller: Callable[[Record], StandIn | None]) -> None:
-    """From now on ``controller`` is asked by each ``record()`` for what stands in for it."""
-    global _controller
-    _controller = controller
+def set_controller(
+    controller: Callable[[Record], StandIn | None], input_of: Callable[[int], Any] | None = None
+) -> None:
+    """From now on ``controller`` is asked by each ``record()`` for what stands in for it.
+
+    ``input_of`` says what the n-th run of the program was given, for :func:`next_input`.
+    """
+    global _controller, _input_of
+    _controller, _input_of = controller, input_of
+
+
+def stands_in() -> bool:
+    """Whether recorded runs stand in for those of this process."""
+    return _controller is not None
+
+
+def next_input() -> Any:
+    """What the run was given that stands in for the next ``record()``; ``None`` where nothing does."""
+    return None if _input_of is None else _input_of(_count + 1)
 
 
 def replacement(block: Record) -> StandIn | None:

@@ -139,7 +139,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
     closed.engage()
     gate.refuse_outside(players.outside)
-    takeover.set_controller(players.find)
+    takeover.set_controller(players.find, players.input_of)
     threading.excepthook = _quiet(threading.excepthook)
     watchdog = Watchdog(players, told["grace"])
     player: Replaying | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -28,6 +29,7 @@ __all__ = [
     "RIGHT",
     "UNSEALED",
     "WRONG_USE",
+    "aside",
     "console",
     "emit",
     "exit_code",
@@ -92,6 +94,26 @@ def exit_code(error: TracekitError) -> int:
     if isinstance(error, (RecoveryRefusedError, BudgetExceededError, ContractViolationError)):
         return REFUSED
     return WRONG_USE
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """A block in which whatever a user's code prints goes to stderr, that of its child processes too: stdout is for data alone."""
+    with redirect_stdout(sys.stderr):
+        try:
+            sys.stderr.flush()
+            kept = os.dup(1)
+        except (OSError, AttributeError):  # there is no stdout, or no stderr
+            yield
+            return
+        try:
+            os.dup2(2, 1)
+            yield
+        finally:
+            if sys.__stdout__ is not None:
+                sys.__stdout__.flush()
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from .._journal.runs import Store
 from .._session import Record, Replaying
 from ..errors import LiveCallBlockedError, RunStateError
-from .siblings import siblings
+from .siblings import recorded_input, siblings
 
 __all__ = ["Players", "Watchdog", "spelled"]
 
@@ -55,6 +55,11 @@ class Players:
                 next_action="replay in the store where the program was recorded, or name one run with --entry",
             )
         return self.of(path)
+
+    def input_of(self, ordinal: int) -> Any:
+        """What the ``n``-th run of the program was given, where the store has it."""
+        path = self._siblings.get(ordinal)
+        return None if path is None else recorded_input(path)
 
     def outside(self, family: str, name: str) -> None:
         """A captured call outside every replayed run would be live."""

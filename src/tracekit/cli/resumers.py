@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
+from .._canonical import to_json
+from .._engine.redaction import PLACEHOLDER
 from .._journal.runs import Store
 from .._session import Record, Replaying, Resuming
 from ..errors import LiveCallBlockedError, RecoveryRefusedError, RunStateError
-from .siblings import Sibling, siblings
+from .siblings import Sibling, recorded_input, siblings
 
 __all__ = ["Resumers", "check_siblings"]
 
@@ -82,6 +85,17 @@ class Resumers:
         player = Replaying(sibling.path, self._replay, None)
         self.played.append(player)
         return player
+
+    def input_of(self, ordinal: int) -> Any:
+        """What the ``n``-th run of the program was given, as it was: ``None`` where the log does not keep all of it.
+
+        What goes live with a placeholder in the place of a secret would do something else.
+        """
+        sibling = self._siblings.get(ordinal)
+        if self.resumed is not None or sibling is None:
+            return None
+        given = recorded_input(sibling.path)
+        return None if PLACEHOLDER.search(json.dumps(to_json(given))) else given
 
     def outside(self, family: str, name: str) -> None:
         """A captured call before the run has come to the end of its log would be repeated."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from .._canonical import to_json
-from .._session import record
+from .._session import Run, record, takeover
 from ..agents.envelope import IntentEnvelope
 from ..agents.registry import AgentRegistry
 from ..agents.result import IntentResponse
@@ -25,10 +27,18 @@ __all__ = ["route"]
 _REFUSED: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED, FailureType.SIDE_EFFECT_VIOLATION)
 
 
+class _Units(click.FloatRange):
+    """A number of cost units: finite, unlike what a range lets pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no number of cost units.", param, ctx)
+
+
 @click.command()
 @click.argument("envelope", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--app", required=True, metavar="MODULE:NAME", help="Where the AgentRegistry (or IntentRouter) is.")
-@click.option("--budget", metavar="N", type=click.FloatRange(0, min_open=True), help="What it may cost, in cost units.")
+@click.option("--budget", metavar="N", type=_Units(0, min_open=True), help="What it may cost, in cost units.")
 @click.option(
     "--side-effect",
     type=click.Choice(["read_only", "reversible", "irreversible"]),
@@ -46,11 +56,19 @@ def route(
     The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or nobody to ask, 4 refused by a contract or budget.
     """
     with output.reported():
-        request = IntentEnvelope.from_json(_read(envelope))
-        router = _router(app)
-        with record(run_name, store=store, input=request.as_dict()) as run:
-            response = router.route(request, budget_limit=budget, default_side_effect=side_effect)
-            run.set_result(response.about())
+        # In a replay the router comes first: what the app opens at its import is a run before this one.
+        request = None if takeover.stands_in() else IntentEnvelope.from_json(_read(envelope))
+        with output.aside():
+            router = _router(app)
+        if request is None:
+            request = _recorded(envelope)
+        run: Run | None = None
+        try:
+            with output.aside(), record(run_name, store=store, input=request.as_dict()) as run:
+                response = router.route(request, budget_limit=budget, default_side_effect=side_effect)
+                run.set_result(response.about())
+        except SystemExit as left:  # else its status, which may be 0, would be this command's
+            _left(run, left)
         output.emit(to_json(response.as_dict()))
         output.message(f"recorded as run {run.id}")
         if response.error is not None:
@@ -58,11 +76,25 @@ def route(
         sys.exit(_exit_code(response))
 
 
+def _recorded(path: str) -> IntentEnvelope:
+    """The request of the run that is replayed or gone on with: its file, or standard input, may be gone."""
+    given = takeover.next_input()
+    return IntentEnvelope.from_dict(given) if isinstance(given, Mapping) else IntentEnvelope.from_json(_read(path))
+
+
+def _left(run: Run | None, left: SystemExit) -> NoReturn:
+    output.message(f"an agent ended the program, with status {left.code!r}, before there was a response")
+    if run is not None:
+        output.message(f"recorded as run {run.id}")
+    sys.exit(output.DIFFERENT)
+
+
 def _read(path: str) -> bytes:
     try:
-        with click.open_file(path, "rb") as file:
-            data: bytes = file.read()
-            return data
+        if path == "-":  # not by a captured read: it is no step of a run, but what one is given
+            return b"" if sys.stdin is None else sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise EnvelopeError(
             f"{path} can't be read: {error.strerror}", key=None, next_action="name a file with an envelope in JSON"

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from .._canonical import from_json
+from .._journal.reader import Trace
 from .._journal.runs import RunSummary, Store
 from .._journal.summary import summary
 
-__all__ = ["Sibling", "first_meta", "siblings"]
+__all__ = ["Sibling", "first_meta", "recorded_input", "siblings"]
 
 #: A first line longer than this is read to its end by nobody: its program is not looked for.
 _MOST = 8 << 20
@@ -31,6 +33,12 @@ def first_meta(path: str) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError):
         return {}
     return meta if isinstance(meta, dict) else {}
+
+
+def recorded_input(path: str) -> Any:
+    """What the run in this file was given."""
+    with Trace(path) as trace:
+        return from_json(trace.expand(trace.entry(1).get("input")))
 
 
 def siblings(store: Store, path: str) -> dict[int, Sibling]:
