@@ -281,25 +281,42 @@ def test_a_child_that_is_killed(place: Place) -> None:
     assert "it was replayed up to its entry 4, where its log ends" in replayed.stdout
 
 
+ENDED = """
+import signal, sys, time
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay(n):
+    with open("effects", "a") as file:
+        file.write(f"{n}\\n")
+    return n
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+for n in range(20):
+    pay(n)
+pay("last")
+signal.pause()
+"""
+
+
 def test_a_child_that_is_ended_by_its_parent_comes_so_far_first(place: Place) -> None:
-    """A replay answers at once; a signal waits until the child has come to the end of what it did in the recording."""
+    """A signal to a replayed child waits until it has come to where it waits itself, however soon the parent sends it."""
+    (place.root / "ended.py").write_text(ENDED)
     exact(
         place,
         """
+@traced_tool(side_effect="read_only")
+def until_last():
+    while not os.path.exists("effects") or "last" not in open("effects").read():
+        time.sleep(0.01)
+
 def main():
-    process = subprocess.Popen([sys.executable, "-c", '''
-import sys
-exec(open("child.py").read())
-sys.stdout.flush()
-pay("more")
-'''.replace("sys.argv[1]", "'served'"), "served"], stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    process.wait()
+    process = subprocess.Popen([sys.executable, "ended.py"])
+    until_last()
     process.terminate()
-    os.kill(process.pid, 0) if False else None
-    return line
+    return process.wait()
 """,
-        ["served", "more"],
+        [*map(str, range(20)), "last"],
     )
 
 
@@ -386,6 +403,30 @@ def test_a_child_that_does_something_else_fails_the_replay(place: Place, before:
     assert "in the process /process:child.py#1" in replayed.stderr
     assert told in replayed.stderr
     assert place.effects == ["first"]
+
+
+def test_a_call_in_a_pool_that_does_something_else_fails_the_replay(place: Place) -> None:
+    """The pool goes on, and the replay fails at its end with what the worker met, whatever the program made of it."""
+    body = """
+def work(n):
+    return pay(n + EXTRA)
+
+def main():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        try:
+            return pool.map(work, [1, 2])
+        except RuntimeError:
+            return None
+
+if __name__ == "__main__":
+"""
+    done = place.run("EXTRA = 0" + body + "    with record():\n        main()\n")
+    assert done.returncode == 0, done.stderr
+    replayed = place.run("EXTRA = 5" + body + f"    with replay('{place.run_id}'):\n        main()\n")
+    assert replayed.returncode == 1
+    assert "in the process /work#1" in replayed.stderr
+    assert "is not the recorded step" in replayed.stderr
+    assert place.effects == ["1", "2"]
 
 
 def test_a_child_that_is_not_started_any_more(place: Place) -> None:

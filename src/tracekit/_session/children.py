@@ -31,6 +31,8 @@ __all__ = ["Family", "Report", "follow", "forget", "is_open", "segments_of"]
 _PATIENCE: Final = 30.0
 _IMPATIENCE: Final = 2.0
 _LOOK: Final = 0.005
+#: A process that sleeps, and has used no processor time for so long, waits for something.
+_QUIET: Final = 0.75
 #: Arguments of more characters than this are told apart by their hash.
 _LONG: Final = 2048
 
@@ -249,7 +251,7 @@ class Family:
         """The program ends a process, which had come so far in the recording: let it come there now."""
         for child in self._children:
             if child.pid == pid and not child.pool:
-                child.wait(_reality.monotonic() + _PATIENCE)
+                child.come_so_far()
 
     def settle(self) -> None:
         session = self.session
@@ -267,6 +269,8 @@ class Family:
         session = self.session
         for child in self._children:
             session.report.warnings += child.remarks
+            session.report.differences += child.differences
+            session.report.clock_drift += child.clock_drift
         if not failed:
             return
         first, own = failed[0], session.failure
@@ -301,6 +305,8 @@ class _Child:
         self.pool: Final = pool
         self.pid = 0
         self.remarks: list[str] = []
+        self.differences: list[dict[str, Any]] = []
+        self.clock_drift: list[dict[str, Any]] = []
         self._segment: Final = segment
         name = segment_of(path)
         self._report: Final = os.path.join(reports, f"{name}.json")
@@ -328,6 +334,17 @@ class _Child:
         while told is not None and self._runs() and _reality.monotonic() < until:  # it has said it, and is leaving
             _reality.sleep(_LOOK)
         return told
+
+    def come_so_far(self) -> None:
+        """Wait until it has come to its end, or waits for something itself: perhaps for the signal."""
+        until, since, before = _reality.monotonic() + _PATIENCE, _reality.monotonic(), None
+        while self.report() is None and self._runs() and _reality.monotonic() < until:
+            now = _doing(self.pid)
+            if now != before or now is None:
+                since, before = _reality.monotonic(), now
+            elif _reality.monotonic() - since > _QUIET:
+                return
+            _reality.sleep(_LOOK)
 
     def _runs(self) -> bool:
         if not self.pid:
@@ -363,6 +380,8 @@ class _Child:
 
     def _failed(self, told: Report) -> ReplayError | None:
         self.remarks += [str(remark) for remark in told.get("remarks") or ()]
+        for key, into in (("differences", self.differences), ("clock_drift", self.clock_drift)):
+            into += [{**one, "process": self.path} for one in told.get(key) or ()]
         failure = told.get("failure")
         if failure is None:
             return None
@@ -373,6 +392,16 @@ class _Child:
         found = getattr(errors, kind, None)
         family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
         return family(what, next_action=next_action, child=self.path, child_step=step)
+
+
+def _doing(pid: int) -> bytes | None:
+    """How much processor time a process that sleeps has used; ``None`` where it runs, or nothing is known."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return b" ".join(fields[11:13]) if fields[0] == b"S" else None
 
 
 @contextmanager

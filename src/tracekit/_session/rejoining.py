@@ -67,7 +67,7 @@ def _claimed(ticket: Mapping[str, Any]) -> tuple[str, str]:
 def _tell(path: str, report: Mapping[str, Any]) -> None:
     with guard.allow():
         with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(report, file)
+            json.dump(report, file, default=repr)
         os.replace(f"{path}.new", path)
 
 
@@ -246,7 +246,7 @@ class _Rejoined:
         failure = self._judged()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._die(failure)
-        _tell(self._report, _about(failure, tuple(self._remarks())))
+        _tell(self._report, {**_about(failure, tuple(self._remarks())), **self._inexact()})
         if failure is not None:
             sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
             self._leave(1)
@@ -275,6 +275,12 @@ class _Rejoined:
             return []
         said = [f"the process {self._lane}: {sentence}" for sentence in player.report.warnings]
         return said[:20]
+
+    def _inexact(self) -> dict[str, Any]:
+        if self._player is None:
+            return {}
+        report = self._player.report
+        return {"differences": report.differences[:100], "clock_drift": report.clock_drift[:100]}
 
     def _die(self, failure: ReplayError) -> NoReturn:
         """The recorded process was killed here, or went on when the run ended: neither does this one go on."""
