@@ -46,7 +46,7 @@ def good(payload):
 def bad(payload):
     raise ValueError("no")
 
-@registry.agent(intent="bound", side_effect="irreversible", contract={"idempotent_required": True})
+@registry.agent(intent="bound", side_effect="irreversible", contract={"max_cost_units": 1}, cost_units=lambda payload: 2)
 def bound(payload):
     note(0)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit import ContractViolationError
+from tracekit import ContractViolationError, traced_tool
 from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentRef, IntentRouter
 from tracekit.errors import RegistryError
 
@@ -162,3 +163,61 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(make: Any, error: ty
     """Before anything is routed, with what to do instead."""
     with pytest.raises(error, match=said):
         make()
+
+
+def pieces(payload: dict[str, Any]) -> Any:
+    yield payload
+
+
+async def pieces_async(payload: dict[str, Any]) -> Any:
+    yield payload
+
+
+class Pieces(BaseAgent):
+    def handle(self, envelope: IntentEnvelope) -> Any:
+        yield envelope
+
+
+class PiecesOfAnObject:
+    def __call__(self, payload: dict[str, Any]) -> Any:
+        yield payload
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: BaseAgent(pieces, intent="a"), "a generator"),
+        (lambda: BaseAgent(pieces_async, intent="a", side_effect="irreversible"), "an async generator"),
+        (lambda: BaseAgent(functools.partial(pieces), intent="a", name="part"), "a generator"),
+        (lambda: BaseAgent(PiecesOfAnObject(), intent="a"), "a generator"),
+        (lambda: BaseAgent(traced_tool(side_effect="read_only")(pieces_async), intent="a"), "an async generator"),
+        (lambda: Pieces(intent="a"), "a generator"),
+        (lambda: AgentRegistry().agent(intent="a")(pieces), "a generator"),
+    ],
+    ids=["generator", "async generator", "partial", "object", "tool", "class", "decorator"],
+)
+def test_an_agent_that_answers_piece_by_piece_is_refused(make: Any, what: str) -> None:
+    """Where it is registered: its first request would come to something that nobody runs."""
+    with pytest.raises(RegistryError, match=rf"is {what}: an agent has one answer"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compensate": lambda result: 0, "side_effect": "reversible"}, "result"),
+        ({"compensate": lambda payload: 0, "side_effect": "read_only"}, "only what is reversible"),
+        ({"idempotency_key": lambda order: order, "side_effect": "irreversible"}, "order"),
+        ({"idempotency_key": "order", "side_effect": "irreversible"}, "order"),
+        ({"cost_units": lambda tokens: tokens, "side_effect": "read_only"}, "tokens"),
+        ({"cost_units": -1, "side_effect": "read_only"}, "cost_units"),
+        ({"contract": {"idempotent_required": True}, "side_effect": "read_only"}, "idempotency_key"),
+        ({"contract": {"max_cost_units": 1}, "cost_units": 2, "side_effect": "read_only"}, "max_cost_units"),
+        ({"idempotency_key": lambda order: order}, "order"),
+        ({"contract": {"idempotent_required": True}}, "idempotency_key"),
+    ],
+)
+def test_a_declaration_that_no_request_could_keep_is_refused(options: dict[str, Any], said: str) -> None:
+    """Where it is registered, as where a tool is declared; also for an agent that is given its class by the call of route."""
+    with pytest.raises(ContractViolationError, match=said):
+        BaseAgent(answer, intent="a", **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class Town:
         async def handler_async(envelope: IntentEnvelope) -> Any:
             await asyncio.sleep(0)
             found = handler(envelope)
-            return await found if asyncio.iscoroutine(found) else found
+            return await found if inspect.iscoroutine(found) else found
 
         made = BaseAgent(handler_async if asynchronous else handler, intent=intent, name=name, **options)
         return self.registry.register(made)
@@ -427,7 +428,7 @@ def test_an_agent_without_a_class_runs_in_a_replay_and_its_steps_are_answered(to
     [
         ({"side_effect": "irreversible"}, {"default_contract": {"max_retries": 2}}),
         ({}, {"default_contract": {"timeout_ms": 50}}),
-        ({"side_effect": "read_only", "contract": {"idempotent_required": True}}, {}),
+        ({"side_effect": "read_only"}, {"default_contract": {"idempotent_required": True}}),
         ({"side_effect": "read_only", "cost_units": 9, "contract": {"timeout_ms": 60_000}}, {}),
         (
             {"contract": {"exactly_once": True, "max_cost_units": 3}, "cost_units": lambda payload: 5},
@@ -751,3 +752,53 @@ def test_a_thousand_intents_at_once_ten_times() -> None:
             report, again = replayed(run, lambda: asyncio.run(program()))
             assert (again, report.exact, set(calls.values())) == (answers, True, {1})
     assert len(orders) == 1
+
+
+async def later(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+async def pieces_later() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        lambda envelope: (n for n in range(3)),
+        lambda envelope: pieces_later(),
+        lambda envelope: later(n for n in range(3)),
+        lambda envelope: later(pieces_later()),
+    ],
+    ids=["generator", "async generator", "awaited generator", "awaited async generator"],
+)
+@pytest.mark.parametrize("side_effect", [None, "read_only", "irreversible"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("strategy", ["direct", "parallel"])
+def test_what_is_not_finished_is_no_answer(
+    town: Town, route: Route, unfinished: Any, side_effect: str | None, asynchronous: bool, strategy: str
+) -> None:
+    """An agent that returns a generator failed, and says so; the replay has the same failure and makes no call of one with a class."""
+    town.agent("a", unfinished, asynchronous=asynchronous, side_effect=side_effect, contract=None)
+    if strategy == "parallel":
+        town.agent("b", side_effect="read_only", intent="ask", priority=200)
+    _, response, again = both(lambda: route(strategy))
+    first = response.results[0]
+    assert (first.status, first.payload) == ("error", None)
+    assert "which is no answer yet" in str(first.exception)
+    assert response.status == ("error" if strategy == "direct" else "partial")
+    assert again == response
+    assert town.calls["a"] == (2 if side_effect is None else 1)
+
+
+@pytest.mark.parametrize("strategy", ["direct", "parallel"])
+def test_a_plain_function_may_return_a_coroutine(town: Town, route: Route, strategy: str) -> None:
+    """It is awaited within the agent's step, alone or beside others."""
+    town.agent("a", lambda envelope: later("told"), side_effect="read_only", priority=1)
+    if strategy == "parallel":
+        town.agent("b", "at once", side_effect="read_only")
+    _, response, again = both(lambda: route(strategy))
+    assert response.results[0].payload == "told"
+    assert (response.ok, again) == (True, response)
+    assert town.calls["a"] == 1

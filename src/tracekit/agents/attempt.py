@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 from .._capture import callers
@@ -14,7 +15,7 @@ from .._capture.notes import agent as acting
 from .._engine.contract import ExecutionContract, side_effect_class
 from .._engine.gate import here
 from .._engine.step import Spec
-from ..errors import BudgetExceededError, ContractViolationError
+from ..errors import BudgetExceededError, ContractViolationError, RegistryError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
 from .inside import Place
@@ -25,6 +26,9 @@ __all__ = ["Attempt", "Terms"]
 
 #: What an attempt may come to. The rest is an interruption, or a replay that differs.
 _FAILURES: Final = (Exception, BudgetExceededError)
+
+#: What a handler may return by mistake: something that has yet to be awaited or gone through.
+_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
 
 #: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
 _running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
@@ -84,7 +88,7 @@ class Attempt:
         token = _running.set(self)
         try:
             made = self._call("coroutine" if self.agent.asynchronous else "function")
-            self.payload = asyncio.run(made) if asyncio.iscoroutine(made) else made
+            self.payload = asyncio.run(made) if inspect.iscoroutine(made) else made
             self.finished = True
         except _FAILURES as error:
             self._failed(error)
@@ -96,7 +100,7 @@ class Attempt:
         token = _running.set(self)
         try:
             made = self._call("coroutine" if self.agent.asynchronous or beside else "function")
-            self.payload = await made if asyncio.iscoroutine(made) else made
+            self.payload = await made if inspect.iscoroutine(made) else made
             self.finished = True
         except _FAILURES as error:
             self._failed(error)
@@ -108,9 +112,27 @@ class Attempt:
         return _call(self.agent, self.terms, shape)(self.envelope.payload)
 
     def ask(self) -> Any:
-        """Call the handler: from within the step."""
+        """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
         self.called = True
-        return self.agent.ask(self.envelope)
+        made = self.agent.ask(self.envelope)
+        waits = type(made) is CoroutineType or (self.agent.asynchronous and inspect.isawaitable(made))
+        return self._awaited(made) if waits else self._whole(made)
+
+    async def _awaited(self, made: Any) -> Any:
+        return self._whole(await made)
+
+    def _whole(self, answer: Any) -> Any:
+        """``answer``, unless it is only the beginning of one."""
+        if not isinstance(answer, _UNFINISHED):
+            return answer
+        if isinstance(answer, (CoroutineType, GeneratorType)):
+            answer.close()
+        raise RegistryError(
+            f"agent {self.agent.name!r} returned a {type(answer).__name__}, which is no answer yet",
+            agent=self.agent.name,
+            run_id=self.run_id,
+            next_action="return what becomes of it: `await` it, or make a list of its items",
+        )
 
     def _failed(self, error: BaseException) -> None:
         self.error, self.finished = error, True
@@ -182,9 +204,9 @@ def _function(agent: BaseAgent) -> Any:
 def _coroutine(agent: BaseAgent) -> Any:
     async def body(payload: Any) -> Any:
         with acting(agent.name, agent.identity):
-            if agent.asynchronous:
-                return await _running.get().ask()
-            return await asyncio.to_thread(_running.get().ask)
+            attempt = _running.get()
+            made = attempt.ask() if agent.asynchronous else await asyncio.to_thread(attempt.ask)
+            return await made if type(made) is CoroutineType else made
 
     return body
 

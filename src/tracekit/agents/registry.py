@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from .._capture.wrapper import shape_of
 from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
 from ..errors import RegistryError
 from .envelope import IntentEnvelope, IntentRef
@@ -52,6 +53,7 @@ class BaseAgent:
         if inspect.isclass(handler) or not (handler is None or callable(handler)):
             raise RegistryError(f"an agent's handler is a function or another callable, not {handler!r}")
         self.name: Final = _name(name, handler, self)
+        _no_generator(self.name, self.handler)
         self.intents: Final[tuple[Key, ...]] = _keys(self.name, intent)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RegistryError(f"the priority of agent {self.name!r} is a whole number, not {priority!r}")
@@ -59,8 +61,6 @@ class BaseAgent:
         self.node_id: Final = node_id
         self.side_effect: Final = class_of(side_effect)
         self.contract: Final = contract_of(contract)
-        if self.contract is not None and self.side_effect is not None:
-            self.contract.check(self.name, self.side_effect)
         self.version: Final = version
         self.identity: Final = identity
         #: What else its step is told.
@@ -72,6 +72,17 @@ class BaseAgent:
         #: Whether the handler is to be awaited.
         self.asynchronous: Final = _asynchronous(self.handler)
         self._wants_payload: Final = _wants_payload(self.name, self.handler)
+        if self.contract or self.options:
+            self._check_terms()
+
+    def _check_terms(self) -> None:
+        """Refuse here what no request could keep, as where a tool is declared."""
+        from .._capture.terms import Terms, merged
+
+        # A class that the call of route gives is not known here: this one has the most to say.
+        side_effect = self.side_effect or "reversible"
+        shape = "coroutine" if self.asynchronous else "function"
+        Terms(self.name, lambda payload: payload, side_effect, merged(self.contract, {}), shape=shape, **self.options)
 
     def handle(self, envelope: IntentEnvelope) -> Any:
         """What the agent does with a request, in a class of your own; it may be a coroutine."""
@@ -223,6 +234,17 @@ def _keys(name: str, intent: Any) -> tuple[Key, ...]:
     if not keys or not all(key[0] for key in keys):
         raise RegistryError(f"agent {name!r} handles no intent", next_action="name at least one: intent='…'")
     return keys
+
+
+def _no_generator(name: str, handler: Any) -> None:
+    shapes = {shape_of(handler), shape_of(inspect.unwrap(handler))}
+    found = next((shape for shape in shapes if "generator" in shape), None)
+    if found is not None:
+        raise RegistryError(
+            f"the handler of agent {name!r} is a{'n' if found[0] == 'a' else ''} {found}: an agent has one answer, not pieces of one",
+            agent=name,
+            next_action="return the whole of it (a list, a text) from a function or a coroutine function",
+        )
 
 
 def _asynchronous(handler: Any) -> bool:
