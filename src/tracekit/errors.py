@@ -18,6 +18,7 @@
     │   ├── MissingParentError         an event names a parent that is not there
     │   ├── DuplicateEventError        two events have one id
     │   ├── EventCycleError            events are each other's causes
+    │   ├── UndecidedComparisonError   too many events look alike to say whether two recordings are the same
     │   └── InvalidEventError          a line is no event
     ├── InvalidMessageError            a message between agents, or its headers, can't be read
     ├── ContractViolationError
@@ -76,6 +77,7 @@ __all__ = [
     "TraceVersionError",
     "TracekitError",
     "UnconsumedStepsError",
+    "UndecidedComparisonError",
     "UnknownObjectError",
     "UnknownPriceError",
 ]
@@ -237,6 +239,12 @@ class EventCycleError(GraphError):
     """Events are each other's causes, so none can come first; ``ids`` is one such circle in order."""
 
     code = "event-cycle"
+
+
+class UndecidedComparisonError(GraphError):
+    """Two recordings have events so much alike that it was not found out whether they tell one workflow; ``ids`` is empty."""
+
+    code = "undecided-comparison"
 
 
 class InvalidEventError(GraphError):

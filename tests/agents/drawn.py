@@ -35,16 +35,16 @@ def identity(name: str) -> str:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 14) -> list[dict[str, Any]]:
+def graphs(draw: st.DrawFn, most: int = 14, labels: int = 3) -> list[dict[str, Any]]:
     """A graph without circles; labels are few, so that many events say the same."""
     size = draw(st.integers(0, most))
-    labels = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
+    said = draw(st.lists(st.integers(0, labels - 1), min_size=size, max_size=size))
     salt = draw(st.integers(0, 1000))
     found = []
     for place in range(size):
         earlier = st.lists(st.integers(0, max(0, place - 1)), unique=True, max_size=3)
         parents = draw(earlier) if place else []
-        found.append(event(f"{salt}/{place}", [f"{salt}/{parent}" for parent in parents], labels[place]))
+        found.append(event(f"{salt}/{place}", [f"{salt}/{parent}" for parent in parents], said[place]))
     return found
 
 

@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from tests.agents.drawn import event, graphs, identity, recorded_again
 from tests.agents.flat import PROGRAMS
 from tests.support.tracing import recorded
-from tracekit.agents import compare, events, ordered, parse, serialize
+from tracekit.agents import compare, events, likeness, ordered, parse, serialize
 from tracekit.agents.schema import check
-from tracekit.errors import DuplicateEventError, EventCycleError, GraphError, MissingParentError
+from tracekit.errors import (
+    DuplicateEventError,
+    EventCycleError,
+    GraphError,
+    MissingParentError,
+    UndecidedComparisonError,
+)
 
 
 @given(graphs(), st.integers(0, 2**32))
@@ -91,6 +97,56 @@ def test_shared_and_separate_causes_are_told_apart() -> None:
     assert difference is not None
     assert "hanging together in another way" in str(difference)
     assert compare(apart, recorded_again(apart, 3)) is None
+
+
+def ring(n: int, prefix: str = "", around: int = 1) -> list[dict[str, Any]]:
+    """Drafts, then reviews of two drafts each, in a ring: all alike."""
+    drafts = [event(f"{prefix}d{i}", []) for i in range(n)]
+    reviews = [event(f"{prefix}r{i}", [f"{prefix}d{i}", f"{prefix}d{(i + around) % n}"], 1) for i in range(n)]
+    return drafts + reviews
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 50])
+def test_workflows_in_which_all_look_alike_are_equal(n: int) -> None:
+    """A ring of equal drafts and reviews, one or several of them, with something in common or not: equal, whatever the ids."""
+    for seed in range(10):
+        assert compare(ring(n), recorded_again(ring(n), seed)) is None
+    several = [*ring(n), *ring(n, "x"), *ring(n, "y", around=n - 1)]
+    assert compare(several, recorded_again(several, 1)) is None
+    joined = [*several, event("end", [f"{p}r{i}" for p in "xy" for i in range(n)], 2)]
+    assert compare(joined, recorded_again(joined, 2)) is None
+
+
+def test_one_ring_is_not_two() -> None:
+    """What refinement alone can't tell apart, and what is different all the same: a ring of eight and two of four."""
+    difference = compare(ring(8), [*ring(4), *ring(4, "x")])
+    assert difference is not None
+    assert "hanging together in another way" in str(difference)
+    many = [one for k in range(10) for one in ring(4, f"{k} ")]
+    assert compare([*ring(8), *many], [*ring(4, "x"), *ring(4, "y"), *many]) is not None
+
+
+@settings(max_examples=200)
+@given(graphs(most=24, labels=1), st.integers(0, 2**32))
+def test_equal_events_in_any_shape_are_recognised(found: list[dict[str, Any]], seed: int) -> None:
+    """Where all events say the same, only how they hang together counts; any renaming is the same workflow."""
+    assert compare(found, recorded_again(found, seed)) is None
+    assert compare(recorded_again(found, seed), recorded_again(found, seed + 1)) is None
+
+
+@settings(max_examples=200)
+@given(graphs(most=6, labels=1), graphs(most=6, labels=1))
+def test_equal_events_are_told_apart_by_their_places(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """The same against the oracle, where labels tell nothing."""
+    assert (compare(one, other) is None) == _isomorphic(one, other)
+
+
+def test_giving_up_is_not_called_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where trying is bounded before an answer is found, that is said: neither equal nor different."""
+    monkeypatch.setattr(likeness, "_FREE", 0)
+    monkeypatch.setattr(likeness.alike, "__defaults__", (200,))
+    with pytest.raises(UndecidedComparisonError, match="undecided"):
+        compare(ring(50), recorded_again(ring(50), 1))
 
 
 def test_missing_parents_are_named() -> None:

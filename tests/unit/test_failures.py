@@ -88,6 +88,7 @@ TABLE: list[tuple[BaseException, FailureType, RecoveryStrategy, str | None]] = [
     (errors.RunStateError("x"), T.INVALID_INPUT, S.ABORT, None),
     (errors.RunNotFoundError("x"), T.INVALID_INPUT, S.ABORT, None),
     (errors.EventCycleError("x"), T.LOG_INTEGRITY, S.MANUAL_INTERVENTION, None),
+    (errors.UndecidedComparisonError("x"), T.LOG_INTEGRITY, S.MANUAL_INTERVENTION, None),
     (errors.InvalidMessageError("x"), T.INVALID_INPUT, S.ABORT, None),
     (errors.EnvelopeError("x"), T.INVALID_INPUT, S.ABORT, None),
     (errors.RoutingFailedError("x"), T.ROUTING_ERROR, S.FALLBACK, None),

@@ -4,12 +4,9 @@
 at, nor the order in which lines were written: the same events give the same bytes.
 
 **Comparison.** Ids, times and places are other ones in every recording, so :func:`compare` looks at what events say and how they hang
-together. Each event gets a colour, a hash of its content; colours are refined by those of parents and children until that tells
-no more of them apart (Weisfeiler and Leman's method); then events are put in topological order, of several the one with the lowest
-colour and the earliest parents first. Two recordings are equal if these orders agree, event by event, parents included, so *equal* is
-always a proof. Events that refinement can't tell apart although they differ (in large regular graphs of equal events; no workflow that
-we know makes one) could be ordered differently in two recordings, which would then be called different: wrong, but on the safe side.
-In which order an event names its parents is not compared: a join that takes answers as they come is the same workflow.
+together: at their labels, their causes, and which events a payload mentions. See :mod:`.likeness`: *equal* and *different* are both
+proven, and where that would take too long it is an error. In which order an event names its parents is not compared: a join that takes
+answers as they come is the same workflow.
 """
 
 from __future__ import annotations
@@ -21,7 +18,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from .._canonical import dumps
-from ..errors import DuplicateEventError, EventCycleError, MissingParentError
+from ..errors import DuplicateEventError, EventCycleError, MissingParentError, UndecidedComparisonError
+from .likeness import Labelled, Undecided, alike, mixed
 from .view import Event, dump
 
 __all__ = ["Difference", "compare", "ordered", "serialize"]
@@ -40,7 +38,8 @@ class _Graph:
     def __init__(self, found: Iterable[Event]) -> None:
         self.events: Final = list(found)
         self.ids: Final[list[str]] = [event["event_id"] for event in self.events]
-        places = {event: place for place, event in enumerate(self.ids)}
+        self.places: Final = {event: place for place, event in enumerate(self.ids)}
+        places = self.places
         if len(places) != len(self.ids):
             raise _duplicates(self.ids)
         missing: dict[str, str] = {}
@@ -126,10 +125,21 @@ class Difference(NamedTuple):
 
 
 def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | None:
-    """``None`` if two recordings tell the same workflow, else the first difference. Raises as :func:`ordered`."""
+    """``None`` if two recordings tell the same workflow, else the first difference.
+
+    Raises as :func:`ordered`, and ``UndecidedComparisonError`` where so many events look alike that trying was given up.
+    """
     one, other = _Shape(_Graph(first)), _Shape(_Graph(second))
-    if one.form() == other.form():
-        return None
+    try:
+        if Counter(one.pasts) == Counter(other.pasts) and alike(one.labelled(), other.labelled()):
+            return None
+    except Undecided:
+        raise UndecidedComparisonError(
+            "whether the two recordings tell one workflow is undecided: they have the same events, most of which look alike, and too many"
+            " pairings of them are possible",
+            ids=(),
+            next_action="let payloads or tasks tell equal events apart, or compare smaller parts",
+        ) from None
     mine, theirs = one.beyond(other), other.beyond(one)
     return Difference(mine, theirs, _described(mine, theirs))
 
@@ -139,52 +149,29 @@ class _Shape:
 
     def __init__(self, graph: _Graph) -> None:
         self.graph: Final = graph
-        self.labels: Final = [_label(event) for event in graph.events]
+        self.labels: Final = [_label(event, graph.places) for event in graph.events]
         self.topological: Final = graph.order(graph.ids)
         #: Of each event, the hash of its label and of all that came before it.
-        self.pasts: Final = self._upward(self.labels)
-        self.colours: Final = self._refined()
-
-    def _upward(self, colours: Sequence[bytes]) -> list[bytes]:
-        found: list[bytes] = [b""] * len(colours)
+        self.pasts: Final = [b""] * len(self.labels)
         for place in self.topological:
-            found[place] = _mixed(colours[place], (found[parent] for parent in self.graph.parents[place]))
-        return found
+            self.pasts[place] = mixed(self.labels[place], [self.pasts[parent] for parent in graph.parents[place]])
 
-    def _downward(self, colours: Sequence[bytes]) -> list[bytes]:
-        found: list[bytes] = [b""] * len(colours)
-        for place in reversed(self.topological):
-            found[place] = _mixed(colours[place], (found[child] for child in self.graph.children[place]))
-        return found
-
-    def _refined(self) -> list[bytes]:
-        colours: list[bytes] = self.pasts
-        classes = 0
-        while len(set(colours)) > classes:
-            classes = len(set(colours))
-            colours = self._upward(self._downward(colours))
-        return colours
-
-    def form(self) -> list[tuple[bytes, tuple[int, ...]]]:
-        """Labels in canonical order, each with the places of its parents in it."""
-        graph, colours = self.graph, self.colours
-        waiting = list(map(len, graph.parents))
-        ready = [
-            (colours[place], (), graph.ids[place], place) for place, count in enumerate(waiting) if not count
-        ]  # fmt: skip
-        heapify(ready)
-        places: dict[int, int] = {}
-        found: list[tuple[bytes, tuple[int, ...]]] = []
-        while ready:
-            _, parents, _, place = heappop(ready)
-            places[place] = len(found)
-            found.append((self.labels[place], parents))
-            for child in graph.children[place]:
-                waiting[child] -= 1
-                if not waiting[child]:
-                    around = tuple(sorted(places[parent] for parent in graph.parents[child]))
-                    heappush(ready, (colours[child], around, graph.ids[child], child))  # type: ignore[misc]
-        return found
+    def labelled(self) -> Labelled:
+        """The graph in topological order, with a node for each agent that is called as its run is."""
+        events, there = self.graph.events, {place: node for node, place in enumerate(self.topological)}
+        nameless: dict[str, int] = {}
+        links: list[list[tuple[int, int]]] = []
+        for place in self.topological:
+            event = events[place]
+            mentioned = enumerate(event.get("mentions", ()), 1)
+            linked = [(kind, there[self.graph.places[id]]) for kind, id in mentioned if id in self.graph.places]
+            if event.get("agent_is_run"):
+                linked.append((0, len(events) + nameless.setdefault(event["agent_id"], len(nameless))))
+            links.append(linked)
+        labels = [self.labels[place] for place in self.topological]
+        parents = [[there[parent] for parent in self.graph.parents[place]] for place in self.topological]
+        more = len(nameless)
+        return Labelled([*labels, *[b"agent"] * more], [*parents, *[[]] * more], [*links, *[[]] * more])
 
     def beyond(self, other: _Shape) -> Event | None:
         """The first event, in the order of the graph, that has no counterpart with the same past in the other recording."""
@@ -196,12 +183,15 @@ class _Shape:
         return None
 
 
-def _mixed(own: bytes, others: Iterable[bytes]) -> bytes:
-    return sha256(own + b"".join(sorted(others))).digest()
-
-
-def _label(event: Mapping[str, Any]) -> bytes:
-    return sha256(dumps({key: value for key, value in event.items() if key not in _INCIDENTAL})).digest()
+def _label(event: Mapping[str, Any], places: Mapping[str, int]) -> bytes:
+    said = {key: value for key, value in event.items() if key not in _INCIDENTAL}
+    if event.get("agent_is_run"):
+        del said["agent_id"]
+    if "comparison_sha256" in event:
+        del said["payload_hash"], said["payload_sha256"]
+        # A mention of an event that is in this recording is a link; of any other, its id is all that is known.
+        said["mentions"] = [None if id in places else id for id in event.get("mentions", ())]
+    return sha256(dumps(said)).digest()
 
 
 # -- in words ------------------------------------------------------------------------------------------------------------
