@@ -28,6 +28,9 @@ class _Event(TypedDict):
     payload_sha256: str
     payload_ref: str | None
     payload: NotRequired[Any]
+    agent_is_run: NotRequired[Literal[True]]
+    comparison_sha256: NotRequired[str]
+    mentions: NotRequired[list[str]]
 
 
 class TaskSent(_Event):

@@ -53,7 +53,7 @@ def _instant(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _parents(value: Any) -> bool:
+def _ids(value: Any) -> bool:
     return isinstance(value, list) and all(map(_id, value)) and len(set(value)) == len(value)
 
 
@@ -71,10 +71,13 @@ _ALWAYS: Final[tuple[_Field, ...]] = (
     ("agent_id", True, _text),
     ("timestamp_ns", True, _instant),
     ("parent_event_id", True, lambda value: value is None or _id(value)),
-    ("parent_event_ids", True, _parents),
+    ("parent_event_ids", True, _ids),
     ("payload_hash", True, _matches(_SHORT)),
     ("payload_sha256", True, _matches(_WHOLE)),
     ("payload_ref", True, _text_or_null),
+    ("agent_is_run", False, lambda value: value is True),
+    ("comparison_sha256", False, _matches(_WHOLE)),
+    ("mentions", False, _ids),
 )
 _OF_TYPE: Final[dict[str, tuple[_Field, ...]]] = {
     "task_sent": (("recipient_agent_id", True, _text), ("task", False, _text_or_null)),

@@ -2,8 +2,9 @@
 
 It is worked out from the entries and adds nothing to them: messages, changes of state, tool calls and what came of them, each with
 the events that it waited for. Those are, in this order: what the entry names as its causes; for a tool's return its call; for a
-call inside a call the outer one; and the event before it in its line of execution (its lane). Nothing else is taken for a cause: not
-time, and not that a task or thread was started, which no entry says.
+call inside a call the outer one; and the event before it in its line of execution (its lane). A receipt has no event before it: which of
+several workers took a task, and after which other one, is chance, and what follows it in the lane follows from it. Nothing else is taken
+for a cause: not time, and not that a task or thread was started, which no entry says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .._canonical import dumps
 from .._journal.reader import Trace
 from ..errors import InvalidEventError
 from .ids import event_id, segment_of_path
+from .mentions import Mentions
 from .messages import OUTSIDE
 from .schema import check
 
@@ -41,10 +43,13 @@ class View:
         self._payloads: Final = payloads
         self._run_id = ""
         self._acting = ""
+        #: Whether the acting agent is called as the run is, for want of a name of its own.
+        self._nameless = False
+        self._mentions: Final = Mentions()
         #: Lane → its last event.
         self._last: dict[int, str] = {}
-        #: Tool calls by ``seq``: name, agent.
-        self._calls: dict[int, tuple[str, str]] = {}
+        #: Tool calls by ``seq``: name, agent if one is named.
+        self._calls: dict[int, tuple[str, str | None]] = {}
         #: Every entry that may enclose another → the innermost tool call around it (itself, if it is one).
         self._around: dict[int, int] = {}
 
@@ -53,6 +58,8 @@ class View:
         kind = entry["type"]
         if kind == "run.started":
             self._run_id = entry["run_id"]
+            self._mentions.run(self._run_id)
+            self._nameless = not entry.get("agent_id")
             self._acting = entry.get("agent_id") or entry.get("name") or self._run_id
         elif kind in _MESSAGES:
             return self._message(entry, kind)
@@ -80,7 +87,7 @@ class View:
     def _call(self, entry: Mapping[str, Any]) -> Event:
         seq = entry["seq"]
         outer = self._around.get(entry.get("parent", 0), 0)
-        self._calls[seq] = entry["name"], entry.get("agent_id") or self._acting
+        self._calls[seq] = entry["name"], entry.get("agent_id")
         self._around[seq] = seq
         causes = [*self._causes(entry), *([self._id(outer)] if outer else [])]
         side_effect = (entry.get("meta") or {}).get("side_effect")
@@ -116,15 +123,17 @@ class View:
         **about: Any,
     ) -> Event:
         seq, lane = entry["seq"], entry["lane"]
-        before = self._last.get(lane)
+        before = None if kind == "task_received" else self._last.get(lane)
         parents = list(dict.fromkeys([*causes, before] if before is not None else causes))
         itself = self._last[lane] = self._id(seq)
         payload = self._expand(payload, seq)
-        digest = sha256(dumps(payload)).hexdigest()
+        data = dumps(payload)
+        digest = sha256(data).hexdigest()
+        agent = entry.get("agent_id") or agent
         event: Event = {
             "event_id": itself,
             "event_type": kind,
-            "agent_id": entry.get("agent_id") or agent or self._acting,
+            "agent_id": agent or self._acting,
             "timestamp_ns": entry["ts_ns"],
             "parent_event_id": parents[0] if parents else None,
             "parent_event_ids": parents,
@@ -133,6 +142,12 @@ class View:
             "payload_ref": self._place(seq, key),
             **about,
         }
+        if agent is None and self._nameless:
+            event["agent_is_run"] = True
+        self._mentions.event(itself)
+        told = self._mentions.found(data)
+        if told is not None:
+            event["comparison_sha256"], event["mentions"] = told
         if self._payloads:
             event["payload"] = payload
         return event
@@ -144,9 +159,8 @@ class View:
         file = self._run_id if self._segment is None else f"{self._run_id}.{self._segment}"
         return f"{file}#{seq}/{key}" if key else f"{file}#{seq}"
 
-    @staticmethod
-    def _causes(entry: Mapping[str, Any]) -> list[str]:
-        return [event_id(cause["run_id"], cause.get("segment"), cause["seq"]) for cause in entry.get("cause") or ()]
+    def _causes(self, entry: Mapping[str, Any]) -> list[str]:
+        return self._mentions.causes(entry.get("cause"))
 
 
 def events(*traces: Trace, payloads: bool = False) -> Iterator[Event]:
