@@ -148,7 +148,8 @@ def test_compensations_run_in_reverse_order_once(shop: Path, tmp_path: Path) -> 
     facts = json.loads(done.stdout)
     by_name = {name: seq for seq, name in reversed(before.items())}  # the first of each
     orders = [seq for seq, name in before.items() if name == "order"]
-    assert facts["in_doubt"] == [by_name["charge"]]
+    refund = next(entry for entry in [*_entries(shop)] if entry.get("name") == "refund")  # the one that failed
+    assert facts["in_doubt"] == [by_name["charge"], refund["seq"]]
     assert set(facts["compensated"]) == {by_name["seat"], orders[0], by_name["reserve"]}
     inner = [seq for seq, name in before.items() if name == "reserve"][2]  # of the order that could not be refunded
     assert facts["uncompensated"] == [by_name["note"], inner, orders[1]]
@@ -163,6 +164,99 @@ def test_compensations_run_in_reverse_order_once(shop: Path, tmp_path: Path) -> 
     ]
     assert entries[-1]["type"] == "run.aborted"
     assert Store().verify(shop).state == "sealed"
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    with Trace(path) as trace:
+        return [*trace.entries()]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("with record('again', run_id='again'):\n    charge(1)", "record()"),
+        ("charge(1)", "tool 'charge'"),
+        ("try:\n    reserve('z')\nexcept Exception:\n    pass", "tool 'reserve'"),
+        ("import subprocess\ntry:\n    subprocess.run(['true'])\nexcept BaseException:\n    pass", "subprocess"),
+        ("from tracekit import replay\nwith replay('shop'):\n    reserve('a')", "replay()"),
+        ("from tracekit import resume\nwith resume('shop'):\n    reserve('a')", "resume()"),
+        (
+            "import threading\nthread = threading.Thread(target=reserve, args=('z',))\nthread.start()\nthread.join()",
+            "tool 'reserve'",
+        ),
+    ],
+)
+def test_a_module_that_runs_the_program_is_refused(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    """Operator modules are imported with nothing live: no run, tool, connection or process; 4, and the log is as it was."""
+    (tmp_path / "runs_at_once.py").write_text(f"from tracekit import record\nfrom shop import *\n\n{body}\n")
+    monkeypatch.delitem(sys.modules, "runs_at_once", raising=False)
+    monkeypatch.setattr("threading.excepthook", lambda told: None)
+    before = shop.read_bytes()
+    refused = call("abort", "shop", "--reason", "x", "--tools", "runs_at_once")
+    assert (refused.exit_code, refused.stdout) == (4, "")
+    assert "runs_at_once runs the program when it is imported" in refused.stderr
+    assert said in refused.stderr
+    assert "if __name__ == '__main__':" in refused.stderr
+    assert (tmp_path / "ledger").read_text() == ""
+    assert shop.read_bytes() == before
+    assert [run.run_id for run in Store().list()] == ["shop"]
+    assert call("abort", "shop", "--reason", "x", "--tools", "shop").exit_code == 0  # and nothing stays refused
+
+
+def test_modules_that_lack_the_tools_are_refused(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the wrong --tools a run would be sealed with what it did: 4, with the steps and tools, unless --partial says so."""
+    before = shop.read_bytes()
+    refused = call("abort", "shop", "--reason", "x", "--tools", "json")
+    assert (refused.exit_code, refused.stdout) == (4, "")
+    seat = next(seq for seq, name in names(shop).items() if name == "seat")
+    assert f"{seat} ('seat')" in refused.stderr
+    assert "--partial" in refused.stderr
+    assert shop.read_bytes() == before
+    (tmp_path / "breaks.py").write_text("raise KeyError('no')\n")
+    monkeypatch.delitem(sys.modules, "breaks", raising=False)
+    broken = call("abort", "shop", "--reason", "x", "--tools", "breaks")
+    assert (broken.exit_code, "breaks can't be imported: KeyError" in broken.stderr) == (2, True)
+    done = call("abort", "shop", "--reason", "x", "--tools", "json", "--partial")
+    assert (done.exit_code, json.loads(done.stdout)["compensated"]) == (0, [])
+
+
+def test_an_abort_that_died_is_finished_and_never_resumed(shop: Path, tmp_path: Path) -> None:
+    """Killed anywhere after its first entry, an abort leaves a run that can only be aborted; the next one finishes it, nothing twice."""
+    count = len(_entries(shop))
+    assert call("abort", "shop", "--reason", "the customer left", "--tools", "shop", "--by", "ann").exit_code == 0
+    lines = shop.read_bytes().splitlines(keepends=True)
+    started = json.loads(lines[count])
+    assert (started["type"], started["meta"]["abort"]["by"]) == ("recovery.started", "ann")
+    whole = ["give back 12F", "refund bad", "refund one", "release a A"]
+    for kept in range(count + 1, len(lines)):
+        (Path(Store().heads) / "shop").unlink(missing_ok=True)
+        shop.write_bytes(b"".join(lines[:kept]))
+        (decision,) = recovery.scan()
+        assert decision.decision == "abort"
+        assert "abort_begun" in [reason["code"] for reason in decision.refusals]
+        assert call("resume", "shop", "--check").exit_code == 4
+        (tmp_path / "ledger").write_text("")
+        again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop").stdout)
+        begun = [entry for entry in map(json.loads, lines[:kept]) if entry["type"] == "tool.call"][
+            len(names_of(lines[:count])) :
+        ]
+        ran = (tmp_path / "ledger").read_text().splitlines()
+        open_release = kept == len(lines) - 2  # reversible: made again
+        assert ran == whole[len(begun) - open_release :]
+        ended = {entry["step"] for entry in map(json.loads, lines[:kept]) if entry["type"] == "tool.return"}
+        doubt = {
+            entry["seq"]
+            for entry in begun
+            if entry["meta"]["side_effect"] == "irreversible" and entry["seq"] not in ended
+        }
+        assert doubt <= set(again["in_doubt"])
+        assert [entry["type"] for entry in _entries(shop)].count("recovery.started") == 1
+
+
+def names_of(lines: list[bytes]) -> list[str]:
+    return [entry["name"] for entry in map(json.loads, lines) if entry["type"] == "tool.call"]
 
 
 def test_an_abort_that_is_cut_off_goes_on_where_it_was(shop: Path, tmp_path: Path) -> None:

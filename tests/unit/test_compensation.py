@@ -14,7 +14,13 @@ from tests.support.cut import cut
 from tests.support.effects import Effects, entries
 from tracekit import current_run, record, replay, resume, traced_tool
 from tracekit._capture import attempts, contracted
-from tracekit.errors import ContractViolationError, DivergenceError, RunStateError, UnconsumedStepsError
+from tracekit.errors import (
+    ContractViolationError,
+    DivergenceError,
+    RecoveryRefusedError,
+    RunStateError,
+    UnconsumedStepsError,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -442,3 +448,47 @@ def test_a_resumed_run_undoes_what_its_log_answered(tmp_path: Path) -> None:
         program()
     assert session.report.exact
     assert effects.all()[before:] == made
+
+
+def test_a_run_that_died_in_its_own_abort_goes_on_with_it(tmp_path: Path) -> None:
+    """Killed between two of its compensations, or inside a reversible one: resumed, the program asks for the abort again, what the
+    log has undone stays undone, the rest is undone once. Inside an irreversible one it is in doubt."""
+    effects = Effects(tmp_path)
+    tools = travel(effects)
+
+    def program() -> None:
+        tools.book(1)
+        tools.rent(days=3)
+        tools.open("acme")
+        abort()
+
+    with record("trip") as run:
+        program()
+    calls = entries(run.path, "tool.call")
+    first = next(call["seq"] for call in calls if "compensates" in call["meta"].get("info", {}))
+    last = entries(run.path)[-1]["seq"]
+    whole = ["close {'account': 'acme', 'kind': 1}", "unrent (r3)", "unbook 1 (b1a)"]
+    for kept in range(first - 1, last):
+        path = cut(run, kept, tmp_path / f"store{kept}")
+        log = entries(path)
+        compensations = [entry for entry in log if "compensates" in entry.get("meta", {}).get("info", {})]
+        ended = {entry["step"] for entry in log if entry["type"] in ("tool.return", "tool.error")}
+        pending = [entry for entry in compensations if entry["seq"] not in ended]
+        before = len(effects.all())
+        if any(entry["meta"]["side_effect"] == "irreversible" for entry in pending):
+            with pytest.raises(RecoveryRefusedError) as caught, resume(path):
+                program()
+            assert caught.value.reasons[0]["code"] == "irreversible_pending"
+            assert effects.all()[before:] == []
+            continue
+        with resume(path):
+            program()
+        undone = sum(entry["type"] == "tool.return" and entry["seq"] > first for entry in log)
+        assert effects.all()[before:] == whole[undone:]  # the one that failed once fails no more
+        end = entries(path)[-1]
+        assert (end["type"], len(end["meta"]["compensated"]), end["meta"]["uncompensated"]) == ("run.aborted", 3, [])
+        before = len(effects.all())
+        with replay(path) as session:
+            program()
+        assert session.report.exact
+        assert effects.all()[before:] == []

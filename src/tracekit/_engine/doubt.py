@@ -82,13 +82,15 @@ class Doubt:
 class Steps:
     """Built from all entries in order. ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway.
 
-    ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery began.
+    ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery began, ``abort`` is where
+    an operator's abort did (0: nowhere).
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
         self.steps: Final[dict[int, Doubt]] = {}
         self.unknown: Final[list[Mapping[str, Any]]] = []
         self.recoveries = 0
+        self.abort = 0
         self.durability: Any = None
         self.last_lane = 0
         self._inner: Final = array("Q", [0])
@@ -136,7 +138,10 @@ class Steps:
             if (step := self.steps.get(entry.get("step", 0))) is not None:
                 step.settled = True
         elif kind == "recovery.started":
-            self.recoveries += 1
+            if "abort" in _meta(entry)[0]:
+                self.abort = self.abort or seq
+            else:
+                self.recoveries += 1
         elif kind == "run.started":
             self.durability = _meta(entry)[0].get("durability")
         elif kind not in _TOLD and _meta(entry)[0].get("side_effect", "read_only") != "read_only":

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.reader import Verdict
 from .doubt import Doubt, Steps
 
-__all__ = ["FOR", "Decision", "decide", "newer"]
+__all__ = ["FOR", "Decision", "decide", "in_doubt", "newer"]
 
 #: Codes that speak for going on, or only tell something. Every other code refuses.
 FOR: Final = frozenset(
@@ -79,10 +79,15 @@ def decide(
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        tuple(
-            sorted({*(step.seq for step in log.steps.values() if _doubtful(step)), *(e["seq"] for e in log.unknown)})
-        ),
+        in_doubt(log),
         tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
+    )
+
+
+def in_doubt(log: Steps) -> tuple[int, ...]:
+    """The steps whose effect may or may not have happened."""
+    return tuple(
+        sorted({*(step.seq for step in log.steps.values() if _doubtful(step)), *(e["seq"] for e in log.unknown)})
     )
 
 
@@ -128,6 +133,12 @@ def _of_the_log(log: Steps, verdict: Verdict, accept_lost_tail: bool) -> Iterato
             "code": "not_synced",
             "text": "nothing was synced: after a power loss the log may lack effects that happened",
         }
+    if log.abort:
+        text = (
+            f"an abort was begun (entry {log.abort}) and not finished, and the program knows nothing of what it has undone: "
+            "finish it with `tracekit recovery abort`"
+        )
+        yield {"code": "abort_begun", "text": text, "entry": log.abort}
     if log.recoveries:
         text = f"it was resumed {log.recoveries} times before and did not end"
         yield {"code": "recovered_before", "text": text, "count": log.recoveries}

@@ -23,6 +23,9 @@ __all__ = ["Block", "called_from"]
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E")
 
+#: Told of each block that begins (``record``, ``replay`` …) while none may, for it to raise; else ``None``.
+forbidden: Callable[[str], None] | None = None
+
 
 class Block(Generic[E]):
     """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
@@ -71,6 +74,8 @@ class Block(Generic[E]):
                 f"this {type(self).__name__.lower()}() block was entered before",
                 next_action="call record() or replay() anew for each block",
             )
+        if forbidden is not None:
+            forbidden({"Replaying": "replay", "Resuming": "resume"}.get(type(self).__name__, "record"))
         self._entered = True
         return self._enter()
 

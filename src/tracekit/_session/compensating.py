@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._canonical import from_json
 from .._capture.wrapper import captured_of
@@ -18,8 +17,16 @@ from .._engine.scope import Scope, current, enter
 from .._engine.step import Spec
 from .._journal.reader import Trace
 from ..errors import LogWriteError, RunStateError
+from .defining import definitions
 
-__all__ = ["compensate", "compensations_of", "uncompensated"]
+__all__ = ["Tools", "compensate", "to_run", "tools_of", "uncompensated", "unknown"]
+
+
+class Tools(NamedTuple):
+    """What modules define: the tools with a compensation, by name, and the names of all their tools."""
+
+    specs: Mapping[str, Spec]
+    names: frozenset[str]
 
 
 def uncompensated(log: Steps) -> list[Doubt]:
@@ -38,20 +45,46 @@ def uncompensated(log: Steps) -> list[Doubt]:
     ]
 
 
-def compensate(session: Recording, trace: Trace, log: Steps, specs: Mapping[str, Spec]) -> None:
-    """Run the compensations of what is to be undone, the last step's first. One that raises is on the log; the others go on.
+def to_run(log: Steps, specs: Mapping[str, Spec]) -> list[Doubt]:
+    """The steps whose compensations are to be run, the last step first.
 
     What was done inside a step that is undone as a whole is undone with it. A compensation that can't be taken back itself, and
-    was begun before, is not run again.
+    was begun before, is not run again, unless a person said that it was not done.
     """
-    begun = {step.undoes for step in log.steps.values() if step.undoes and step.effect}
+    begun = _begun(log)
     left = uncompensated(log)
     whole = {step.seq for step in left if _compensation(specs, step) is not None}
+    return [
+        step
+        for step in left
+        if step.seq in whole
+        and step.seq not in begun
+        and not any(outer.seq in whole or outer.seq in begun for outer in log.enclosing(step))
+    ]
+
+
+def unknown(log: Steps, tools: Tools) -> list[Doubt]:
+    """The steps to be undone whose tools no module has, so that nothing says how, the last step first."""
+    known = _begun(log) | {step.seq for step in uncompensated(log) if _compensation(tools.specs, step) is not None}
+    return [
+        step
+        for step in uncompensated(log)
+        if step.family == "tool"
+        and step.name not in tools.names
+        and step.seq not in known
+        and not any(outer.seq in known for outer in log.enclosing(step))
+    ]
+
+
+def _begun(log: Steps) -> set[int]:
+    return {step.undoes for step in log.steps.values() if step.undoes and step.effect and step.state != "given_up"}
+
+
+def compensate(session: Recording, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
+    """Run the compensations of these steps. One that raises is on the log; the others go on."""
     scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
-    for step in left:
-        inside = any(outer.seq in whole or outer.seq in begun for outer in log.enclosing(step))
-        if step.seq in whole and step.seq not in begun and not inside:
-            _undo(scope, trace, step, specs[str(step.name)])
+    for step in steps:
+        _undo(scope, trace, step, specs[str(step.name)])
 
 
 def _compensation(specs: Mapping[str, Spec], step: Doubt) -> Any:
@@ -81,24 +114,19 @@ def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
         current.reset(token)
 
 
-def compensations_of(modules: Iterable[str]) -> dict[str, Spec]:
-    """The traced tools with a compensation, by name, of modules that the *operator* names; they are imported."""
+def tools_of(modules: Iterable[str]) -> Tools:
+    """The tools of modules that the *operator* names; these are imported, and may do nothing else than define."""
     found: dict[str, Spec] = {}
+    names: set[str] = set()
     for name in modules:
-        try:
-            module = import_module(name)
-        except ImportError as error:
-            raise RunStateError(
-                f"the module {name} can't be imported: {error}",
-                next_action="name it as Python imports it, from the directory that it lies in",
-            ) from error
-        for spec in _specs(module):
-            if found.setdefault(spec.name, spec) is not spec:
+        for spec in _specs(definitions(name)):
+            names.add(spec.name)
+            if spec.compensation is not None and found.setdefault(spec.name, spec) is not spec:
                 raise RunStateError(
                     f"two tools that can be undone are called {spec.name!r}: which one the run called can't be told",
                     next_action="name the module of the right one only, or give the tools names of their own",
                 )
-    return found
+    return Tools(found, frozenset(names))
 
 
 def _specs(module: ModuleType) -> Iterator[Spec]:
@@ -106,5 +134,5 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
         members = [*vars(value).values()] if isinstance(value, type) else ()
         for one in (value, *members):
             captured = captured_of(one)
-            if captured is not None and captured.spec.compensation is not None:
+            if captured is not None:
                 yield captured.spec

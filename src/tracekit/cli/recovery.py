@@ -79,6 +79,7 @@ def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> 
 @click.option(
     "--tools", metavar="MODULE", multiple=True, help="Import MODULE and run the compensations of its tools. Repeatable."
 )
+@click.option("--partial", is_flag=True, help="Abort though steps stay as they are whose tools no MODULE has.")
 @click.option("--accept-lost-tail", is_flag=True, help="Cut off what a power loss left unreadable; it is kept.")
 @_STORE
 @_JSON
@@ -87,6 +88,7 @@ def abort(
     reason: str,
     by: str | None,
     tools: tuple[str, ...],
+    partial: bool,
     accept_lost_tail: bool,
     store: str | None,
     as_json: bool,
@@ -94,7 +96,8 @@ def abort(
     """Give RUN up: its log gets an end, and nothing resumes it any more.
 
     With --tools, what its reversible steps did is undone first, in reverse order, each once; without, the output lists what was
-    not undone. Exit code: 0 aborted, 4 refused (it has ended, or another process runs it), 1 its log is damaged.
+    not undone. Exit code: 0 aborted, 4 refused (it has ended, another process runs it, a MODULE runs a program when it is imported, or
+    no MODULE has the tool of a step that is to be undone), 1 its log is damaged.
     """
     from ..recovery import abort as give_up
 
@@ -103,7 +106,9 @@ def abort(
             raise click.BadParameter("say why", param_hint="--reason")
         if tools:
             sys.path.insert(0, "")  # as `python -m` has it
-        done = give_up(located(run, Store(store)), reason=reason, by=by, tools=tools, accept_lost_tail=accept_lost_tail)
+        done = give_up(
+            located(run, Store(store)), reason=reason, by=by, tools=tools, partial=partial, accept_lost_tail=accept_lost_tail
+        )  # fmt: skip
         if output.structured(as_json):
             output.emit(done.as_dict())
             return
@@ -140,7 +145,8 @@ def settle(
     """Say what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
 
     OUTPUT.json holds its output as traces write it (`tracekit show RUN --json --expand`). Who and why is kept in the log. Exit code: 0
-    settled, 4 refused (nothing is in doubt, the run has ended, or another process runs it), 1 its log is damaged.
+    settled, 4 refused (nothing is in doubt, the run has ended, or another process runs it), 1 its log is damaged. A call that happens
+    once in the whole store is settled after its run has ended, too: beside its key.
     """
     from .._session.settling import settle_as
 
@@ -153,9 +159,10 @@ def settle(
         tree = None if done is None else _tree(done)
         seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
         if output.structured(as_json):
-            output.emit({"path": path, "step": step, "done": done is not None, "seq": seq})
+            output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None})
         else:
-            output.console().print(f"step {step} is settled (entry {seq})", markup=False)
+            where = f"entry {seq}" if seq else "beside its key: the run has ended"
+            output.console().print(f"step {step} is settled ({where})", markup=False)
 
 
 def _tree(file: BinaryIO) -> Any:
