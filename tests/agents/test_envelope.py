@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,7 +93,11 @@ def test_an_envelope_survives_json(envelope: IntentEnvelope) -> None:
 def test_an_envelope_needs_an_intent_and_nothing_else() -> None:
     """A name is enough. Nothing is filled in that would be another at the next call: no id, no time."""
     envelope = IntentEnvelope(intent="greet")  # type: ignore[arg-type]  # a name stands for an IntentRef
-    assert envelope == IntentEnvelope.from_dict({"intent": "greet"}) == IntentEnvelope.from_json('{"intent":{"name":"greet"}}')
+    assert (
+        envelope
+        == IntentEnvelope.from_dict({"intent": "greet"})
+        == IntentEnvelope.from_json('{"intent":{"name":"greet"}}')
+    )
     assert envelope.as_dict() == {
         "version": "1.0",
         "intent": {"name": "greet", "version": "1.0"},
@@ -171,8 +178,10 @@ def test_text_that_is_no_envelope_is_refused(text: str | bytes) -> None:
 
 
 def test_a_payload_that_is_no_json_has_neither_text_nor_hash() -> None:
-    """It is told as a wrong envelope."""
-    envelope = IntentEnvelope(intent=IntentRef("a"), payload={"when": object()})
+    """It is told as a wrong envelope, also where it was put there later."""
+    inner: list[object] = []
+    envelope = IntentEnvelope(intent=IntentRef("a"), payload={"when": inner})
+    inner.append(object())
     for use in (envelope.to_json, lambda: envelope.envelope_hash, lambda: envelope.identity_hash):
         with pytest.raises(EnvelopeError, match="JSON values only"):
             use()
@@ -219,3 +228,58 @@ def test_what_is_asked_for_makes_another_request(change: dict[str, Any]) -> None
     base = {"intent": "pay", "payload": {"cents": 5}, "context": {"userId": 7}, "metadata": IDS}
     one, other = IntentEnvelope.from_dict(base), IntentEnvelope.from_dict({**base, **change})
     assert one.identity_hash != other.identity_hash
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("part", ["payload", "context", "metadata"])
+def test_a_number_that_json_has_no_word_for_is_refused(part: str, number: float) -> None:
+    """Wherever it is and however the envelope is made: other systems could not read it, and its hash would be of no JSON."""
+    tree = {"intent": "greet", part: {"mine": [{"deep": number}]}}
+    text = json.dumps(tree)
+    makers: list[Callable[[], object]] = [
+        lambda: IntentEnvelope.from_dict(tree),
+        lambda: IntentEnvelope.from_json(text),
+        lambda: IntentEnvelope.from_json(text.encode()),
+    ]
+    if part == "payload":
+        makers.append(lambda: IntentEnvelope(intent="greet", payload={"deep": number}))  # type: ignore[arg-type]
+        makers.append(
+            lambda: dataclasses.replace(IntentEnvelope.from_dict({"intent": "greet"}), payload={"deep": number})
+        )
+    for make in makers:
+        with pytest.raises(EnvelopeError):
+            make()
+    with pytest.raises(EnvelopeError):
+        IntentEnvelope.from_json('{"intent": "greet", "payload": {"a": 1e999}}')
+
+
+@pytest.mark.parametrize("value", [{1}, object(), b"x", datetime.date(2026, 1, 1)], ids=str)
+def test_a_payload_is_json_from_the_start(value: object) -> None:
+    """Not only when it is sent."""
+    with pytest.raises(EnvelopeError) as caught:
+        IntentEnvelope.from_dict({"intent": "greet", "payload": {"deep": [value]}})
+    assert caught.value.key == "payload"  # type: ignore[attr-defined]
+
+
+def test_a_payload_that_was_spoilt_later_is_not_written() -> None:
+    """``to_json`` writes JSON or nothing."""
+    payload: dict[str, Any] = {"list": []}
+    envelope = IntentEnvelope.from_dict({"intent": "greet", "payload": payload})
+    payload["list"].append(float("nan"))
+    with pytest.raises(EnvelopeError):
+        envelope.to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"intent": "greet", "intent": "pay"}', "intent"),
+        ('{"intent": "pay", "payload": {"to": "me", "cents": 1, "to": "you"}}', "to"),
+        ('{"intent": "pay", "metadata": {"requestId": "1", "requestId": "1"}}', "requestId"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(text: str, key: str) -> None:
+    """Readers differ in which one counts; the error names it."""
+    with pytest.raises(EnvelopeError, match=f"`{key}` twice") as caught:
+        IntentEnvelope.from_json(text)
+    assert caught.value.key == key  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ __all__ = ["IntentContext", "IntentEnvelope", "IntentMetadata", "IntentRef", "Ro
 Strategy = Literal["direct", "fallback", "broadcast", "parallel"]
 
 _STRATEGIES: Final = get_args(Strategy)
+_strictly: Final = json.JSONEncoder(allow_nan=False, sort_keys=True).encode
 _NEXT: Final = "docs/reference/routing.md describes every key of an envelope"
 
 T = TypeVar("T")
@@ -129,6 +130,12 @@ class IntentEnvelope:
                 raise _wrong(name, f"an {kind.__name__}", getattr(self, name))
         object.__setattr__(self, "payload", _object("payload", self.payload))
         _text("version", self.version)
+        for key, value in (
+            ("payload", self.payload),
+            ("context", self.context.extra),
+            ("metadata", self.metadata.extra),
+        ):
+            _json(key, value)
 
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
@@ -160,16 +167,18 @@ class IntentEnvelope:
     def to_json(self) -> str:
         """One line of JSON."""
         try:
-            return json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
+            return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError) as error:
             raise _not_json(error) from None
 
     @classmethod
     def from_json(cls, text: str | bytes) -> IntentEnvelope:
-        """The envelope that :meth:`to_json` told."""
+        """The envelope that :meth:`to_json` told. A key that an object says twice is refused: which one is meant can't be told."""
         try:
-            tree = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            tree = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        except EnvelopeError:
+            raise
+        except (TypeError, ValueError, RecursionError) as error:
             raise EnvelopeError(f"an envelope is a JSON object: {error}", key=None, next_action=_NEXT) from None
         return cls.from_dict(tree)
 
@@ -271,6 +280,31 @@ def _wrong(key: str, what: str, value: object) -> EnvelopeError:
 
 def _not_json(error: BaseException) -> EnvelopeError:
     return EnvelopeError(f"an envelope holds JSON values only: {error}", key=None, next_action=_NEXT)
+
+
+def _json(key: str, value: Any) -> None:
+    if not value:
+        return
+    try:
+        _strictly(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EnvelopeError(
+            f"`{key}` of an envelope holds JSON values only: {error}", key=key, next_action=_NEXT
+        ) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON text, no key of which is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise EnvelopeError(f"an envelope says `{key}` twice in one object", key=key, next_action=_NEXT)
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
 
 
 def _text(key: str, value: object) -> None:
