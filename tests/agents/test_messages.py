@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import pickle
+import queue
 import re
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 import pytest
@@ -242,6 +244,71 @@ def test_a_replay_drives_tasks_from_outside_into_their_handler_without_a_server(
     assert answers[0] == answers[1]
     assert sorted(map(str, answers[0])) == ["0", "2", "4", "8", "no"]
     assert len(HANDLED) == 4
+
+
+@traced_tool(side_effect="read_only")
+def measure(n: int) -> int:
+    return n * n
+
+
+@on_task("measurer")
+def measurer(task: Message) -> int:
+    return measure(task.payload) + measure(task.payload + 1)
+
+
+def by_submitting(workers: int, tasks: int) -> None:
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(measurer, Message("task_sent", "me", None, n)) for n in range(tasks)]:
+            future.result()
+
+
+def by_as_completed(workers: int, tasks: int) -> None:
+    with ThreadPoolExecutor(workers) as pool:
+        wait([pool.submit(measurer, Message("task_sent", "me", None, n)) for n in range(tasks)])
+        for future in as_completed([pool.submit(measurer, Message("task_sent", "me", None, n)) for n in range(tasks)]):
+            future.result()
+
+
+def by_queue(workers: int, tasks: int) -> None:
+    box: queue.Queue[int | None] = queue.Queue()
+
+    def serve() -> None:
+        while (n := box.get()) is not None:
+            measurer(Message("task_sent", "me", None, n))
+
+    threads = [threading.Thread(target=serve) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for n in [*range(tasks), *[None] * workers]:
+        box.put(n)
+    for thread in threads:
+        thread.join()
+
+
+def by_loop(workers: int, tasks: int) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(workers) as pool:
+            calls = [loop.run_in_executor(pool, measurer, Message("task_sent", "me", None, n)) for n in range(tasks)]
+            await asyncio.sleep(0)
+            await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("serving", [by_submitting, by_as_completed, by_queue, by_loop])
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 2), (1, 6), (2, 4), (3, 5), (6, 6)])
+def test_how_tasks_were_handed_to_workers_is_passed_over(
+    serving: Callable[[int, int], None], workers: int, tasks: int
+) -> None:
+    """A pool, a queue of threads or a loop that dispatched is not there in the replay, and its turns are not waited for."""
+    run, _ = recorded(lambda: serving(workers, tasks))
+    for _ in range(2):
+        report, found = replayed(run, lambda: drive(measurer))
+        assert report.exact, report.as_dict()
+        expected = tasks * (2 if serving is by_as_completed else 1)
+        assert len(found) == expected
+        assert {one.payload for one in found} == {n * n + (n + 1) ** 2 for n in range(tasks)}
 
 
 def test_async_handlers_are_driven_in_a_loop_or_without_one() -> None:

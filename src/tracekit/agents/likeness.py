@@ -69,8 +69,8 @@ def alike(one: Labelled, other: Labelled, most: int = MOST) -> bool:
     """Whether there is a pairing of nodes that keeps labels and edges. :class:`Undecided` beyond ``most`` nodes coloured in trying."""
     if len(one.labels) != len(other.labels):
         return False
-    everywhere = [dict(enumerate(graph.labels)) for graph in (one, other)]
-    pairing = _paired(one, other, *everywhere, _Work(most + _FREE * len(one.labels)))
+    mine, theirs = (dict(enumerate(graph.labels)) for graph in (one, other))
+    pairing = _paired(one, other, mine, theirs, _Work(most + _FREE * len(one.labels)))
     return pairing is not None and _holds(one, other, pairing)
 
 

@@ -28,8 +28,10 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from .._canonical import from_json
 from .._capture.notes import agent
 from .._engine.gate import here, owner
+from .._engine.index import Index
 from .._engine.lanes import NOBODY, Lane, started
 from .._engine.recording import ROOT
+from .._engine.schedule import Schedule
 from .._engine.scope import Scope, current, enter
 from .._journal.reader import Trace
 from ..errors import ReplayError, RunStateError
@@ -179,7 +181,23 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
             )
         lane = Lane(handler.lane, n, scope.lane.root)
         found.append((handler, message, Scope(scope.session, lane, ROOT, scope.agent)))
+    _pass_over(session.index, session.schedule, scope.lane, {handler.lane for handler in known.values()})
     return found
+
+
+def _pass_over(index: Index, schedule: Schedule, here: Lane, tasks: set[str]) -> None:
+    """Whatever brought the tasks then does not now: nothing waits for a pool to begin a call, for a future, a queue or a timer of its.
+
+    These are what happened in lanes that have no step, and in this one since its last step.
+    """
+    busy = {lane for lane, _ in index.intentions}
+    ours: set[int] = set()
+    for key, lane in index.lanes.items():  # a lane comes after its parent
+        if key.parent in ours or key.name in tasks:
+            ours.add(lane)
+    for (lane, _, after, _), seq in index.timers.items():
+        if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
+            schedule.skip(seq)
 
 
 def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
