@@ -141,6 +141,36 @@ def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
     assert place.effects == 1
 
 
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("how", ["missing", "another"])
+def test_a_resumed_run_needs_the_secret_of_its_keys(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: bool, how: str
+) -> None:
+    """Only the runs were brought back: under another secret nothing is called twice. With the right one the run goes on, and its
+    keys are there again for the other runs of the store."""
+    run_id = place.kill(stop=True, store=store)
+    kept, log = Path(Store().root, "secret").read_bytes(), Path(Store().find(run_id)).read_bytes()
+    for name in ("wrong", "right"):
+        moved = tmp_path / name
+        (moved / "runs").mkdir(parents=True)
+        (moved / "runs" / f"{run_id}.jsonl").write_bytes(log)
+        monkeypatch.setenv("TRACEKIT_DIR", str(moved))
+        if name == "right" or how == "another":
+            (moved / "secret").write_bytes(kept if name == "right" else b"x" * 32)
+        place.here(store=store)
+        found = resumed(run_id)
+        assert found[0]["paid"] == "ACME"
+        assert place.effects == 1
+        if name == "wrong":
+            assert found[1].startswith("refused: ")
+            assert str(moved / "secret") in found[1]
+            assert (moved / "secret").exists() == (how == "another")
+    assert found[1] == found[0]
+    if store:
+        assert place.run(store=store) == found
+    assert place.effects == 1
+
+
 @pytest.mark.parametrize("done", [True, False])
 def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) -> None:
     """Settled as done: the given output answers the key, in the run and in the store. Settled as not done: the key is free."""
@@ -159,7 +189,7 @@ def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) ->
 
 
 def test_two_processes_at_once(place: Place, tmp_path: Path) -> None:
-    """Two processes of eight threads: one effect; whoever is not refused has its result; both replay exactly."""
+    """Two processes of eight threads: one effect, and all sixteen have its result; both replay exactly."""
     start = tmp_path / "start"
     processes = [place.start(threads=8, start=str(start)) for _ in range(2)]
     start.touch()
@@ -168,7 +198,7 @@ def test_two_processes_at_once(place: Place, tmp_path: Path) -> None:
     found = [json.loads(out) for out, _ in outputs]
     assert place.effects == 1
     given = [one for each in found for one in each["found"] if isinstance(one, dict)]
-    assert len(given) >= 8
+    assert len(given) == 16
     assert all(one == given[0] for one in given)
     assert all(each["exact"] for each in found)
     assert not [name for name in os.listdir(Path(Store().root, "keys")) if name.endswith(".tmp")]
@@ -183,6 +213,11 @@ from tracekit import record
 once_program.JOB = {"ledger": sys.argv[1]}
 call = once(once_program.pay)
 inside, told = threading.Event(), threading.Event()
+
+def own(given):
+    return in_child(lambda: said(owned, given))
+
+owned = once(own)
 
 def slow(given):
     inside.set()
@@ -203,6 +238,7 @@ def in_child(work):
     if pid == 0:
         os.write(into, json.dumps(work()).encode())
         os._exit(0)
+    told.set()
     os.waitpid(pid, 0)
     return json.loads(os.read(out, 65536))
 
@@ -214,22 +250,24 @@ with record("forks") as run:
     thread = threading.Thread(target=said, args=(slowly, "slow"))
     thread.start()
     inside.wait()
-    found["slow"] = in_child(lambda: said(slowly, "slow"))
-    told.set()
+    told.clear()
+    found["slow"] = [in_child(lambda: said(slowly, "slow")), said(slowly, "slow")]
     thread.join()
+    found["own"] = owned("own")
 print(json.dumps(found))
 """
 
 
 def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
-    """One effect a key over all processes of a run: made before the fork, in the child, or in the parent after it; a call that the
-    parent is in the middle of is refused in the child."""
+    """One effect a key over all processes of a run: made before the fork, in the child, or in the parent after it. A call that the
+    parent is in the middle of is waited for in the child, but where it is the child's own caller."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(place.ledger)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert place.ledger.read_text().split("\n")[:-1] == ["pay first", "pay before", "pay after", "pay last", "pay slow"]
-    for given in ("first of all", "before", "child first", "parent first"):
+    for given in ("first of all", "before", "child first", "parent first", "slow"):
         assert all(one == found[given][0] for one in found[given])
-    assert "ContractViolationError" in found["slow"]
+    assert found["slow"][0]["paid"] == "slow"
+    assert "ContractViolationError" in found["own"]
     assert Store().verify(Store().list()[0].run_id).state == "sealed"

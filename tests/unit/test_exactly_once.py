@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,18 @@ from typing import Any
 import pytest
 
 from tests.support.once import once, once_async
-from tracekit import record, replay, traced_tool
+from tracekit import Budget, record, recovery, replay, traced_tool
+from tracekit._engine import elsewhere
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
 from tracekit._journal.runs import Store
-from tracekit.errors import ContractViolationError, LogWriteError, StepTimeoutError
+from tracekit.errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    LogWriteError,
+    RecoveryRefusedError,
+    StepTimeoutError,
+)
 
 MANY = 32
 
@@ -627,33 +635,110 @@ def test_another_run_is_given_the_failure(ledger: Ledger) -> None:
     assert ledger.lines == ["ACME"]
 
 
-def test_a_run_that_is_making_the_call_is_not_waited_for(ledger: Ledger) -> None:
-    """Another run's call that has not ended: refused, with that run's name, and nothing is called."""
-    inside, told = threading.Event(), threading.Event()
+class Meanwhile:
+    """Another run that is in the middle of a call, in a thread, until it is let go on."""
 
-    def slow(given: Any) -> Any:
-        inside.set()
-        told.wait()
-        return ledger.pay(given)
+    def __init__(self, ledger: Ledger) -> None:
+        self.inside, self.told = threading.Event(), threading.Event()
+        self.names: list[str] = []
 
-    pay = once(slow, store=True)
-    names: list[str] = []
+        def slow(given: Any) -> Any:
+            if not self.told.is_set():
+                self.inside.set()
+                self.told.wait()
+            return ledger.pay(given)
 
-    def other() -> None:
+        self.function = slow
+        self.pay = once(slow, store=True)
+        self.thread = threading.Thread(target=self._other)
+        self.thread.start()
+        self.inside.wait()
+
+    def _other(self) -> None:
         with record("other") as run:
-            names.append(run.id)
-            pay("ACME")
+            self.names.append(run.id)
+            self.pay("ACME")
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    inside.wait()
-    run_id, said = recorded(lambda: _refused(lambda: pay("ACME")))
-    told.set()
-    thread.join()
-    assert names[0] in said
-    assert "is making this call" in said
+    def let_go(self) -> None:
+        self.told.set()
+        self.thread.join()
+
+
+def test_a_run_that_is_making_the_call_is_waited_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run's call that has not ended: waited for, then it answers, to however many; a replay does, too."""
+    other = Meanwhile(ledger)
+    real = elsewhere._reality.sleep
+    monkeypatch.setattr(
+        elsewhere._reality, "sleep", lambda seconds: (other.told.set(), real(seconds))
+    )  # once it is waited for
+
+    def program() -> Any:
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(other.pay, ["ACME"] * 4))
+
+    run_id, result = recorded(program)
+    other.let_go()
+    assert result == [{"paid": "ACME", "number": 1}] * 4
     assert ledger.lines == ["ACME"]
-    assert replayed(run_id, lambda: _refused(lambda: pay("ACME"))) == said
+    assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+def test_a_loop_goes_on_while_another_run_makes_the_call(ledger: Ledger) -> None:
+    """The second caller is a task: its loop runs meanwhile, and it is this loop that lets the other run end."""
+    other = Meanwhile(ledger)
+    pay = once_async(other.function, store=True)
+
+    async def work() -> Any:
+        waiting = asyncio.ensure_future(pay("ACME"))
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+        other.told.set()
+        return await waiting
+
+    def program() -> Any:
+        return asyncio.run(work())
+
+    run_id, result = recorded(program)
+    other.let_go()
+    assert result == {"paid": "ACME", "number": 1}
+    assert replayed(run_id, program) == result
+    assert ledger.lines == ["ACME"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nobody_waits_for_ever_for_another_run(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    """When the wait runs out the call is refused, with that run's name, and nothing is called; the next one asks again."""
+    monkeypatch.setattr(elsewhere, "PATIENCE", 0.01)
+    other = Meanwhile(ledger)
+    if asynchronous:
+        call = once_async(other.function, store=True)
+
+        def pay() -> Any:
+            async def work() -> Any:
+                return await call("ACME")
+
+            return asyncio.run(work())
+    else:
+
+        def pay() -> Any:
+            return other.pay("ACME")
+
+    def program() -> Any:
+        said = _refused(pay)
+        if elsewhere.PATIENCE < 1:
+            monkeypatch.setattr(elsewhere, "PATIENCE", 60)
+            other.let_go()
+        return said, pay()
+
+    run_id, (said, again) = recorded(program)
+    assert other.names[0] in said
+    assert "is making this call" in said
+    assert again == {"paid": "ACME", "number": 1}
+    assert ledger.lines == ["ACME"]
+    assert replayed(run_id, program) == (said, again)
 
 
 @pytest.mark.parametrize("damage", ["gone", "broken", "cut"])
@@ -736,3 +821,218 @@ def test_where_the_key_can_not_be_written_nothing_is_called(ledger: Ledger, plac
     (root / place).rmdir() if place == "secret" else (root / place).unlink()
     recorded(lambda: pay("ACME"))
     assert ledger.lines == ["ACME"]
+
+
+def _ended_in_doubt(ledger: Ledger, end: str) -> tuple[Callable[..., Any], str, int]:
+    """A run that has ended, and its call under a key that may or may not have been made."""
+
+    def slow(given: Any) -> Any:
+        ledger.pay(given)
+        raise StepTimeoutError("too slow", in_doubt=True)
+
+    pay = once(slow if end == "completed" else ledger.pay, store=True)
+    with record("first") as run:
+        if end == "completed":
+            with pytest.raises(StepTimeoutError):
+                pay("ACME")
+        else:
+            pay("ACME")
+    step = of_type(run.id, "tool.call")[0]["seq"]
+    if end == "aborted":
+        path = Path(run.path)
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:step]))
+        (Path(Store().heads) / run.id).unlink()
+        recovery.abort(run.id, reason="gone")
+    return once(ledger.pay, store=True) if end == "aborted" else pay, run.id, step
+
+
+@pytest.mark.parametrize("end", ["aborted", "completed"])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_call_of_a_run_that_has_ended_can_be_settled(ledger: Ledger, end: str, done: bool) -> None:
+    """Said to be done, every other run gets the output; said not to be, the next run makes it, once. The sealed log is as it was."""
+    pay, first, step = _ended_in_doubt(ledger, end)
+    before = Path(Store().path(first)).read_bytes()
+    if end == "aborted":
+        with pytest.raises(ContractViolationError) as caught, record():
+            pay("ACME")
+        said = caught.value.__dict__["next_action"]
+        assert f"tracekit recovery settle {first} {step} --done OUTPUT.json | --not-done --reason TEXT" in said
+    told: dict[str, Any] = {"output": {"paid": "by hand"}} if done else {"not_done": True}
+    assert recovery.settle(first, step, reason="asked the bank", by="ann", **told) == 0
+    assert Path(Store().path(first)).read_bytes() == before
+    assert Store().verify(first).state == "sealed"
+    with pytest.raises(RecoveryRefusedError, match="settled before"):
+        recovery.settle(first, step, reason="again", **told)
+    pay = once(ledger.pay, store=True) if end == "aborted" else _named(pay, ledger)
+    made = len(ledger.lines)
+
+    def program() -> Any:
+        return [pay("ACME"), pay("ACME")]
+
+    second, result = recorded(program)
+    third, again = recorded(program)
+    assert again == result
+    assert len(ledger.lines) == made + (not done)
+    assert result[0] == ({"paid": "by hand"} if done else {"paid": "ACME", "number": made + 1})
+    for run_id in (second, third):
+        assert replayed(run_id, program) == result
+    assert len(ledger.lines) == made + (not done)
+
+
+def _named(pay: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+    """The same tool, as it is called when the other side answers in time."""
+
+    def slow(given: Any) -> Any:
+        return ledger.pay(given)
+
+    slow.__qualname__ = _ended_in_doubt.__qualname__ + ".<locals>.slow"
+    return once(slow, store=True)
+
+
+def test_a_settlement_is_of_one_call_of_one_run(ledger: Ledger) -> None:
+    """Of another run, or of a step that has its outcome, nothing can be said; and what is damaged answers nobody."""
+    pay, first, step = _ended_in_doubt(ledger, "aborted")
+    recovery.settle(first, step, not_done=True, reason="asked the bank")
+    second, _ = recorded(lambda: pay("ACME"))
+    made = of_type(second, "tool.call")[0]["seq"]
+    for run_id, seq in ((second, made), (first, step), (first, step + 1)):
+        with pytest.raises(RecoveryRefusedError):
+            recovery.settle(run_id, seq, output=1, reason="x")
+    (said,) = (Path(Store().root) / "keys").glob("*.settled")
+    assert json.loads(said.read_bytes())["run_id"] == first
+    recorded(lambda: pay("ACME"))
+    said.write_text("{")
+    _, refusal = recorded(lambda: _refused(lambda: pay("ACME")))
+    assert "it was not executed" in refusal
+    assert len(ledger.lines) == 2
+
+
+# -- what was undone ---------------------------------------------------------------------------------------------------------
+
+
+class Bookings:
+    """A tool that happens once and can be undone; ``busy``: its first call fails, is undone, and another tool stands in."""
+
+    def __init__(self, ledger: Ledger, where: Any, *, busy: bool = False, undoable: bool = True) -> None:
+        @traced_tool(side_effect="reversible")
+        def unbook(key: str) -> None:
+            ledger.pay(f"unbook {key}")
+            if not undoable:
+                raise ConnectionError("no answer")
+
+        @traced_tool(side_effect="reversible")
+        def wait_list(key: str) -> int:
+            return 0
+
+        @traced_tool(
+            side_effect="reversible",
+            exactly_once=where,
+            idempotency_key="key",
+            compensate=unbook,
+            fallback=wait_list,
+        )
+        def book(key: str) -> int:
+            number: int = ledger.pay(f"book {key}")["number"]
+            if busy and number == 1:
+                raise ConnectionError("busy")
+            return number
+
+        self.book = book
+
+
+@pytest.mark.parametrize("where", [True, "store"])
+def test_a_call_that_was_undone_is_made_again(ledger: Ledger, where: Any) -> None:
+    """Undone in the same run: its result is none any more, and the next call under the key is made; a replay does the same."""
+    bookings = Bookings(ledger, where, busy=True)
+
+    def program() -> Any:
+        return [bookings.book("K1") for _ in range(3)]
+
+    run_id, found = recorded(program)
+    assert found == [0, 3, 3]
+    assert ledger.lines == ["book K1", "unbook K1", "book K1"]
+    assert replayed(run_id, program) == found
+    assert ledger.lines == ["book K1", "unbook K1", "book K1"]
+
+
+def test_a_call_that_another_run_has_undone_is_made_again(ledger: Ledger) -> None:
+    """Over the whole store: what one run made and undid the next one makes, and answers from then on."""
+    bookings = Bookings(ledger, "store")
+    with record("first") as run:
+        bookings.book("K1")
+        run.abort("changed my mind")
+    for _ in range(2):
+        run_id, number = recorded(lambda: bookings.book("K1"))
+        assert number == 3
+        assert replayed(run_id, lambda: bookings.book("K1")) == 3
+    assert ledger.lines == ["book K1", "unbook K1", "book K1"]
+
+
+@pytest.mark.parametrize("where", [True, "store"])
+def test_a_call_whose_undoing_failed_is_in_doubt(ledger: Ledger, where: Any) -> None:
+    """Neither its result nor another call: whether it still stands is not known, in its run and in the next."""
+    bookings = Bookings(ledger, where, busy=True, undoable=False)
+
+    def program() -> str:
+        with suppress(ConnectionError):
+            bookings.book("K1")
+        return _refused(lambda: bookings.book("K1"))
+
+    run_id, said = recorded(program)
+    assert "compensation" in said
+    assert replayed(run_id, program) == said
+    if where == "store":
+        assert "compensation" in recorded(lambda: _refused(lambda: bookings.book("K1")))[1]
+    assert ledger.lines == ["book K1", "unbook K1"]
+
+
+# -- a store that has lost something -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["is missing", "is another one"])
+def test_keys_without_their_secret_are_told(ledger: Ledger, how: str) -> None:
+    """Under another secret every key would be a new one: no call is made, and the error names the file to bring back."""
+    pay = once(ledger.pay, store=True)
+    recorded(lambda: pay("ACME"))
+    secret = Path(Store().root, "secret")
+    kept = secret.read_bytes()
+    secret.unlink()
+    if how == "is another one":
+        secret.write_bytes(b"x" * 32)
+    run_id, said = recorded(lambda: _refused(lambda: pay("ACME")))
+    assert f"{secret} {how}" in said
+    assert replayed(run_id, lambda: _refused(lambda: pay("ACME"))) == said
+    secret.write_bytes(kept)
+    assert recorded(lambda: pay("ACME"))[1]["number"] == 1
+    assert ledger.lines == ["ACME"]
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [True, "store"])
+def test_an_answered_call_is_none_of_a_budget(ledger: Ledger, where: Any) -> None:
+    """What an earlier call answers is neither counted nor refused, not even when nothing is left; a new key is refused, and free
+    for whoever may make it."""
+
+    @traced_tool(side_effect="irreversible", exactly_once=where)
+    def pay(given: str) -> int:
+        number: int = ledger.pay(given)["number"]
+        return number
+
+    def program() -> Any:
+        found: list[Any] = [pay("a"), pay("a")]
+        for given in ("b", "a", "b"):
+            try:
+                found.append(pay(given))
+            except BudgetExceededError as error:
+                found.append(error.resource)
+        return found
+
+    with pytest.warns(RuntimeWarning, match="budget"), record("eo", budget=Budget(tool_calls=1)) as run:
+        found = program()
+    assert found == [1, 1, "tool_calls", 1, "tool_calls"]
+    assert ledger.lines == ["a"]
+    assert replayed(run.id, program) == found
+    assert recorded(lambda: pay("b"))[1] == 2
+    assert ledger.lines == ["a", "b"]

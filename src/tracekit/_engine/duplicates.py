@@ -68,6 +68,8 @@ class Call:
         self.owner: Final = owner
         self.thread: Final = thread
         self.seq = 0
+        #: Whether whoever comes next asks again what came of it.
+        self.stale = False
         self.of: int | Mapping[str, Any] = 0
         #: Why it can neither be made nor answered.
         self.doubt: ContractViolationError | None = None
@@ -145,12 +147,12 @@ class Call:
             with suppress(RuntimeError):  # a loop that is closed has nobody waiting
                 loop.call_soon_threadsafe(_wake, future, context=Context())
 
-    def wait(self) -> None:
+    def wait(self, spec: Spec) -> None:
         if self.pending:
             with self._has_ended:
                 pass
 
-    async def wait_async(self) -> bool:
+    async def wait_async(self, spec: Spec) -> bool:
         """Whether the event loop ran meanwhile."""
         loop = get_running_loop()
         with self._lock:
@@ -201,11 +203,16 @@ def _wake(future: Any) -> None:
 class FirstStep(RecordedStep):
     """The step of a call that happens once: what comes of it answers every later one."""
 
-    __slots__ = ("call",)
+    __slots__ = ("_undoes", "call")
 
-    def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int, call: Call) -> None:
+    def __init__(
+        self, session: Recording, scope: Scope, spec: Spec, seq: int, call: Call, undoes: int | None = None
+    ) -> None:
         super().__init__(session, scope, spec, seq)
         self.call: Final = call
+        self._undoes: Final = undoes
+        if undoes is not None:
+            session.undone[undoes] = seq
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         super().chunk(output, info=info)
@@ -218,6 +225,8 @@ class FirstStep(RecordedStep):
         except BaseException as error:
             self._end(None, error, info)
             raise
+        if self._undoes is not None:
+            self.session.undone[self._undoes] = 0
         if info is not None and info.get("abandoned"):
             self._end(None, self._left(), info)
         else:
@@ -291,7 +300,9 @@ class DuplicateStep:
 
     async def answer_async(self) -> Outcome:
         refused, suspended = await self._wait_async()
-        return self._outcome(suspended) if refused is None else self._write(None, refused, {})
+        if refused is None:
+            return self._outcome(suspended)
+        return self._write(None, refused, {"suspended": True} if suspended else {})
 
     def next_chunk(self) -> Outcome | None:
         return None if self._wait() is not None else self._piece(False)
@@ -314,7 +325,9 @@ class DuplicateStep:
         except ContractViolationError as refused:
             return refused
         try:
-            self.call.wait()
+            self.call.wait(self.spec)
+        except ContractViolationError as refused:
+            return refused
         except BaseException as error:  # Ctrl-C
             self._write(None, error, {})
             raise
@@ -330,7 +343,9 @@ class DuplicateStep:
         except ContractViolationError as refused:
             return refused, False
         try:
-            return None, await self.call.wait_async()
+            return None, await self.call.wait_async(self.spec)
+        except ContractViolationError as refused:
+            return refused, True
         except BaseException as error:  # cancelled
             self._write(None, error, {"suspended": True})
             raise

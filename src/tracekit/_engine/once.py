@@ -1,8 +1,9 @@
 """Calls that happen once: the keys of ``exactly_once`` in one recording.
 
 The first call under a key is made; every later one is a *duplicate*: it is on the log with its own intention, is not made, and is
-answered with what came of the first (``tool.skipped``). With ``exactly_once="store"`` the first one has its key file on the
-device before its intention is on the log, and runs that find that file ask its owner's log what came of it.
+answered with what came of the first (``tool.skipped``). A call that was undone is none: the next one is a first one again. With
+``exactly_once="store"`` the first one has its key file on the device before its intention is on the log, and runs that find that
+file ask its owner's log what came of it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from _thread import get_ident
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .._journal.keys import Keys, Owner
-from .._journal.lock import live_writer
-from .._journal.names import SEGMENT, SUFFIX, valid_run_id
+from .._journal.names import SEGMENT, SUFFIX
 from .._journal.reader import Trace
-from ..errors import ContractViolationError, LogWriteError, TraceError
+from ..errors import BudgetExceededError, ContractViolationError, LogWriteError
 from .duplicates import Call, DuplicateStep, FirstStep
+from .elsewhere import Awaited, Elsewhere, place_of
 from .gate import owner
 from .logged import LoggedCall, calls_of
 from .scope import Scope
@@ -42,16 +43,15 @@ class Once:
         runs, name = os.path.split(os.path.abspath(journal.path))
         part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
         self._me: Final = Owner(session.run_id, None if part is None else part["segment"])
-        self._runs: Final = runs
         self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
+        self._elsewhere: Final = Elsewhere(session, runs, self._keys, self._me)
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
         self.shared = past is not None and _has_segments(runs, session.run_id)
+        #: Why none of the keys in the log can be told again.
+        self._strange: ContractViolationError | None = None
         if past is not None:
-            for digest, call in calls_of(past.entries()).items():
-                known = self._recorded(call, past)
-                if known is not None:
-                    self._calls[digest] = known
+            self._go_on(past)
 
     @classmethod
     def of_log(cls, session: Recording, past: Trace) -> Once:
@@ -62,10 +62,19 @@ class Once:
         """In a forked child, whose own recording is ``session``: it has the keys that its parent had."""
         child = session._once = Once(session)
         child.shared = True
-        child._calls.update({digest: self._inherited(call) for digest, call in self._calls.items()})
+        child._strange = self._strange
+        for digest, call in self._calls.items():
+            if self._undoing(call) != 0:
+                child._calls[digest] = self._inherited(child, digest, call)
 
-    def _inherited(self, call: Call) -> Call:
-        if call.pending and call.doubt is None:
+    def _inherited(self, child: Once, digest: str, call: Call) -> Call:
+        undoing = self._undoing(call)
+        if undoing:
+            return Call.doubtful(self._half_undone(call, undoing))
+        if call.pending and call.doubt is None and call.seq and call.thread != get_ident():
+            has = Owner(self._me.run_id, self._me.segment, call.seq)
+            return Awaited(child._elsewhere, digest, has, call.seq, inherited=True)
+        if call.pending and call.doubt is None and not isinstance(call, Awaited):
             doubt = ContractViolationError(
                 f"the process that this one was forked from is making this call (step {call.seq}); it was not executed here",
                 run_id=self.session.run_id,
@@ -75,7 +84,7 @@ class Once:
             )
             return Call.doubtful(doubt)
         if type(call.of) is int and call.doubt is None:
-            call.of = self._place(self._me, call.of)
+            call.of = place_of(self._me, call.of)
         return call
 
     # -- the door --------------------------------------------------------------------------------------------------------
@@ -89,19 +98,22 @@ class Once:
         key: object,
         data: bytes | None,
         material: bytes,
+        reserve: Callable[[], object] | None = None,
     ) -> FirstStep | DuplicateStep:
-        """The live step of the first call under a key, or one that the first one answers.
+        """The live step of the first call under a key, or one that the first one answers. ``reserve`` is asked before a first one alone.
 
         ``LogWriteError`` where it can't be known or written that it is the first; ``ContractViolationError``, which is on the log then,
         where it can neither be made nor answered.
         """
-        digest = self._keys.digest(spec.name.encode("utf-8", "surrogatepass"), material)
-        about = {**(info or {}), "once": digest}
         try:
+            if self._strange is not None:
+                raise self._strange.fresh()
+            digest = self._keys.digest(spec.name.encode("utf-8", "surrogatepass"), material)
+            about = {**(info or {}), "once": digest, "once_by": self._keys.fingerprint()}
             while True:
                 call, first = self._enter(digest, scope)
                 if first:
-                    step = self._first(call, digest, scope, spec, input, about, key, data)
+                    step = self._first(call, digest, scope, spec, input, about, key, data, reserve)
                     if step is not None:
                         return step
                 elif call.opened():
@@ -113,10 +125,27 @@ class Once:
         """The call that has the key, and whether that is this one."""
         with self._lock:
             call = self._calls.get(digest)
-            if call is None:
+            undoing = None if call is None else self._undoing(call)
+            if call is None or call.stale or undoing == 0:
                 call = self._calls[digest] = Call(scope.lane, owner(), get_ident())
                 return call, True
+            if undoing:
+                raise self._half_undone(call, undoing)
             return call, False
+
+    def _undoing(self, call: Call) -> int | None:
+        """The step that undoes a call of this run, 0 where it is done, ``None`` where there is none."""
+        return self.session.undone.get(call.of) if type(call.of) is int else None
+
+    def _half_undone(self, call: Call, undoing: int) -> ContractViolationError:
+        return ContractViolationError(
+            f"the call under this key (step {call.of}) was undone, or not: its compensation (step {undoing}) has no certain end; it was "
+            "not executed",
+            run_id=self.session.run_id,
+            step=undoing,
+            contract="exactly_once",
+            next_action="find out what was done; another idempotency key makes another call",
+        )
 
     def _first(
         self,
@@ -128,27 +157,35 @@ class Once:
         about: Mapping[str, Any],
         key: object,
         data: bytes | None,
+        reserve: Callable[[], object] | None,
     ) -> FirstStep | None:
         """Make the call. ``None``: another run has made it, and answers from now on."""
-        everywhere = _in_store(spec)
-        file = digest if everywhere or not self.shared else self._keys.digest(self._me.run_id.encode(), digest.encode())
-        everywhere = everywhere or self.shared
+        file = self._file(digest, _in_store(spec))
         try:
-            if everywhere:
-                known = self._elsewhere(file, digest, spec)
+            if file is not None:
+                known = self._elsewhere.ask(file, digest, spec)
                 if known is not None:
                     self._put(digest, call, known)
                     return None
+            if reserve is not None:
+                reserve()
+            everywhere = file is not None
             seq = self.session.intend(scope, spec, input, about, key, data, sync=spec.effect or everywhere)
         except BaseException as error:
             self._put(digest, call, None)
-            if everywhere and isinstance(error, LogWriteError):
+            if file is not None and isinstance(error, (LogWriteError, BudgetExceededError)):
                 self._keys.release(file, *self._me[:2])
             raise
-        if everywhere:
+        if file is not None:
             self._keys.used(file, seq)
         call.made(seq)
-        return FirstStep(self.session, scope, spec, seq, call)
+        return FirstStep(self.session, scope, spec, seq, call, about.get("compensates"))
+
+    def _file(self, digest: str, in_store: bool) -> str | None:
+        """The name of the key's file; ``None`` where it needs none."""
+        if in_store or not self.shared:
+            return digest if in_store else None
+        return self._keys.digest(self._me.run_id.encode(), digest.encode())
 
     def _put(self, digest: str, call: Call, instead: Call | None) -> None:
         with self._lock:
@@ -206,79 +243,40 @@ class Once:
                 if step.call in one.waiting and one.encloses(step.scope.lane):
                     one.waiting.remove(step.call)
 
-    # -- other runs ------------------------------------------------------------------------------------------------------
-
-    def _elsewhere(self, file: str, digest: str, spec: Spec) -> Call | None:
-        """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
-        while True:
-            has = self._keys.claim(file, *self._me[:2])
-            if has is None or has[:2] == self._me[:2]:
-                return None
-            try:
-                # As long as nobody writes there and nobody can begin to, what the log says stays true.
-                with live_writer(self._log_of(has)) as writing:
-                    known = self._asked(digest, has, spec, writing)
-                    if known is not None or self._keys.take_over(file, has, *self._me[:2]):
-                        return known
-            except LogWriteError:
-                raise
-            except (TraceError, OSError) as error:
-                raise self._unsure(has, getattr(error, "what", str(error))) from error
-
-    def _log_of(self, has: Owner) -> str:
-        right = valid_run_id(has.run_id) and (has.segment is None or SEGMENT.fullmatch(f"x.{has.segment}"))
-        if not right:
-            raise self._unsure(has, "its name is none of a run")
-        return os.path.join(self._runs, has.run_id + (f".{has.segment}" if has.segment else "") + SUFFIX)
-
-    def _asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> Call | None:
-        """What the log of ``has`` says; ``None`` where it never made the call, and never will."""
-        with Trace(self._log_of(has)) as log:
-            status = log.check()
-            call = calls_of(log.entries()).get(digest)
-            if call is not None and call.ended:
-                return Call.answered(self._place(has, call.seq), call.result(log, spec))
-        if writing:
-            raise self._refused(has, call, "is making this call, or is about to", "wait until that run has ended")
-        if call is not None:
-            settle = f"`tracekit recovery settle {has.run_id} {call.seq}`"
-            what = "began this call, and its log does not say whether it was made"
-            raise self._refused(has, call, what, f"find out what was done, say so with {settle}, then resume that run")
-        if status.count < has.seq:
-            raise self._unsure(has, f"its log ends before step {has.seq}, where it began the call")
-        return None
-
-    @staticmethod
-    def _place(has: Owner, seq: int) -> dict[str, Any]:
-        place: dict[str, Any] = {"run_id": has.run_id, "seq": seq}
-        if has.segment is not None:
-            place["segment"] = has.segment
-        return place
-
-    def _refused(self, has: Owner, call: LoggedCall | None, what: str, next_action: str) -> ContractViolationError:
-        where = "" if call is None else f" (step {call.seq})"
-        return ContractViolationError(
-            f"run {has.told} {what}{where}: exactly once in the whole store, so it was not executed here",
-            run_id=self.session.run_id,
-            other_run=has.run_id,
-            other_step=None if call is None else call.seq,
-            contract="exactly_once",
-            next_action=next_action,
-        )
-
-    def _unsure(self, has: Owner, why: str) -> ContractViolationError:
-        return ContractViolationError(
-            f"this call belongs to run {has.told}, of which it can't be told whether it was made ({why}); it was not executed",
-            run_id=self.session.run_id,
-            other_run=has.run_id,
-            contract="exactly_once",
-            next_action="bring that run's file back, or find out what was done and remove its key file from the store's `keys`",
-        )
-
     # -- the log that a resumed run goes on from -------------------------------------------------------------------------
+
+    def _go_on(self, past: Trace) -> None:
+        """Know the keys that the log has. What the store has lost of its own is put back."""
+        calls = calls_of(past.entries())
+        made_by = {call.by for call in calls.values()}
+        if made_by and made_by != {self._keys.known_by()}:
+            self._strange = self._other_secret()
+            return
+        for digest, call in calls.items():
+            known = self._recorded(call, past)
+            if known is not None:
+                self._calls[digest] = known
+            file = self._file(digest, call.in_store)
+            if file is not None:
+                self._keys.restore(file, *self._me[:2], call.seq)
+
+    def _other_secret(self) -> ContractViolationError:
+        path = os.path.join(self._keys.root, "secret")
+        return ContractViolationError(
+            f"run {self.session.run_id} made calls that happen once under a secret that is not in {path}: which of them were made can't be "
+            "told, so this one was not executed",
+            run_id=self.session.run_id,
+            path=path,
+            contract="exactly_once",
+            next_action=f"bring {path} back as it was beside that run, then resume it",
+        )
 
     def _recorded(self, call: LoggedCall, past: Trace) -> Call | None:
         """What the log says of a key; ``None`` where the call may be made (again)."""
+        if call.undoing:
+            doubtful = Call.doubtful(self._half_undone(Call.logged(call, past), call.undoing))
+            doubtful.of = call.seq
+            return doubtful
         if call.ended:
             return Call.logged(call, past)
         if call.side_effect in ("read_only", "reversible"):
@@ -290,7 +288,8 @@ class Once:
                 run_id=self.session.run_id,
                 step=call.seq,
                 contract="exactly_once",
-                next_action=f"find out what was done, then `tracekit recovery settle {self.session.run_id} {call.seq}`",
+                next_action="find out what was done, and say so with "
+                f"`tracekit recovery settle {self.session.run_id} {call.seq} --done OUTPUT.json | --not-done --reason TEXT`",
             )
         )
 

@@ -26,6 +26,7 @@ from .values import Encoded, Encoder
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
+    from .closing import Closing
     from .duplicates import DuplicateStep
     from .once import Once
     from .spending import Spending
@@ -80,6 +81,10 @@ class Recording:
         self._last_lane = 0
         self._identities: set[str] = set()
         self._once: Once | None = None
+        #: Set when the run is aborted: what keeps effects from beginning.
+        self.closing: Closing | None = None
+        #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
+        self.undone: Final[dict[int, int]] = {}
         #: Whether other processes write parts of this run.
         self.shared = False
         #: What is started inside steps that may be made again.
@@ -109,10 +114,12 @@ class Recording:
             return step
         if self.ended:
             return self._late(scope, spec)
+        if self.closing is not None and not self.closing.admits(scope, spec, info):
+            raise Recording.refuse(self, scope, spec, input, self.closing.refusal(spec))
+        if once is not None:
+            return self.begin_once(scope, spec, input, info, key, data, once)
         if scope.live and self.nested.active:
             self.nested.begins(spec, scope.live)
-        if once is not None:
-            return self.once().begin(scope, spec, input, info, key, data, once)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -142,10 +149,29 @@ class Recording:
         elif self.nested.active:  # what is inside a live step is none of a replay's: no timer there is told by it
             self.nested.began(seq, scope.live)
         self.steps += 1
+        if info is not None and "compensates" in info:
+            from .undone import UndoingStep
+
+            return UndoingStep(self, scope, spec, seq, info["compensates"])
         step = RecordedStep(self, scope, spec, seq)
         if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input):  # a "[" or a second "{"
             step.watched = (input, plain)
         return step
+
+    def begin_once(
+        self,
+        scope: Scope,
+        spec: Spec,
+        input: object,
+        info: Mapping[str, Any] | None,
+        key: object,
+        data: bytes | None,
+        once: bytes,
+        reserve: Callable[[], object] | None = None,
+    ) -> RecordedStep | DuplicateStep:
+        if scope.live and self.nested.active:
+            self.nested.begins(spec, scope.live)
+        return self.once().begin(scope, spec, input, info, key, data, once, reserve)
 
     def once(self) -> Once:
         """The keys of this run's calls that happen once, looked up when there is a first."""

@@ -1,8 +1,9 @@
 """The keys of a store: what makes a call happen once over all its runs.
 
-A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created"}``, the run that makes the call; once its
-intention is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what the call is told from others
-by, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace.
+A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created", "by"}``, the run that makes the call; once
+its intention is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what the call is told from others
+by, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` tells
+one secret from another: under another one every key is another key, and every call would be a first one.
 
 A file of this directory is there whole or not at all, and is on the device before the call that it stands for starts.
 """
@@ -11,15 +12,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from .. import _reality
-from ..errors import LogWriteError, TraceError
+from ..errors import ContractViolationError, LogWriteError, TraceError
 from .heads import sync_directory
 
 __all__ = ["Keys", "Owner"]
@@ -28,6 +30,10 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MOST: Final = 4096
+_MOST_SAID: Final = 64 << 20
+_KEY: Final = re.compile("[0-9a-f]{64}")
+#: What the fingerprint of a secret is made of.
+_SAMPLE: Final = b"tracekit: the secret of a store"
 #: A file system without hard links says one of these.
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK))
 
@@ -55,6 +61,7 @@ class Keys:
         self.directory: Final = os.path.join(root, "keys")
         self._sync: Final = sync
         self._secret: bytes | None = None
+        self._looked_at = False
 
     # -- the secret ------------------------------------------------------------------------------------------------------
 
@@ -62,33 +69,76 @@ class Keys:
         """The key of ``material``, as hex digits."""
         import hmac
 
+        framed = b"".join(b"%d:%b" % (len(part), part) for part in material)
+        return hmac.digest(self._the_secret(), framed, "sha256").hex()
+
+    def fingerprint(self) -> str:
+        """Which secret it is, as 16 hex digits."""
+        return _fingerprint(self._the_secret())
+
+    def known_by(self) -> str | None:
+        """The same where the store has a secret; none is made."""
+        if self._secret is None and not os.path.lexists(os.path.join(self.root, "secret")):
+            return None
+        return self.fingerprint()
+
+    def _the_secret(self) -> bytes:
         secret = self._secret
         if secret is None:
             secret = self._secret = self._read_secret()
-        framed = b"".join(b"%d:%b" % (len(part), part) for part in material)
-        return hmac.digest(secret, framed, "sha256").hex()
+        return secret
 
     def _read_secret(self) -> bytes:
         with self._opened(self.root, "secret") as directory:
             found = self._content(directory, "secret")
             if found is None:
+                if self._any_key() is not None and self._content(directory, "secret") is None:
+                    raise self._other_secret("is missing")
                 self._place(directory, "secret", _reality.urandom(32))
                 found = self._content(directory, "secret")  # another process may have been first
         if found is None or len(found) != 32:
             raise self._error("secret", f"{os.path.join(self.root, 'secret')} does not hold 32 bytes")
         return found
 
+    def _any_key(self) -> str | None:
+        """One of the keys that the store has."""
+        try:
+            with os.scandir(self.directory) as files:
+                return next((file.name for file in files if _KEY.fullmatch(file.name)), None)
+        except OSError:
+            return None  # there is no such directory, or nothing can be written there either
+
+    def _look(self, directory: int) -> None:
+        """Whether the keys that are there were made under the secret that is there: one tells for all."""
+        name = self._any_key()
+        found = None if name is None else self._content(directory, name)
+        try:
+            by = None if found is None else orjson.loads(found.split(b"\n")[0])["by"]
+        except (ValueError, KeyError, TypeError):
+            by = None  # whoever asks for that key is told
+        if by is not None and by != self.fingerprint():
+            raise self._other_secret("is another one")
+        self._looked_at = True
+
     # -- keys ------------------------------------------------------------------------------------------------------------
 
     def claim(self, digest: str, run_id: str, segment: str | None = None) -> Owner | None:
         """Make the key ours, on the device when this returns ``None``; else whose it is."""
         with self._opened(self.directory, digest) as directory:
+            if not self._looked_at:
+                self._look(directory)
             while True:
                 if self._place(directory, digest, self._claimed(run_id, segment)):
                     return None
                 owner = self._owner(directory, digest)
                 if owner is not None:  # else it was released just now
                     return owner
+
+    def restore(self, digest: str, run_id: str, segment: str | None, seq: int) -> None:
+        """Put back a key that a run's own log says it has, where the store has lost it."""
+        with self._opened(self.directory, digest) as directory:
+            if self._content(directory, digest) is None:
+                self._place(directory, digest, self._claimed(run_id, segment) + b'{"seq":%d}\n' % seq)
 
     def take_over(self, digest: str, before: Owner, run_id: str, segment: str | None = None) -> bool:
         """Make the key of ``before``, who never used it, ours; false where it is not theirs any more."""
@@ -123,11 +173,45 @@ class Keys:
             if self._owner(directory, digest) == (run_id, segment, 0):
                 os.unlink(digest, dir_fd=directory)
 
+    def settle(self, digest: str, of: Owner, said: Mapping[str, Any]) -> bool:
+        """Keep what a person says of the call of ``of``, who has ended; false where the key is not theirs (any more), or was settled."""
+        with self._opened(self.directory, digest) as directory, self._alone(directory):
+            has = self._owner(directory, digest)
+            if has is None or has[:2] != of[:2] or has.seq not in (0, of.seq):
+                return False
+            if self._said(directory, digest, of) is not None:
+                return False
+            facts = {"run_id": of.run_id, "segment": of.segment, "seq": of.seq, **said}
+            temporary = self._temporary(directory, digest, orjson.dumps(facts) + b"\n")
+            os.replace(temporary, f"{digest}.settled", src_dir_fd=directory, dst_dir_fd=directory)
+            if self._sync:
+                os.fsync(directory)
+            return True
+
+    def settled(self, digest: str, of: Owner) -> Mapping[str, Any] | None:
+        """What a person has said of the call of ``of``, or ``None``."""
+        with self._opened(self.directory, digest) as directory:
+            return self._said(directory, digest, of)
+
+    def _said(self, directory: int, digest: str, of: Owner) -> Mapping[str, Any] | None:
+        name = f"{digest}.settled"
+        content = self._content(directory, name, _MOST_SAID)
+        if content is None:
+            return None
+        try:
+            facts = orjson.loads(content)
+            about, whole = (facts["run_id"], facts["segment"], facts["seq"]), isinstance(facts["done"], bool)
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged(name) from None
+        if not whole:
+            raise self._damaged(name)
+        return facts if about == of else None  # else it is of a call before, which was not made
+
     def _claimed(self, run_id: str, segment: str | None) -> bytes:
         facts: dict[str, Any] = {"run_id": run_id}
         if segment is not None:
             facts["segment"] = segment
-        return orjson.dumps({**facts, "created": _reality.time_ns()}) + b"\n"
+        return orjson.dumps({**facts, "created": _reality.time_ns(), "by": self.fingerprint()}) + b"\n"
 
     def _owner(self, directory: int, digest: str) -> Owner | None:
         found = self._content(directory, digest)
@@ -166,7 +250,7 @@ class Keys:
             if fd >= 0:
                 os.close(fd)
 
-    def _content(self, directory: int, name: str) -> bytes | None:
+    def _content(self, directory: int, name: str, most: int = _MOST) -> bytes | None:
         """What a file holds, ``None`` where there is none. A link, or what is no file, is refused."""
         try:
             fd = os.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
@@ -175,7 +259,7 @@ class Keys:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "it is no file")
-            return os.read(fd, _MOST)
+            return os.read(fd, most)
         finally:
             os.close(fd)
 
@@ -246,6 +330,16 @@ class Keys:
             next_action="free space, mend the directory's rights, or name another store with TRACEKIT_DIR",
         )
 
+    def _other_secret(self, how: str) -> ContractViolationError:
+        path = os.path.join(self.root, "secret")
+        return ContractViolationError(
+            f"{path} {how}, and the store has keys that were made under the one it had: which calls were made can't be told, so this "
+            "one was not executed",
+            path=path,
+            contract="exactly_once",
+            next_action=f"bring {path} back; or, where every call may be made again, remove {self.directory}",
+        )
+
     def _damaged(self, digest: str) -> TraceError:
         path = os.path.join(self.directory, digest)
         return TraceError(
@@ -253,3 +347,9 @@ class Keys:
             path=path,
             next_action="find out what was done, then remove that file if the call may be made again",
         )
+
+
+def _fingerprint(secret: bytes) -> str:
+    import hmac
+
+    return hmac.digest(secret, _SAMPLE, "sha256").hex()[:16]
