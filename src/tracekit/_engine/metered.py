@@ -25,6 +25,8 @@ def begin(
     spending = scope.spending
     if session.ended or spending is None or (info is not None and "compensates" in info):  # undoing is never too dear
         return session.begin(free, spec, input, info=info, **how)
+    if how["once"] is not None:
+        return _once(session, scope, free, spec, input, info, how)
     try:
         held = spending.reserve(spec, input, info)
     except BudgetExceededError as error:
@@ -37,10 +39,35 @@ def begin(
     except BaseException:
         held.give_back()
         raise
-    if not step.live:  # an earlier call answers it
-        held.give_back()
-        return step
     return MeteredStep(step, scope, held)
+
+
+def _once(
+    session: Recording,
+    scope: Scope,
+    free: Scope,
+    spec: Spec,
+    input: object,
+    info: Mapping[str, Any] | None,
+    how: Mapping[str, Any],
+) -> Any:
+    """The same of a call that happens once: one that an earlier call answers takes nothing, whatever is left."""
+    held: list[Held] = []
+
+    def reserve() -> None:
+        assert scope.spending is not None
+        held.append(scope.spending.reserve(spec, input, info))
+
+    try:
+        step: Any = session.begin_once(free, spec, input, info, how["key"], how["data"], how["once"], reserve)
+    except BudgetExceededError as error:
+        session.overspent(error)
+        raise session.refuse(free, spec, input, error) from None
+    except BaseException:
+        for one in held:
+            one.give_back()
+        raise
+    return MeteredStep(step, scope, held[0]) if step.live else step
 
 
 class MeteredStep:
