@@ -119,7 +119,6 @@ BAGGAGE, PARENT = RIGHT["baggage"], RIGHT["traceparent"]
         {"traceparent": "ff" + PARENT[2:]},
         {"traceparent": f"00-{'0' * 32}-{'1' * 16}-01"},
         {"traceparent": f"00-{'1' * 32}-{'0' * 16}-01"},
-        {"traceparent": PARENT[:36] + "1" * 16 + "-01"},
     ],
     ids=str,
 )
@@ -127,6 +126,16 @@ def test_malformed_headers_of_ours_are_refused(change: dict[str, str]) -> None:
     """What was cut, changed or made up is an error, never another message."""
     with pytest.raises(InvalidMessageError):
         extract({**RIGHT, **change})
+
+
+@pytest.mark.parametrize(
+    "parent", [PARENT[:36] + "1" * 16 + "-00", f"00-{'1' * 32}-{'2' * 16}-01", PARENT[:36] + "1" * 16 + "-03"]
+)
+def test_a_hop_may_put_its_own_span_into_traceparent(parent: str) -> None:
+    """A proxy that takes part in tracing, as the W3C has it, hands on baggage and names itself as the parent: the cause is as it was."""
+    assert extract({**RIGHT, "traceparent": parent}) == extract(RIGHT)
+    passed = {**RIGHT, "traceparent": parent}
+    assert extract(inject(passed, extract(RIGHT))) == extract(RIGHT)
 
 
 def test_two_traceparents_are_refused() -> None:

@@ -77,7 +77,7 @@ def extract(headers: Headers, payload: Any = None) -> Message:
     if not members:
         return Message("task_sent", None, None, payload)
     origin = _origin(members)
-    _agree(found.get("traceparent", []), origin)
+    _agree(found.get("traceparent", []))
     kind = _TYPES.get(members.get("type", "sent"))
     if kind is None:
         raise _malformed(f"{members['type']!r:.80} is no type of message")
@@ -165,8 +165,9 @@ def _origin(members: Mapping[str, str]) -> Origin | None:
     return origin_of({"run_id": run_id, "segment": members.get("segment"), "seq": int(seq)})
 
 
-def _agree(lines: list[str], origin: Origin | None) -> None:
-    """A ``traceparent`` beside our baggage is well-formed, and, where its trace is ours, names the same event."""
+def _agree(lines: list[str]) -> None:
+    """A ``traceparent`` beside our baggage is well-formed. Which event is the cause, baggage says alone: a hop on the way that keeps to
+    the standard puts its own span into ``traceparent``, or begins a trace of its own."""
     if len(lines) > 1:
         raise _malformed("there are two traceparent headers")
     for line in lines:
@@ -179,8 +180,6 @@ def _agree(lines: list[str], origin: Origin | None) -> None:
             or not found[3].strip("0")
         ):
             raise _malformed(f"traceparent is malformed: {line!r:.80}")
-        if origin is not None and found[2] == trace_id(origin.run_id) and found[3] != _span(origin):
-            raise _malformed("traceparent and baggage name different events of one run")
 
 
 def _malformed(what: str) -> InvalidMessageError:
