@@ -28,6 +28,7 @@
     ├── RunEndedError                  an effect was asked for after its run had ended
     ├── RunStateError                  record, replay or a run used in a way that makes no sense
     ├── RecoveryRefusedError
+    ├── InvalidRecordError             what should be the record of an execution is none
     ├── EnvelopeError                  a request to agents that can't be read
     ├── RegistryError                  agents registered in a way that makes no sense
     ├── RoutingFailedError             no agent answered a request
@@ -57,6 +58,7 @@ __all__ = [
     "IntentionError",
     "InvalidEventError",
     "InvalidMessageError",
+    "InvalidRecordError",
     "LiveCallBlockedError",
     "LogWriteError",
     "MissingParentError",
@@ -316,6 +318,12 @@ class RecoveryRefusedError(_Error):
     """It is not safe to resume this run; ``reasons`` lists why."""
 
     code = "recovery-refused"
+
+
+class InvalidRecordError(_Error, ValueError):
+    """What was given as the record of an execution is none."""
+
+    code = "invalid-record"
 
 
 class EnvelopeError(_Error, ValueError):

@@ -21,13 +21,16 @@ from tests.support.tracing import entries, recorded
 from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
 from tracekit.agents import (
     AgentRegistry,
+    BaseAgent,
     ExecutionRecord,
     IntentEnvelope,
     IntentRouter,
+    recorded_form,
     replay_execution,
     stable_hash,
 )
 from tracekit.agents.record import schema
+from tracekit.errors import EnvelopeError, InvalidRecordError
 
 VALID = Draft202012Validator(schema())
 registry = AgentRegistry()
@@ -320,3 +323,110 @@ def test_steps_of_agents_are_no_events_of_the_execution() -> None:
     run, _ = recorded(lambda: IntentRouter(town).route({"intent": "work"}))
     assert len(ExecutionRecord.of(run).events) == 5
     assert len(entries(run)) > 7
+
+
+SECRET = "sk-" + "a1B2" * 12
+
+
+def test_a_request_is_compared_however_it_is_given() -> None:
+    """An envelope, its dictionary in either spelling, its JSON, a hash or the beginning of one."""
+    tree = {"intent": "greet", "payload": {"who": "you"}, "metadata": {"request_id": "1"}}
+    request = IntentEnvelope.from_dict(tree)
+    run, response = recorded(lambda: router.route(request))
+    full, identity = request.envelope_hash, request.identity_hash
+    for given_ in (
+        tree, request.as_dict(), request.to_json(), json.dumps(tree), request.to_json().encode(), full, identity,
+        full.removeprefix("sha256:"), full[:19], full.removeprefix("sha256:")[:12], identity.upper().removeprefix("SHA256:")[:20],
+    ):  # fmt: skip
+        assert replay_execution(run, verify_envelope=given_).payload == response.payload
+    for other in ({**tree, "payload": {"who": "me"}}, '{"intent": "greet"}', "0" * 12):
+        with pytest.raises(DivergenceError, match="another request"):
+            replay_execution(run, verify_envelope=other)
+
+
+@pytest.mark.parametrize("wrong", ["sha256:abc", "abc", "", "md5:" + "0" * 32, "[]", b"5", "{", {"payload": {}}])
+def test_what_is_no_request_is_not_called_another_one(wrong: Any) -> None:
+    """It is an error of the caller."""
+    run, _ = recorded(lambda: ask(who="you"))
+    with pytest.raises(EnvelopeError):
+        replay_execution(run, verify_envelope=wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["sha256"], object()], ids=str)
+def test_another_kind_of_value_can_not_be_compared(wrong: Any) -> None:
+    """Nor is it passed over."""
+    run, _ = recorded(lambda: ask(who="you"))
+    with pytest.raises(TypeError, match="verify_envelope"):
+        replay_execution(run, verify_envelope=wrong)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_request_with_a_secret_is_compared_as_the_log_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is built in, by the environment and by the run's own patterns; the program that asks has the secret."""
+    monkeypatch.setenv("TOWN_TOKEN", "open-the-gate-7713")
+    request = IntentEnvelope.from_dict(
+        {"intent": "greet", "payload": {"who": f"{SECRET} open-the-gate-7713 member-42"}}
+    )
+    run, _ = recorded(lambda: router.route(request), redact=[r"member-\d+"])
+    kept = recorded_form(request, redact=[r"member-\d+"])
+    assert "member-42" not in json.dumps(kept)
+    assert ExecutionRecord.of(run).header.envelope_hash == stable_hash(kept) != request.envelope_hash
+    assert replay_execution(run, verify_envelope=request, redact=r"member-\d+").from_replay
+    with pytest.raises(DivergenceError, match="redact="):
+        replay_execution(run, verify_envelope=request)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_answer_without_its_secrets_says_so() -> None:
+    """It is replayable, with a placeholder; nobody takes that for what the agent said."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> Any:
+        return {"key": SECRET} if payload["secret"] else {"key": "none"}
+
+    for secret in (True, False):
+        run, response = recorded(
+            lambda secret=secret: IntentRouter(town).route({"intent": "work", "payload": {"secret": secret}})
+        )
+        record = ExecutionRecord.of(run)
+        result = replay_execution(run)
+        assert (record.header.replayable, record.header.redacted, result.redacted) == (True, secret, secret)
+        assert (result.payload == response.payload) is not secret
+        VALID.validate(record.as_dict())
+        assert ExecutionRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_answer_that_is_not_whole_has_the_advice_of_a_replay() -> None:
+    """Its run has ended: there is nothing to be resumed."""
+    town = AgentRegistry()
+    town.register(BaseAgent(lambda payload: sys._getframe(), intent="work", name="a", side_effect="read_only"))
+    run, _ = recorded(lambda: IntentRouter(town).route({"intent": "work"}))
+    with pytest.raises(NotReplayableError) as caught:
+        replay_execution(run)
+    assert "recovery" not in str(caught.value)
+    assert "Return a type that can be recorded" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", b"\xff", "{}", '{"header": {}}', None])
+def test_a_text_that_is_no_record_is_a_typed_error(text: Any) -> None:
+    """Whatever is wrong with it."""
+    with pytest.raises(InvalidRecordError, match="no record of an execution"):
+        ExecutionRecord.from_json(text)
+
+
+def test_a_header_of_other_values_is_no_record() -> None:
+    """Each has its kind."""
+    run, _ = recorded(lambda: ask(who="you"))
+    tree = ExecutionRecord.of(run).as_dict()
+    for key, value in (("executionId", 5), ("replayable", "yes"), ("replayableReason", 1), ("envelopeHash", None)):
+        with pytest.raises(InvalidRecordError, match=key):
+            ExecutionRecord.from_dict({**tree, "header": {**tree["header"], key: value}})
+
+
+def test_only_the_first_of_many_executions_are_told() -> None:
+    """And that there are more."""
+    run, _ = recorded(lambda: [ask(who=str(n)) for n in range(7)])
+    with pytest.raises(RunNotFoundError, match=r"… \(7 in all\)"):
+        ExecutionRecord.of(run)

@@ -28,6 +28,7 @@ from .loop import Loop, Outcome
 from .messages import Message, receive_task, respond, send_task, state_transition
 from .projection import pending_requests
 from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord
+from .recorded_form import recorded_form
 from .registry import AgentRegistry, BaseAgent
 from .responders import Responder, responder
 from .result import AgentResult, IntentResponse, ReplayResult
@@ -87,6 +88,7 @@ __all__ = [
     "patch",
     "pending_requests",
     "receive_task",
+    "recorded_form",
     "replay_execution",
     "respond",
     "responder",

@@ -9,18 +9,17 @@ from copy import deepcopy
 from dataclasses import replace as _replace
 from typing import Any, Final
 
-from .._canonical import dumps_in_order, from_json, to_json
 from .._capture.limits import limit
 from .._engine.budget import Budget
 from .._engine.contract import check_transition
 from .._engine.gate import here
-from .._engine.scope import Scope
 from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
 from .envelope import IntentEnvelope
 from .hashing import identity_of, stable_hash
 from .inside import Place, past
+from .recorded_form import without_secrets
 from .registry import AgentRegistry, BaseAgent
 from .result import IntentResponse, Status
 from .strategies import plan
@@ -231,7 +230,7 @@ class Course:
             return
         tree = self.envelope.as_dict()
         # Of what the log keeps, not of what it was given: a hash of a short secret gives the secret away.
-        stored = _without_secrets(scope, tree)
+        stored = without_secrets(scope.session.redactor, tree)
         digest = self._hash if stored is tree else stable_hash(stored)
         hashes = {"envelope_hash": digest, "identity_hash": stable_hash(identity_of(stored))}
         chosen = [agent.name for agent in self.plan.agents]
@@ -288,11 +287,6 @@ class Course:
             return failure
         told = (trace.entry(seq).get("meta") or {}).get("info", {}).get("failure")
         return failure if told is None else StructuredFailure.from_dict(trace.expand(told))
-
-
-def _without_secrets(scope: Scope, tree: dict[str, Any]) -> Any:
-    redactor, told = scope.session.redactor, to_json(tree)
-    return from_json(redactor.redact(told)[0]) if redactor.suspicious(dumps_in_order(told)) else tree
 
 
 def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from .._canonical import dumps_in_order, from_json, to_json
+from .._engine.redaction import PLACEHOLDER
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from ..errors import NotReplayableError, RunNotFoundError
+from ..errors import InvalidRecordError, NotReplayableError, RunNotFoundError
 from ..failures import StructuredFailure
 from .executions import Execution, executions
 
@@ -31,7 +32,7 @@ class ExecutionHeader:
     """Which execution it is, and whether its record can stand for it.
 
     ``execution_id`` is the run's id and the number of the entry that the request is in. A partial execution is not ``replayable``;
-    ``replayable_reason`` says why.
+    ``replayable_reason`` says why. ``redacted``: placeholders stand for secrets in the answer, which the log does not keep.
     """
 
     execution_id: str
@@ -41,6 +42,7 @@ class ExecutionHeader:
     identity_hash: str
     replayable: bool
     replayable_reason: str | None = None
+    redacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +95,12 @@ class ExecutionRecord:
         elif execution is not None:
             what, next_action = (
                 f"there is no execution {execution!r} in run {_shown(run)}",
-                f"say which: {', '.join(ids[:5])}",
+                f"say which: {_some(ids)}",
             )
         else:
             what, next_action = (
                 f"{len(ids)} intents were routed in run {_shown(run)}",
-                f"say which: {', '.join(ids[:5])}",
+                f"say which: {_some(ids)}",
             )
         raise RunNotFoundError(what, next_action=next_action, executions=ids)
 
@@ -122,9 +124,9 @@ class ExecutionRecord:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
-        """The record that :meth:`as_dict` told. ``ValueError`` for what is none."""
+        """The record that :meth:`as_dict` told. ``InvalidRecordError``, a ``ValueError``, for what is none."""
         try:
-            header = ExecutionHeader(**{name: tree["header"][key] for name, key in _HEADER})
+            header = _header(tree["header"])
             return cls(
                 header=header,
                 envelope=from_json(tree["envelope"]),
@@ -135,7 +137,7 @@ class ExecutionRecord:
                 final_response=_readable(tree["finalResponse"])[0],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is no record of an execution: {type(error).__name__}: {error}") from None
+            raise _none(f"{type(error).__name__}: {error}") from None
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -143,8 +145,30 @@ class ExecutionRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:
-        """The record that :meth:`to_json` told. ``ValueError`` for what is none."""
-        return cls.from_dict(json.loads(text))
+        """The record that :meth:`to_json` told. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        try:
+            tree = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _none(str(error)) from None
+        return cls.from_dict(tree)
+
+
+def _none(problem: str) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"this is no record of an execution: {problem}",
+        next_action="`tracekit schema execution` prints what one looks like; ExecutionRecord.of(run) makes it from a trace",
+    )
+
+
+def _header(tree: Mapping[str, Any]) -> ExecutionHeader:
+    told = {"redacted": False, **tree}
+    header = ExecutionHeader(**{name: told[key] for name, key in _HEADER})
+    for name, key in _HEADER:
+        value = getattr(header, name)
+        kind = bool if name in ("replayable", "redacted") else str
+        if not isinstance(value, kind) and not (name == "replayable_reason" and value is None):
+            raise TypeError(f"header.{key} is {value!r:.80}")
+    return header
 
 
 def _keys(kind: Any, names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -171,6 +195,11 @@ def schema() -> dict[str, Any]:
     with open(os.path.join(os.path.dirname(__file__), "execution.json"), encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found
+
+
+def _some(ids: list[str]) -> str:
+    """The first few."""
+    return ", ".join(ids[:5]) + (f", … ({len(ids)} in all)" if len(ids) > 5 else "")
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------------
@@ -212,6 +241,7 @@ def _record(trace: Trace, execution: Execution) -> ExecutionRecord:
         identity_hash=info.get("identity_hash", ""),
         replayable=reason is None,
         replayable_reason=reason,
+        redacted=told is not None and _redacted(response, told),
     )
     return ExecutionRecord(
         header=header,
@@ -230,6 +260,12 @@ def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
 def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     told, unreadable = _value(trace, entry["output"])
     return {**told, "error": _failure(trace, entry)}, unreadable
+
+
+def _redacted(entry: Mapping[str, Any] | None, told: Mapping[str, Any]) -> bool:
+    """Whether a secret was taken out of the answer: here, or before, where a placeholder was handed on."""
+    info = ((entry or {}).get("meta") or {}).get("info") or {}
+    return "redacted" in info or PLACEHOLDER.search(dumps_in_order(to_json(told["payload"])).decode()) is not None
 
 
 def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:

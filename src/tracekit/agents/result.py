@@ -79,11 +79,15 @@ class IntentResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What a recorded execution came to, read from its record: no agent was asked."""
+    """What a recorded execution came to, read from its record: no agent was asked.
+
+    ``redacted``: secrets were taken out of the answer, and placeholders stand for them.
+    """
 
     payload: Any
     status: Status
     error: StructuredFailure | None = None
     agent: str | None = None
     run_id: str | None = None
+    redacted: bool = False
     from_replay: bool = True
