@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from tests.agents.flat import PROGRAMS
 from tests.support.tracing import of_type, recorded
 from tracekit.agents import agentloom, events
 from tracekit.agents.runs import files_of
+from tracekit.cli import main
 from tracekit.errors import (
     EventCycleError,
     InvalidEventError,
@@ -109,6 +111,18 @@ def test_a_miss_is_an_error_and_never_a_default_answer(request_: dict[str, Any])
     assert not isinstance(failure.value, Exception)
     with pytest.raises(TraceExhaustedError):
         agentloom.loads("{}").replay().complete(MESSAGES)
+
+
+def test_half_a_surrogate_pair_comes_back(tmp_path: Path) -> None:
+    """What agentloom wrote of a text that was cut inside a character is imported, and exported as it was, by the command too."""
+    tree = {"_version": 2, "plan": answer("half \ud83d"), "ü": answer("whole 😀")}
+    assert agentloom.loads(agentloom.loads(json.dumps(tree)).dumps()).as_dict() == tree
+    file, out = tmp_path / "in.json", tmp_path / "out.json"
+    file.write_text(json.dumps(tree))
+    writer = import_agentloom(file, tmp_path / "runs")
+    done = CliRunner().invoke(main, ["export", writer.path, "--to", "agentloom", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_bytes()) == tree
 
 
 def test_every_turn_answers_once() -> None:

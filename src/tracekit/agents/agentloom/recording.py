@@ -83,8 +83,8 @@ class Recording:
         return {**head, **self.others, **self.answers, **tail}
 
     def dumps(self) -> str:
-        """The file's text."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+        """The file's text, in ASCII as agentloom writes it: half of a surrogate pair has no other form."""
+        return json.dumps(self.as_dict(), indent=2) + "\n"
 
     def replay(self) -> Replay:
         """Something that answers as this recording, from its beginning."""
