@@ -125,6 +125,21 @@ def test_half_a_surrogate_pair_comes_back(tmp_path: Path) -> None:
     assert json.loads(out.read_bytes()) == tree
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"_version": 2, "plan": {"content": "a"}, "plan": {"content": "b"}}', '{"x": [{"content": "a", "plan": 1, "plan": 2}]}'],
+)
+def test_a_doubled_key_is_refused(text: str, tmp_path: Path) -> None:
+    """Of two answers under one key none is dropped silently: the key is named."""
+    with pytest.raises(TraceError, match="'plan' twice"):
+        agentloom.loads(text)
+    file = tmp_path / "recording.json"
+    file.write_text(text)
+    done = CliRunner().invoke(main, ["import", str(file)])
+    assert done.exit_code == 2
+    assert "'plan' twice" in done.output
+
+
 def test_every_turn_answers_once() -> None:
     """The fourth turn of a loop of three is an error, not the third again; so is a step's only answer asked for twice."""
     model = agentloom.loads(json.dumps(V2)).replay()
