@@ -217,3 +217,21 @@ def test_a_replay_says_what_the_run_cost(provider: StubProvider) -> None:
     assert told[1]["cost_usd"] == told[0]["cost_usd"]
     assert (told[0]["llm_calls"], told[0]["input_tokens"], told[0]["output_tokens"]) == (1, 11, 7)
     assert json.dumps(told)
+
+
+def test_a_stream_that_reports_nothing_is_not_free(provider: StubProvider) -> None:
+    """Without `include_usage` nobody knows what a stream took, unless a budget had it foreseen; a refused one took nothing."""
+
+    def taken(**options: Any) -> dict[str, Any]:
+        with record("x", **options) as run:
+            openai_chat(provider.url, stream=True)
+        with replay(run) as session:
+            openai_chat(provider.url, stream=True)
+        assert session.report.exact
+        return session.report.recorded
+
+    told = taken()
+    assert (told["unreported"], told["output_tokens"], told["cost_usd"]) == (1, None, None)
+    told = taken(budget=Budget(usd=1))
+    assert (told["unreported"], told["output_tokens"]) == (0, 50)
+    assert told["cost_usd"] > 50 * 0.6 / 1e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tracekit import (
     UnknownPriceError,
     estimate,
     record,
+    replay,
     traced_model,
     traced_tool,
 )
@@ -81,6 +83,7 @@ def test_a_prompt_is_counted_as_a_request_is() -> None:
     [
         {}, {"model": "m", "tool": "t"}, {"tool": "t", "n": -1}, {"tool": "t", "n": 1.5}, {"tool": "t", "cost_units": "2"}, {"model": 3},
         {"tool": "t", "cost_units": float("nan")}, {"model": "m", "max_tokens": 3}, "search", {"tool": "t", "n": True},
+        {"tool": "t", "cost_units": float("inf")}, {"tool": "t", "n": 10**400},
     ],
 )  # fmt: skip
 def test_a_plan_that_makes_no_sense_is_told_by_line(line: Any) -> None:
@@ -210,3 +213,70 @@ def test_the_command(tmp_path: Path) -> None:
     assert command(str(plan)).returncode == 2
     assert command("--price", "x=1", "--agent", "planner").returncode == 2
     assert tracekit.estimate is estimate
+
+
+# -- calls that do not tell --------------------------------------------------------------------------------------------------
+
+
+def test_calls_that_report_nothing_are_not_taken_for_free() -> None:
+    """A model call without usage: tokens, units and dollars of the run are not known, and no limit is said to be kept."""
+    with record("quiet", agent="quiet") as run:
+        ask("hello")
+        look(1)
+    with replay(run) as session:
+        ask("hello")
+        look(1)
+    told = session.report.recorded
+    unknown = ("input_tokens", "output_tokens", "cost_units", "cost_usd")
+    assert [told[name] for name in unknown] == [None] * 4
+    assert (told["unreported"], told["llm_calls"], told["tool_calls"]) == (1, 1, 1)
+    found = estimate(agent="quiet")
+    assert found.unreported == 1
+    for limit in ("usd", "cost_units"):
+        with pytest.raises(RunStateError, match="did not report"):
+            found.over(**{limit: 1000.0})
+
+
+def test_what_was_foreseen_stands_for_what_was_not_reported() -> None:
+    """Where a budget had it foreseen, that counts, in units and dollars too."""
+    with record("foreseen", agent="foreseen", budget=Budget(output_tokens=100)) as run:
+        ask("hello")
+    with replay(run) as session:
+        ask("hello")
+    told = session.report.recorded
+    assert (told["unreported"], told["output_tokens"]) == (0, 10)
+    assert told["input_tokens"] > 0
+    assert told["cost_usd"] is None  # nobody knows that model's price
+    found = estimate(agent="foreseen", prices=PRICES)
+    assert found.p90["usd"] == pytest.approx(told["input_tokens"] * 1e-3 + 0.02)
+    assert found.over(usd=0.02) == ["usd"]
+
+
+@pytest.mark.parametrize("limit", [math.nan, math.inf, -1.0])
+def test_a_limit_that_is_none_is_refused(limit: float) -> None:
+    """Nothing is over NaN: a limit is a finite number from 0."""
+    found = estimate([{"tool": "look", "n": 2}])
+    for name in ("cost_units", "usd"):
+        with pytest.raises(ValueError, match="finite"):
+            found.over(**{name: limit})
+
+
+def test_limits_on_the_command_line(tmp_path: Path) -> None:
+    """Wrong use and what can't be told are 2, over is 4."""
+    plan = tmp_path / "plan.json"
+    plan.write_text('[{"tool": "look", "n": 2}]')
+    for option in ("--budget", "--budget-usd"):
+        for value in ("nan", "inf", "-1", "-inf"):
+            done = command(str(plan), f"{option}={value}")
+            assert done.returncode == 2, done
+            assert "finite" in done.stderr
+    assert command(str(plan), "--budget=1").returncode == 4
+    assert command(str(plan), "--budget=2").returncode == 0
+    with record("quiet", agent="quiet"):
+        ask("hello")
+    for option in ("--budget", "--budget-usd"):
+        done = command("--agent", "quiet", f"{option}=1000")
+        assert done.returncode == 2, done
+        assert "did not report" in done.stderr
+    told = json.loads(command("--agent", "quiet").stdout)
+    assert (told["unreported"], told["p90"]["usd"], told["p90"]["llm_calls"]) == (1, None, 1)

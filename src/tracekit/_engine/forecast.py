@@ -20,6 +20,8 @@ __all__ = ["Estimate", "estimate"]
 RESOURCES: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units", "usd", "seconds")
 _TOKENS_PER_UNIT: Final = 1000
 _ASSUMED_OUTPUT: Final = 1024
+#: More of anything than a run can take.
+_MOST: Final = 10**15
 #: How many of the latest runs are looked at.
 LATEST: Final = 100
 _MODEL_KEYS: Final = frozenset(("model", "provider", "input_tokens", "prompt", "max_output_tokens", "n"))
@@ -29,7 +31,8 @@ _TOOL_KEYS: Final = frozenset(("tool", "cost_units", "n"))
 class Estimate(NamedTuple):
     """``median`` and ``p90`` (equal, for a plan) of calls, tokens, ``cost_units``, ``usd``, ``seconds``; ``None`` where nothing tells.
 
-    ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models whose price nobody knows.
+    ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models whose price nobody knows, ``unreported`` counts
+    the model calls of which nothing tells what they took.
     """
 
     source: str
@@ -38,13 +41,24 @@ class Estimate(NamedTuple):
     median: dict[str, float | None]
     p90: dict[str, float | None]
     unpriced: tuple[str, ...] = ()
+    unreported: int = 0
 
     def over(self, *, cost_units: float | None = None, usd: float | None = None) -> list[str]:
-        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be told."""
-        if usd is not None and self.p90["usd"] is None:
-            raise _unpriced(self.unpriced)
-        limits = {"cost_units": cost_units, "usd": usd}
-        return [name for name, limit in limits.items() if limit is not None and (self.p90[name] or 0.0) > limit]
+        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be told, ``RunStateError``
+        where calls did not tell what they took, ``ValueError`` for a limit that is no finite number from 0.
+        """
+        found = []
+        for name, limit in (("cost_units", cost_units), ("usd", usd)):
+            if limit is None:
+                continue
+            if not (math.isfinite(limit) and limit >= 0):
+                raise ValueError(f"{name} is a finite number from 0, not {limit!r}")
+            amount = self.p90[name]
+            if amount is None:
+                raise _unreported(self) if self.unreported or name != "usd" else _unpriced(self.unpriced)
+            if amount > limit:
+                found.append(name)
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "unpriced": list(self.unpriced)}
@@ -138,7 +152,7 @@ def _dollars(prices: Prices, item: Mapping[str, Any], times: float, usage: Mappi
 def _number(place: int, item: Mapping[str, Any], name: str, default: float, *, whole: bool = False) -> float:
     value = item.get(name, default)
     right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or value < 0:
+    if not right or not 0 <= value <= _MOST:
         raise _wrong(place, f'"{name}" is a {"whole " if whole else ""}number from 0, not {value!r}')
     return value  # type: ignore[no-any-return]
 
@@ -207,7 +221,8 @@ def _by_history(told: str, taken: list[dict[str, Any]]) -> Estimate:
         median[name] = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
         p90[name] = known[math.ceil(len(known) * 0.9) - 1]
     unpriced = {model for one in taken for model in one.get("unpriced", ())}
-    return Estimate("history", told, len(taken), median, p90, tuple(sorted(unpriced)))
+    unreported = sum(one.get("unreported", 0) for one in taken)
+    return Estimate("history", told, len(taken), median, p90, tuple(sorted(unpriced)), unreported)
 
 
 def _plan_in(envelope: Mapping[str, Any]) -> Any:
@@ -230,6 +245,13 @@ def _no_history(told: str) -> RunNotFoundError:
     return RunNotFoundError(
         f"no completed run in the store tells what {told} takes",
         next_action="record some, name another store, or declare a plan",
+    )
+
+
+def _unreported(found: Estimate) -> RunStateError:
+    return RunStateError(
+        f"{found.unreported} model calls of {found.of} did not report what they took, so that can't be told",
+        next_action='let them report it (`stream_options={"include_usage": True}`), record under a budget of tokens, or declare a plan',
     )
 
 

@@ -12,10 +12,10 @@ from .step import Spec
 if TYPE_CHECKING:
     from .spending import Spending
 
-__all__ = ["Held", "refused"]
+__all__ = ["OF_TOKENS", "Held", "refused"]
 
 #: Limits that need the tokens of a call to be foreseen.
-_OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
+OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
 #: Exceptions of HTTP clients after which nothing can have been sent.
 _NEVER_SENT: Final = frozenset(
     ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError", "LocalProtocolError")
@@ -25,10 +25,11 @@ _NEVER_SENT: Final = frozenset(
 class Held:
     """The costs of one call in each of ``levels``: foreseen, and then as they were.
 
-    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it.
+    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it. ``free`` is a call that the other side
+    did not take.
     """
 
-    __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate")
+    __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate", "free")
 
     def __init__(self, levels: Sequence[Spending], spec: Spec, info: Mapping[str, Any] | None) -> None:
         self._levels: Final = levels
@@ -37,6 +38,7 @@ class Held:
         self._closed = False
         self.costs: list[tuple[Spending, dict[str, float]]] = []
         self.estimate: dict[str, float] | None = None
+        self.free = False
 
     @classmethod
     def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Held:
@@ -51,7 +53,7 @@ class Held:
 
     def foresee(self, input: object) -> None:
         """Work out what the call may cost; ``UnknownPriceError`` where a limit in dollars can't tell."""
-        if self._spec.family != "llm" or all(_OF_TOKENS.isdisjoint(level.budget.limits) for level in self._levels):
+        if self._spec.family != "llm" or all(OF_TOKENS.isdisjoint(level.budget.limits) for level in self._levels):
             self.costs = [(level, self._cost(level, {})) for level in self._levels]
             return
         asked = request_tokens(input)
@@ -93,10 +95,12 @@ class Held:
     ) -> float | None:
         """The call was made: what it took stands in place of what was held. Returns its price where a limit asks for one.
 
-        Where nothing tells the tokens, what was foreseen counts. ``free`` is a call that the other side did not take. ``answered`` names
-        the model that did; ``usd`` is the price where that is known already.
+        Where nothing tells the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
+        ``answered`` names the model that did; ``usd`` is the price where that is known already.
         """
+        free = free or self.free
         told: Mapping[str, Any] = {} if free else usage or self.estimate or {}
+        self._count_unknown(free or bool(told))
         price: float | None = None
         actual: list[tuple[Spending, dict[str, float]]] = []
         for level, _ in self.costs:
@@ -116,7 +120,13 @@ class Held:
 
     def keep(self) -> None:
         """Nobody will tell what it took: what was held is spent."""
+        self._count_unknown(self.estimate is not None)
         self._close(self.costs)
+
+    def _count_unknown(self, known: bool) -> None:
+        if self._spec.family == "llm" and not known and not self._closed:
+            for level, _ in self.costs:
+                level.unreported += 1
 
     def give_back(self) -> None:
         """The call was not made."""

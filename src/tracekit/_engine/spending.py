@@ -14,7 +14,7 @@ from .. import _reality
 from .._journal.reader import Trace
 from ..errors import BudgetExceededError
 from .budget import LIMITS, Budget
-from .held import Held, refused
+from .held import OF_TOKENS, Held, refused
 from .prices import Prices
 from .step import Spec
 
@@ -48,6 +48,7 @@ class Spending:
         "outer",
         "prices",
         "refused",
+        "unreported",
     )
 
     def __init__(self, budget: Budget, *, name: str = "run", outer: Spending | None = None) -> None:
@@ -66,6 +67,8 @@ class Spending:
         self._before = 0.0
         #: The first refusal: from then on nothing is allowed any more.
         self.refused: BudgetExceededError | None = None
+        #: How many model calls there were of which nothing tells what they took: neither the provider nor an estimate.
+        self.unreported = 0
         #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
         self.from_log = False
 
@@ -75,6 +78,7 @@ class Spending:
         made = Spending(self.budget, name=self.name, outer=outer)
         made._spent.update(self._spent)
         made._started, made._before, made.refused = self._started, self._before, self.refused
+        made.unreported = self.unreported
         return made
 
     def levels(self) -> Iterator[Spending]:
@@ -96,9 +100,13 @@ class Spending:
         return self._before + _reality.monotonic() - self._started
 
     @property
-    def spent(self) -> dict[str, float]:
-        """What has been spent, by the names of a budget's limits; ``usd`` only where a limit in US dollars is set."""
-        found = {name: _plain(value) for name, value in self._spent.items()}
+    def spent(self) -> dict[str, float | None]:
+        """What has been spent, by the names of a budget's limits; ``usd`` only where a limit in US dollars is set.
+
+        ``None`` where there were calls of which nothing tells what they took.
+        """
+        unknown = OF_TOKENS if self.unreported else ()
+        found = {name: None if name in unknown else _plain(value) for name, value in self._spent.items()}
         if self.budget.usd is None:
             del found["usd"]
         found["seconds"] = round(self.seconds, 3)
@@ -216,7 +224,13 @@ class Spending:
             _add(self._held, held.costs[0][1], 1)
         elif kind == "budget.exceeded":
             self._remember(entry.get("error") or {})
-        elif entry.get("step") in open_calls and not kind.endswith(".chunk"):
+        elif entry.get("step") not in open_calls:
+            pass
+        elif kind.endswith(".chunk"):
+            output = entry.get("output")
+            if isinstance(output, Mapping) and refused(output.get("head")):
+                open_calls[entry["step"]].free = True
+        else:
             held = open_calls.pop(entry["step"])
             meta = entry.get("meta") or {}
             if kind.endswith(".skipped"):  # answered by an earlier call; or given up for another attempt, and then made

@@ -8,6 +8,7 @@ from typing import Any
 from .._journal.reader import Trace
 from ..errors import RunStateError, TraceError, UnknownPriceError
 from .budget import Budget
+from .held import refused
 from .prices import Prices
 from .spending import Spending
 
@@ -20,37 +21,57 @@ _ANY = Budget(cost_units=1e18)
 def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
     """What the run in the file at ``path`` took.
 
-    ``cost_usd`` is ``None`` where a model's price is not known or the package of prices not there; ``unpriced`` names the models.
+    What a call took that reports no usage is what was foreseen for it, where a budget asked for that; else nobody knows, and the call is
+    counted in ``unreported``: the tokens, units and dollars of such a run are ``None``. ``cost_usd`` is ``None`` too where a model's
+    price is not known or the package of prices not there; ``unpriced`` names the models.
     """
     try:
         with Trace(path) as trace:
-            spent = Spending.of_log(_ANY, trace.entries()).spent
+            ledger = Spending.of_log(_ANY, trace.entries())
             cost, unpriced = _cost(trace.entries(), prices or Prices())
             lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
     except TraceError:
         return {}
+    spent, unreported = ledger.spent, ledger.unreported
     taken = {name: spent[name] for name in ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")}
-    return {**taken, "cost_usd": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}
+    cost = None if unreported else cost
+    return {**taken, "cost_usd": cost, "unpriced": unpriced, "unreported": unreported, "seconds": round(lasted, 3)}
 
 
 def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
-    """The price of the model calls, and the models that have none."""
+    """The price of the model calls that tell what they took, or of what was foreseen; and the models that have none."""
     asked: dict[int, Mapping[str, Any]] = {}
     total = 0.0
     unpriced: set[str] = set()
     for entry in entries:
         if entry["type"] == "llm.request":
             asked[entry["seq"]] = entry.get("meta") or {}
-        elif entry["type"] in ("llm.response", "llm.error") and entry["step"] in asked:
-            meta, request = entry.get("meta") or {}, asked[entry["step"]]
-            if "cost_usd" in meta:
-                total += meta["cost_usd"]
-            elif meta.get("usage"):
-                model = str(request.get("model") or meta.get("model"))
-                about = request.get("info") or {}
-                place = about.get("provider"), about.get("origin")
-                try:
-                    total += prices.of_answer(meta.get("model"), model, *place, meta["usage"])
-                except (UnknownPriceError, RunStateError):
-                    unpriced.add(model)
+        elif entry["type"] in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in asked:
+            meta, request = entry.get("meta") or {}, asked.pop(entry["step"])
+            total += _price(prices, request, meta, unpriced, free=refused(entry.get("output")))
+        elif entry["type"] == "llm.chunk" and entry["step"] in asked and _refused_stream(entry.get("output")):
+            asked.pop(entry["step"])
+    for request in asked.values():  # cut off
+        total += _price(prices, request, {}, unpriced, free=False)
     return (None if unpriced else round(total, 9)), sorted(unpriced)
+
+
+def _refused_stream(output: object) -> bool:
+    return isinstance(output, Mapping) and refused(output.get("head"))
+
+
+def _price(
+    prices: Prices, request: Mapping[str, Any], meta: Mapping[str, Any], unpriced: set[str], *, free: bool
+) -> float:
+    about = request.get("info") or {}
+    foreseen: Mapping[str, Any] = {} if free else about.get("estimate") or {}
+    usage = meta.get("usage") or foreseen
+    known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
+    if known is not None or not usage:
+        return float(known or 0.0)
+    model = str(request.get("model") or meta.get("model"))
+    try:
+        return prices.of_answer(meta.get("model"), model, about.get("provider"), about.get("origin"), usage)
+    except (UnknownPriceError, RunStateError):
+        unpriced.add(model)
+        return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Final
 
@@ -19,12 +20,22 @@ __all__ = ["estimate"]
 _UNKNOWN: Final = "?"
 
 
+def _limit(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter(f"{value!r} is no finite number from 0")
+    return value
+
+
 @click.command()
 @click.argument("subject", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--agent", metavar="NAME", help="By the history of this agent.")
 @click.option("--run-name", metavar="NAME", help="By the history of runs of this name.")
-@click.option("--budget", metavar="UNITS", type=float, help="Fail where it would take more cost units.")
-@click.option("--budget-usd", metavar="USD", type=float, help="Fail where it would cost more US dollars.")
+@click.option(
+    "--budget", metavar="UNITS", type=float, callback=_limit, help="Fail where it would take more cost units."
+)
+@click.option(
+    "--budget-usd", metavar="USD", type=float, callback=_limit, help="Fail where it would cost more US dollars."
+)
 @click.option(
     "--price",
     "prices",
@@ -53,7 +64,8 @@ def estimate(
     SUBJECT is a JSON file: the envelope of a request ({"intent": …}), foreseen by the completed runs that answered the same intent, or a
     plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name names whose history is to tell.
 
-    Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, wrong use.
+    Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, calls that
+    did not report what they took, wrong use.
     """
     with output.reported():
         found = foresee(
@@ -110,6 +122,8 @@ def _print(found: Estimate) -> None:
         console.print(Text(f"{name.replace('_', ' '):15}{_told(name, median):>14}{_told(name, found.p90[name]):>14}"))
     if found.unpriced:
         console.print(Text(printable(f"no price known for {', '.join(found.unpriced)}")), soft_wrap=True)
+    if found.unreported:
+        console.print(Text(f"{found.unreported} model calls did not report what they took"), soft_wrap=True)
 
 
 def _told(name: str, value: float | None) -> str:
