@@ -21,8 +21,10 @@ from tracekit.agents import (
     SCHEMA_URI,
     Message,
     agent,
+    compare,
     events,
     experimental,
+    ordered,
     parse,
     receive_task,
     respond,
@@ -227,6 +229,44 @@ def test_a_file_of_events_reads_back_and_bad_lines_are_named() -> None:
         with pytest.raises(InvalidEventError) as failure:
             parse([*lines[:3], bad, *lines[3:]])
         assert failure.value.line == 4
+
+
+def test_a_file_of_events_may_be_text_and_begin_with_a_mark() -> None:
+    """The bytes, the text or the lines of a file, with a byte order mark or Windows line ends or without, are the same events."""
+    found = events(recorded(lambda: send_task("x", "a\u2028b\x85c"))[0], payloads=True)
+    data = dump(found) + dump([event("other", [])])
+    for form in (data, data.decode(), b"\xef\xbb\xbf" + data, "\ufeff" + data.decode(), data.replace(b"\n", b"\r\n")):
+        assert parse(form) == [*found, event("other", [])]
+    assert parse(data.decode().split("\n")) == parse(data)
+    with pytest.raises(InvalidEventError) as failure:
+        parse(data.decode() + "{}")
+    assert failure.value.line == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parent_event_id": None},
+        {"parent_event_id": "x"},
+        {"parent_event_ids": []},
+        {"parent_event_ids": None},
+        {"event_id": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_event_has_no_order(change: dict[str, Any]) -> None:
+    """Events that are put in order or compared need their fields, and their first parent is the one that they say: else it is an error."""
+    good = [event("a", []), event("b", ["a"])]
+    for bad in ({**good[1], **change}, {"event_id": "x"}, {}, None, "text"):
+        for use in (ordered, serialize, lambda found: compare(good, found)):
+            with pytest.raises(InvalidEventError) as failure:
+                use([good[0], bad])
+            assert failure.value.line == 2
+        with pytest.raises(InvalidEventError):
+            parse(json.dumps(bad))
+    del good[1]["agent_id"]
+    with pytest.raises(InvalidEventError, match="agent_id is missing"):
+        compare(good, good)
 
 
 def test_a_damaged_trace_has_no_view() -> None:

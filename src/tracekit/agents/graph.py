@@ -18,8 +18,15 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from .._canonical import dumps
-from ..errors import DuplicateEventError, EventCycleError, MissingParentError, UndecidedComparisonError
+from ..errors import (
+    DuplicateEventError,
+    EventCycleError,
+    InvalidEventError,
+    MissingParentError,
+    UndecidedComparisonError,
+)
 from .likeness import Labelled, Undecided, alike, mixed
+from .schema import check_links
 from .view import Event, dump
 
 __all__ = ["Difference", "compare", "ordered", "serialize"]
@@ -37,6 +44,10 @@ class _Graph:
 
     def __init__(self, found: Iterable[Event]) -> None:
         self.events: Final = list(found)
+        for number, event in enumerate(self.events, 1):
+            problem = check_links(event)
+            if problem is not None:
+                raise _invalid(number, problem)
         self.ids: Final[list[str]] = [event["event_id"] for event in self.events]
         self.places: Final = {event: place for place, event in enumerate(self.ids)}
         places = self.places
@@ -96,7 +107,8 @@ class _Graph:
 def ordered(found: Iterable[Event]) -> list[Event]:
     """Events in the order of their graph, ties broken by id.
 
-    ``DuplicateEventError``, ``MissingParentError`` or ``EventCycleError``, each with the ids, where there is no such order.
+    ``DuplicateEventError``, ``MissingParentError`` or ``EventCycleError``, each with the ids, where there is no such order;
+    ``InvalidEventError`` for what is no event.
     """
     graph = _Graph(found)
     return [graph.events[place] for place in graph.order(graph.ids)]
@@ -218,6 +230,16 @@ def _told(event: Event | None) -> str:
 def _listed(ids: Sequence[str]) -> str:
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return ", ".join(ids[:_NAMED]) + more
+
+
+def _invalid(number: int, problem: str) -> InvalidEventError:
+    return InvalidEventError(
+        f"event {number} of those given is no inter-agent event: {problem}",
+        line=number,
+        problem=problem,
+        ids=(),
+        next_action="give what events() or parse() returned; `tracekit schema inter-agent` prints what an event has to be",
+    )
 
 
 def _duplicates(ids: Sequence[str]) -> DuplicateEventError:

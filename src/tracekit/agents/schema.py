@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["EVENT_TYPES", "SCHEMA_URI", "check", "load", "text"]
+__all__ = ["EVENT_TYPES", "SCHEMA_URI", "check", "check_links", "load", "text"]
 
 #: The ``$id`` of the schema of the version that this tracekit writes.
 SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"
@@ -79,6 +79,7 @@ _ALWAYS: Final[tuple[_Field, ...]] = (
     ("comparison_sha256", False, _matches(_WHOLE)),
     ("mentions", False, _ids),
 )
+_NEEDED: Final = frozenset(name for name, needed, _ in _ALWAYS if needed)
 _OF_TYPE: Final[dict[str, tuple[_Field, ...]]] = {
     "task_sent": (("recipient_agent_id", True, _text), ("task", False, _text_or_null)),
     "task_received": (("sender_agent_id", True, _text_or_null), ("task", False, _text_or_null)),
@@ -103,11 +104,32 @@ def check(event: Any) -> str | None:
     problem = _wrong(event, _ALWAYS) or _wrong(event, _OF_TYPE[event["event_type"]])
     if problem is not None:
         return problem
+    problem = _first_parent(event)
+    if problem is not None:
+        return problem
+    if event["payload_sha256"][:16] != event["payload_hash"]:
+        return "payload_hash is not the beginning of payload_sha256"
+    return None
+
+
+def check_links(event: Any) -> str | None:
+    """What is wrong with an event as a node of a graph, or ``None``: quicker than :func:`check`, for what it says is not looked at."""
+    if not isinstance(event, Mapping):
+        return f"it is no event but {type(event).__name__}"
+    if not event.keys() >= _NEEDED:
+        return f"{next(name for name, _, _ in _ALWAYS if name not in event and name in _NEEDED)} is missing"
+    if not isinstance(event["event_id"], str):
+        return f"event_id can't be {event['event_id']!r:.80}"
+    parents = event["parent_event_ids"]
+    if not isinstance(parents, (list, tuple)) or not all(isinstance(parent, str) for parent in parents):
+        return f"parent_event_ids can't be {parents!r:.80}"
+    return _first_parent(event)
+
+
+def _first_parent(event: Mapping[str, Any]) -> str | None:
     parents = event["parent_event_ids"]
     if event["parent_event_id"] != (parents[0] if parents else None):
         return "parent_event_id is not the first of parent_event_ids"
-    if event["payload_sha256"][:16] != event["payload_hash"]:
-        return "payload_hash is not the beginning of payload_sha256"
     return None
 
 

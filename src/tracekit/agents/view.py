@@ -192,10 +192,15 @@ def dump(found: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(map(line, found))
 
 
-def parse(data: bytes | Iterable[bytes]) -> list[Event]:
-    """The events of a file, in its order. ``InvalidEventError`` names the first line that is none."""
+def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
+    """The events of a file (its bytes, its text, or its lines), in its order. ``InvalidEventError`` names the first line that is none."""
     found: list[Event] = []
-    for number, raw in enumerate(data.splitlines() if isinstance(data, bytes) else data, 1):
+    if isinstance(data, (bytes, str)):
+        # Not str.splitlines: that cuts at characters that may stand inside JSON.
+        data = data.split(b"\n") if isinstance(data, bytes) else data.split("\n")
+    for number, raw in enumerate(data, 1):
+        if number == 1:
+            raw = raw.removeprefix("\ufeff") if isinstance(raw, str) else raw.removeprefix(b"\xef\xbb\xbf")
         if not raw.strip():
             continue
         try:
