@@ -17,7 +17,7 @@ from .._journal.reader import Trace, Verdict
 from ..errors import RecoveryRefusedError, RunStateError
 from .decisions import decided, refused, store_at, store_of
 
-__all__ = ["operator", "reopened", "sealed", "segments", "who_and_why"]
+__all__ = ["operator", "reopened", "said_by", "sealed", "segments", "who_and_why"]
 
 
 @contextmanager
@@ -79,7 +79,12 @@ def operator() -> str:
 
 def who_and_why(session: Recording, by: str | None, reason: str) -> dict[str, Any]:
     """``by``, ``reason`` and ``at``, for the log."""
-    clean = session.redactor.redact_text
+    return said_by(session.redactor, by, reason)
+
+
+def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
+    """The same, without a session."""
+    clean = redactor.redact_text
     return {"by": clean(by or operator())[0], "reason": clean(reason)[0], "at": _reality.time_ns()}
 
 

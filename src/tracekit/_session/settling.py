@@ -14,7 +14,8 @@ from .._journal.limits import DEFAULT
 from .._journal.reader import Trace
 from ..errors import RecoveryRefusedError
 from . import reopening
-from .decisions import refused
+from .decisions import refused, store_at
+from .settling_ended import settle_ended
 
 __all__ = ["FINAL", "settle", "settle_as"]
 
@@ -39,6 +40,9 @@ def settle(
     gone on with its error, it keeps the error: then this only says that somebody has looked. ``reason`` and ``by`` (the user of the
     operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run that has ended or
     that another process runs, and for a step that has nothing to settle.
+
+    One more can be settled when its run has ended: a call that happens once in the whole store (``exactly_once="store"``), for the
+    runs that will ask for it. That stands beside its key, the log stays as it is, and 0 is returned.
     """
     if (output is _MISSING) == (not not_done):
         raise ValueError("a step was done, with output=…, or not_done=True")
@@ -61,12 +65,17 @@ def settle_as(
     """The same with the output as a trace writes it."""
     if not reason.strip():
         raise ValueError("a settlement needs a reason")
+    if type(step) is not int or step < 1:
+        raise ValueError(f"a step is the number of an entry, from 1, not {step!r}")
+    run = store_at(store).find(run)
+    if settle_ended(run, step, tree, done=done, reason=reason, by=by):
+        return 0
     looked: list[Doubt] = []
 
     def look(trace: Trace, decision: Decision) -> None:
         looked.append(_settleable(Steps(trace.entries(damaged=True)), step, done, decision))
 
-    with reopening.reopened(run, store, "settling a step", FINAL, look=look) as (session, _):
+    with reopening.reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
         found = looked[0]
         about = {"reason": "settled", "settled": {**reopening.who_and_why(session, by, reason), "done": done}}
         tail = b',"step":%d' % step
