@@ -321,6 +321,7 @@ def test_the_store_is_named(tmp_path: Path) -> None:
     """--store and store= look elsewhere."""
     with pytest.raises(TimeoutError), record(store=tmp_path / "other"):
         search("slow")
+    (tmp_path / ".tracekit").mkdir()
     assert found() == []
     assert len(found("--store", str(tmp_path / "other"))) == 2
     assert len(list(tracekit.recorded_failures(store=tmp_path / "other"))) == 2

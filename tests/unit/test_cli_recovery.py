@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -122,6 +123,99 @@ def test_scan_goes_on_past_what_it_cannot_read(shop: Path, monkeypatch: pytest.M
     done = call("scan")
     assert (done.exit_code, json.loads(done.stdout)["run_id"]) == (2, "shop")
     assert "a-directory" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
+def test_what_is_no_file_is_no_run(shop: Path, kind: str) -> None:
+    """A pipe, a directory or a link to nothing under the name of a run: nothing waits for it, nothing fails, scan tells it."""
+    for name in ("zz.jsonl", f"shop.{'0' * 16}.jsonl"):
+        if kind == "pipe":
+            os.mkfifo(shop.parent / name)
+        elif kind == "directory":
+            (shop.parent / name).mkdir()
+        else:
+            (shop.parent / name).symlink_to("nothing")
+    program = "import sys; from tracekit.cli import main; main(sys.argv[1:])"
+    for command, code in (("list", 0), ("failures", 0), ("show last", 3), ("verify last", 3), ("recovery scan", 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command.split()], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == code, (command, done.stderr)
+        assert "Traceback" not in done.stderr
+        if command != "recovery scan":
+            assert "zz" not in done.stdout
+    assert done.stderr.count("zz.jsonl") == 1
+    assert [run.run_id for run in Store().list()] == ["shop"]
+
+
+def test_a_copy_is_not_the_run_that_it_copies(shop: Path) -> None:
+    """A run's file under another name is told under that name, as what it is; the run itself is judged as before."""
+    alone = CliRunner().invoke(main, ["failures"]).stdout
+    (shop.parent / "00.jsonl").write_bytes(shop.read_bytes())
+    found = {decision["run_id"]: decision for decision in map(json.loads, call("scan").stdout.splitlines())}
+    assert [*found] == ["00", "shop"]
+    assert found["00"]["state"] == "broken"
+    assert "holds run shop: it is a copy, or was renamed" in found["00"]["reasons"][0]["text"]
+    assert found["shop"]["state"] == "unsealed"
+    told = CliRunner().invoke(main, ["failures"])
+    assert (told.exit_code, told.stdout) == (1, alone)
+    assert "00.jsonl holds run shop" in told.stderr
+
+
+def test_a_store_that_is_not_there_is_a_slip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by --store or TRACEKIT_DIR, it must be a directory: 2. The usual one has no run yet, and that is all right."""
+    commands = (["list"], ["failures"], ["recovery", "scan"])
+    for command in commands:
+        done = CliRunner().invoke(main, [*command, "--store", str(tmp_path / "typo")])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"--store: there is no directory {tmp_path / 'typo'}" in done.stderr
+        assert CliRunner().invoke(main, command, env={"TRACEKIT_DIR": str(tmp_path / "typo")}).exit_code == 2
+    monkeypatch.delenv("TRACEKIT_DIR")
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert CliRunner().invoke(main, command).exit_code == 0
+    assert not (tmp_path / ".tracekit").exists()
+
+
+def test_a_store_that_can_not_be_written_is_told(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a read-only file system abort and settle say which file it is and what to do, without a traceback."""
+    step = next(str(seq) for seq, name in names(shop).items() if name == "charge")
+    real = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if str(path) == str(shop) and flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr("tracekit._journal.runs.os.open", read_only)
+    for command in (("abort", "shop"), ("settle", "shop", step, "--not-done")):
+        done = call(*command, "--reason", "x")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert isinstance(done.exception, SystemExit)
+        assert str(shop) in done.stderr
+        assert "writable" in done.stderr
+
+
+def test_slips_are_told(shop: Path) -> None:
+    """An empty reason, a step that is no number of an entry, a module without a name: 2, a line that says so, nothing written."""
+    before = shop.read_bytes()
+    for arguments, said in (
+        (("abort", "shop", "--reason", ""), "say why"),
+        (("settle", "shop", "6", "--not-done", "--reason", " "), "say why"),
+        (("settle", "shop", "0", "--not-done", "--reason", "x"), "x>=1"),
+        (("settle", "shop", "six", "--not-done", "--reason", "x"), "six"),
+        (("settle", "shop", "--not-done", "--reason", "x", "--", "-6"), "-6"),
+        (("settle", "shop", "-6", "--not-done", "--reason", "x"), "-6"),
+        (("abort", "shop", "--reason", "x", "--tools", ""), "can't be imported"),
+        (("abort", "", "--reason", "x"), "there is no run"),
+    ):
+        done = call(*arguments)
+        assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), arguments
+        assert isinstance(done.exception, SystemExit)
+    for step in (0, -1, "6", True):
+        with pytest.raises(ValueError, match="number of an entry"):
+            recovery.settle("shop", step, not_done=True, reason="x")  # type: ignore[arg-type]
+    assert shop.read_bytes() == before
 
 
 def test_scan_is_readable_at_a_terminal(shop: Path) -> None:

@@ -174,6 +174,7 @@ def test_wrong_use() -> None:
 
 def test_list() -> None:
     """Each run is one JSON line, the newest first, with how it ended; an empty store is no error."""
+    os.mkdir(os.environ["TRACEKIT_DIR"])
     assert (call("list").stdout, call("list").exit_code) == ("", 0)
     first, second = recorded(bill), recorded(bill)
     with pytest.raises(ValueError, match="negative"):

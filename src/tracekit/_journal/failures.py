@@ -9,15 +9,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ..errors import TraceError
+from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded
 from .entry import REFUSALS, family_of
 from .lock import holder
-from .names import SEGMENT, SUFFIX
+from .names import SEGMENT, SUFFIX, holds_its_run
 from .runs import Store
-from .scan import ENDS, scan
-from .summary import summary
+from .scan import ENDS, open_trace, scan
+from .summary import first_entry, summary
 
 __all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
 
@@ -110,7 +110,7 @@ def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str
     for directory in {os.path.dirname(path) for path in paths}:
         for name in sorted(os.listdir(directory or ".")):
             match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
-            if match:
+            if match and os.path.isfile(os.path.join(directory, name)):
                 own = os.path.join(directory, match["run"] + SUFFIX)
                 segments.setdefault(own, []).append(os.path.join(directory, name))
     for path in dict.fromkeys(paths):
@@ -122,6 +122,14 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
     """The failures of one file, in its order. ``TraceIntegrityError`` at the first line that does not verify."""
     if not _may_hold_one(path):
         return
+    run_id = first_entry(path).get("run_id")
+    if not holds_its_run(path, run_id):
+        raise TraceIntegrityError(
+            f"{path} holds run {run_id}: it is a copy, or was renamed",
+            path=path,
+            line=1,
+            next_action="remove it, or name it after its run",
+        )
     reading = _Reading(path)
     for raw in scan(path):
         found = reading.take(raw.data)
@@ -133,7 +141,7 @@ def failures_in(path: str) -> Iterator[RecordedFailure]:
 
 
 def _may_hold_one(path: str) -> bool:
-    with open(path, "rb") as file:
+    with open_trace(path) as file:
         if not os.fstat(file.fileno()).st_size:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from hashlib import sha256
@@ -9,7 +10,7 @@ from typing import Final
 
 from .. import _reality
 
-__all__ = ["SEGMENT", "SUFFIX", "new_run_id", "segment_of", "valid_run_id"]
+__all__ = ["SEGMENT", "SUFFIX", "holds_its_run", "new_run_id", "segment_of", "valid_run_id"]
 
 #: How the name of a trace file ends, and the name of a segment's, without that, in two parts.
 SUFFIX: Final = ".jsonl"
@@ -41,6 +42,14 @@ def valid_run_id(run_id: str) -> bool:
         and not run_id.endswith(SUFFIX)
         and not SEGMENT.fullmatch(run_id)
     )
+
+
+def holds_its_run(path: str, run_id: object) -> bool:
+    """Whether a trace file that says it is of ``run_id`` has the name for that. A file outside every store may have any."""
+    directory, name = os.path.split(os.path.abspath(path))
+    stem = name.removesuffix(SUFFIX)
+    segment = SEGMENT.fullmatch(stem)
+    return os.path.basename(directory) != "runs" or run_id in (None, segment["run"] if segment else stem)
 
 
 def segment_of(lane_path: str) -> str:

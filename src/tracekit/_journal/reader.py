@@ -18,7 +18,7 @@ from ..errors import TraceIntegrityError
 from .blobs import Blobs
 from .chain import GENESIS
 from .limits import DEFAULT, Limits
-from .scan import ENDS, TAIL, RawEntry, Scan, not_found, open_trace, scan
+from .scan import ENDS, TAIL, RawEntry, Scan, not_found, open_trace, scan, unreadable
 
 __all__ = ["ENDS", "Limits", "RawEntry", "Trace", "Verdict", "scan"]
 
@@ -71,6 +71,8 @@ class Trace:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             raise not_found(self.path) from None
+        except OSError as error:
+            raise unreadable(self.path, error) from error
 
     # -- verdict ---------------------------------------------------------------------------------------------------------
 

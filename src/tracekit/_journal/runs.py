@@ -10,6 +10,7 @@
         heads/<run_id>                      what the run ended with, see ``heads``
         secret                              0600; what keys are made with, see ``keys``
         keys/<64 hex>                       0600; one file a call that happens once in the whole store
+        keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .limits import DEFAULT, Limits
 from .lock import lock
 from .names import SEGMENT, SUFFIX, new_run_id, segment_of, valid_run_id
 from .reader import Trace, Verdict
+from .scan import not_found
 from .summary import RunSummary, summary
 from .writer import Durability, Journal
 
@@ -92,12 +94,21 @@ class Store:
                 runs[run] += (path,)
         return runs
 
-    def _stems(self) -> set[str]:
+    def no_files(self) -> tuple[str, ...]:
+        """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""
         try:
-            names = os.listdir(self.runs)
+            with os.scandir(self.runs) as files:
+                return tuple(sorted(file.path for file in files if file.name.endswith(SUFFIX) and not _is_file(file)))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def _stems(self) -> set[str]:
+        """What lies there under the name of a run. What is no file (a pipe, a directory) is none: nobody waits for it."""
+        try:
+            with os.scandir(self.runs) as files:
+                return {file.name[: -len(SUFFIX)] for file in files if file.name.endswith(SUFFIX) and _is_file(file)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
-        return {name[: -len(SUFFIX)] for name in names if name.endswith(SUFFIX)}
 
     def _missing(self, run: str, ids: Sequence[str], matches: Sequence[str]) -> RunNotFoundError:
         if matches:
@@ -175,7 +186,12 @@ class Store:
         being written, ``TraceIntegrityError`` if it is broken.
         """
         path = self.find(run)
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise not_found(path) from None  # pruned meanwhile
+        except OSError as error:
+            raise _unwritable(path, os.path.basename(path).removesuffix(SUFFIX), error, _UNCHANGED) from error
         try:
             lock(fd, path)
             with Trace(path, limits) as trace:
@@ -187,9 +203,12 @@ class Store:
                 size = trace.end_of(verdict.count)
                 stamp = trace.entry(verdict.count)["ts_ns"] if verdict.count else 0
             if size != verdict.size:
-                keep_cut(fd, path, size)
-                os.ftruncate(fd, size)
-                os.fsync(fd)
+                try:
+                    keep_cut(fd, path, size)
+                    os.ftruncate(fd, size)
+                    os.fsync(fd)
+                except OSError as error:
+                    raise _unwritable(path, verdict.run_id or "", error) from error
         except BaseException:
             os.close(fd)
             raise
@@ -272,10 +291,10 @@ class Store:
         segment = SEGMENT.fullmatch(stem)
         expected = segment["run"] if segment else stem
         if verdict.run_id not in (None, expected):
-            problem = f"the file of run {expected} holds run {verdict.run_id}"
-            return verdict._replace(
-                state="broken", problem=verdict.problem or problem, line=verdict.line or 1, lost_tail=False
-            )
+            problem = f"the file of run {expected} holds run {verdict.run_id}: it is a copy, or was renamed"
+            if verdict.state != "broken":
+                verdict = verdict._replace(state="broken", problem=problem, line=1)
+            return verdict._replace(lost_tail=False)
         head = os.path.join(os.path.dirname(directory), "heads", stem)
         return check_kept(trace, verdict, head, seal_key() if key is None else key)
 
@@ -337,6 +356,13 @@ def _linked(parent: Trace, first: dict[str, Any]) -> bool:
     return True
 
 
+def _is_file(file: os.DirEntry[str]) -> bool:
+    try:
+        return file.is_file()  # follows a link, and asks the system for nothing else
+    except OSError:
+        return False
+
+
 def _ignored_by_git(root: str) -> None:
     """Runs hold what prompts and answers hold: nobody commits them by accident."""
     with suppress(OSError), open(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
@@ -374,10 +400,16 @@ def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
     )
 
 
-def _unwritable(path: str, run_id: str, error: OSError) -> LogWriteError:
+_ELSEWHERE: Final = "free space, or name another store with TRACEKIT_DIR"
+_UNCHANGED: Final = (
+    "make the file and its directory writable for this user, or work on a copy of the store (TRACEKIT_DIR, --store)"
+)
+
+
+def _unwritable(path: str, run_id: str, error: OSError, next_action: str = _ELSEWHERE) -> LogWriteError:
     return LogWriteError(
         f"{path} can't be written: {error}",
         run_id=run_id,
         path=path,
-        next_action="free space, or name another store with TRACEKIT_DIR",
+        next_action=next_action,
     )

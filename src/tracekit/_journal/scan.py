@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
-from ..errors import RunNotFoundError, TraceIntegrityError, TraceVersionError
+from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .chain import GENESIS, SUFFIX
 from .entry import FORMAT_VERSION
 from .limits import DEFAULT, Limits, too_costly, too_deep
@@ -170,6 +170,8 @@ def open_trace(path: str) -> BinaryIO:
         return open(path, "rb", buffering=_BUFFER)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise not_found(path) from None
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def not_found(path: str) -> RunNotFoundError:
@@ -177,6 +179,12 @@ def not_found(path: str) -> RunNotFoundError:
         f"there is no trace {path}",
         store=os.path.dirname(path),
         next_action="`tracekit list` shows the runs of a store",
+    )
+
+
+def unreadable(path: str, error: OSError) -> TraceError:
+    return TraceError(
+        f"{path} can't be read: {error}", path=path, next_action="let this user read the file, or ask as one who may"
     )
 
 

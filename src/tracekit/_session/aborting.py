@@ -13,7 +13,7 @@ from .._engine.recording import ROOT, Recording
 from .._engine.recovery import Decision, in_doubt
 from .._journal.reader import Trace
 from ..errors import LogWriteError
-from . import reopening
+from . import arguments, reopening
 from .compensating import Tools, compensate, to_run, tools_of, uncompensated, unknown
 from .decisions import refused
 
@@ -56,7 +56,7 @@ def abort(
     """
     if not reason.strip():
         raise ValueError("an abort needs a reason")
-    defined = tools_of(named := tuple(tools))
+    defined = tools_of(named := tuple(arguments.strings("tools", tools)))
 
     def look(trace: Trace, decision: Decision) -> None:
         if named and not partial:

@@ -10,7 +10,7 @@ from typing import Any
 from .._engine.recovery import Decision, decide, newer
 from .._journal.heads import read_head
 from .._journal.lock import holder
-from .._journal.names import SEGMENT, SUFFIX
+from .._journal.names import SEGMENT, SUFFIX, holds_its_run
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
 from .._journal.scan import ENDS
@@ -76,7 +76,7 @@ def decided(
     """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself)."""
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
-    return decide(
+    decision = decide(
         entries,
         verdict,
         holder=holder,
@@ -85,6 +85,8 @@ def decided(
         accept_lost_tail=accept_lost_tail,
         run_id=run_id,
     )
+    # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.
+    return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
 
 
 def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Decision]:

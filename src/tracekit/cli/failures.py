@@ -12,11 +12,10 @@ import click
 
 from .. import _reality
 from .._journal.failures import RecordedFailure, recorded_failures
-from .._journal.runs import Store
 from ..errors import TraceError
 from ..failures import FailureType, RecoveryStrategy
 from . import output
-from .store import located
+from .store import located, named
 from .timeline import printable, short
 
 __all__ = ["failures"]
@@ -83,7 +82,7 @@ def failures(
         output.message(str(error))
 
     with output.reported():
-        where = Store(store)
+        where = named(store)
         found = recorded_failures(
             *(located(run, where) for run in runs), store=store, type=kind, tool=tool, agent=agent, recoverable=recoverable,
             strategy=strategy, since=since, on_damage=tell,

@@ -14,7 +14,7 @@ from ..errors import TracekitError
 from . import output
 from .decided import shown
 from .resume import resume
-from .store import located
+from .store import located, named
 from .timeline import printable
 
 __all__ = ["recovery"]
@@ -46,8 +46,8 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
     from .._session.decisions import candidates
 
     with output.reported():
-        where = Store(store)
-        unread: list[str] = []
+        where = named(store)
+        unread = [f"{path} is no file" for path in where.no_files()]
         found = _decisions(candidates(where, all=every), unread)
         if output.structured(as_json):
             output.emit(decision.as_dict() for decision in found)

@@ -10,6 +10,7 @@ import click
 
 from .._journal.runs import RunSummary, Store
 from . import output
+from .store import named
 from .timeline import duration, printable, short
 
 __all__ = ["list_"]
@@ -31,7 +32,7 @@ def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: st
     It reads the first and last line of each and verifies nothing: see `tracekit verify`.
     """
     with output.reported():
-        where = Store(store)
+        where = named(store)
         runs = _chosen(where, envelope_hash)[:limit]
         if output.structured(as_json):
             output.emit(map(_facts, runs))

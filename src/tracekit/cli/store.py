@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
+import click
+
 from .._journal.runs import Store
 from ..errors import RunNotFoundError
 
-__all__ = ["located"]
+__all__ = ["located", "named"]
+
+
+def named(store: str | None) -> Store:
+    """The store to list. One that somebody names, and that is not there, is a slip; the usual one may not be there yet."""
+    found = Store(store)
+    if (store is not None or os.environ.get("TRACEKIT_DIR")) and not os.path.isdir(found.root):
+        which = "--store" if store is not None else "TRACEKIT_DIR"
+        raise click.UsageError(f"{which}: there is no directory {found.root}")
+    return found
 
 
 def located(run: str, store: Store) -> str:
