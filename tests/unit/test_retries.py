@@ -413,9 +413,10 @@ def test_a_function_that_takes_too_long_is_not_waited_for(side_effect: Any, tmp_
         go_on.set()
         assert ended.wait(10)
     assert isinstance(refused[0], RunEndedError)
-    assert error.in_doubt is (side_effect == "irreversible")  # type: ignore[attr-defined]
+    assert error.in_doubt is (side_effect != "read_only")  # type: ignore[attr-defined]
     [failed] = entries(run.path, "tool.error")
     assert failed["meta"]["info"]["timeout"] is True
+    assert failed["meta"]["info"].get("in_doubt", False) is error.in_doubt  # type: ignore[attr-defined]
     assert entries(run.path, "run.completed")
     with replay(run.id) as session:
         assert str(program()) == str(error)
@@ -489,3 +490,69 @@ def test_a_function_that_returns_a_coroutine_is_told_to_say_so(tmp_path: Path) -
     with record("lazy"), pytest.raises(ContractViolationError, match="async def"):
         start(1)
     assert effects.count() == 0
+
+
+def test_a_swallowed_cancellation_makes_no_success(tmp_path: Path) -> None:
+    """A coroutine that goes on after its limit, and returns, has taken too long: what it returns is dropped."""
+    effects = Effects(tmp_path)
+
+    @traced_tool(side_effect="irreversible", timeout_ms=20)
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return effects.happen("late")
+
+    async def program() -> str:
+        with pytest.raises(StepTimeoutError) as caught:
+            await stubborn()
+        assert caught.value.in_doubt
+        await asyncio.sleep(0)  # the task itself is not cancelled
+        return str(caught.value)
+
+    with record("stubborn") as run:
+        said = asyncio.run(program())
+    [failed] = entries(run.path, "tool.error")
+    assert failed["meta"]["info"]["in_doubt"] is True
+    with replay(run.id) as session:
+        assert asyncio.run(program()) == said
+    assert session.report.exact
+    assert effects.all() == ["late"]
+
+
+@pytest.mark.parametrize("side_effect", ["read_only", "reversible"])
+def test_what_may_take_effect_yet_is_not_repeated(side_effect: Any, tmp_path: Path) -> None:
+    """A function whose thread goes on: a reversible one is in doubt, neither made again, undone nor stood in for; a look is."""
+    effects = Effects(tmp_path)
+    go_on = threading.Event()
+    how: dict[str, Any] = {"compensate": lambda: effects.happen("undo")} if side_effect == "reversible" else {}
+
+    @traced_tool(side_effect="reversible", name="other")
+    def other() -> str:
+        return effects.happen("other")
+
+    @traced_tool(side_effect=side_effect, timeout_ms=30, max_retries=1, fallback=other, **how)
+    def book() -> None:
+        effects.happen("begun")
+        go_on.wait()
+
+    def program() -> str:
+        try:
+            return book() or ""
+        except StepTimeoutError as error:
+            return f"in doubt: {error.in_doubt}"  # type: ignore[attr-defined]
+
+    try:
+        with record("slow") as run:
+            said = program()
+    finally:
+        go_on.set()
+    made = effects.all()
+    assert (said, made) == (
+        ("in doubt: True", ["begun"]) if side_effect == "reversible" else ("other 1", ["begun", "begun", "other"])
+    )
+    with replay(run.id) as session:
+        assert program() == said
+    assert session.report.exact
+    assert effects.all() == made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
@@ -18,10 +18,11 @@ from ..errors import (
     RunStateError,
     StepTimeoutError,
 )
-from .compensation import Completed, acting, completed
-from .deadlines import Overdue, in_time, in_time_async
+from .compensation import Completed, acting
+from .deadlines import Overdue, Work, in_time, in_time_async
 from .driving import drive
 from .items import failed
+from .ledger import UnderWay, ledger
 from .wrapper import LAZY, Captured, answered
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _WHETHER: Final = "find out whether it happened before it is called again"
 class Invocation:
     """One call of a tool, bound. ``info`` is recorded with each of its attempts."""
 
-    __slots__ = ("args", "bound", "captured", "function", "info", "instance", "kwargs", "scope")
+    __slots__ = ("args", "bound", "captured", "function", "info", "instance", "kwargs", "scope", "under_way")
 
     def __init__(
         self,
@@ -67,6 +68,13 @@ class Invocation:
         self.kwargs: Final = kwargs
         self.scope: Final = scope
         self.info: Final = info
+        #: Where it can be undone: what an abort of the run waits for.
+        self.under_way: UnderWay | None = None
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it undoes another."""
+        return self.info is not None and "compensates" in self.info
 
     @property
     def terms(self) -> Terms | None:
@@ -141,13 +149,15 @@ class _Unrecorded:
 class Attempt:
     """One attempt at a call, live or answered from the log: ``take`` it."""
 
-    __slots__ = ("_info", "_nested", "_once", "call")
+    __slots__ = ("_info", "_nested", "_once", "_working", "call")
 
     def __init__(self, call: Invocation, number: int, info: Mapping[str, Any] | None, once: bytes | None) -> None:
         self.call: Final = call
         self._info: Final = info if number == 1 else {**(info or {}), "attempt": number}
         self._once: Final = once
         self._nested: Any = None
+        #: Of a function with a limit: whether its thread goes on.
+        self._working: Callable[[], bool] | None = None
 
     @property
     def _told(self) -> dict[str, Any] | None:
@@ -219,7 +229,12 @@ class Attempt:
         """The scope of the body; what happens in it is watched, where it matters for what follows."""
         call, terms = self.call, self.call.terms
         body: Scope | None = step.body()
-        if call.scope is not None and terms is not None and not terms.checks_only and step.seq != call.scope.parent:
+        if call.under_way is not None:
+            call.under_way.seq = step.seq
+        if call.scope is not None and (call.under_way is not None or call.undoes):
+            ledger(call.scope.session).open.add(step.seq)
+        watched = call.undoes or (terms is not None and not terms.checks_only)
+        if call.scope is not None and watched and step.seq != call.scope.parent:
             self._nested = step.session.nested
             self._nested.watch(step.seq)
         return body
@@ -239,25 +254,33 @@ class Attempt:
         if limit is None:
             return call.function(*call.args, **call.kwargs)
         nested = self._nested
-        return in_time(call.function, call.args, call.kwargs, limit, body, lambda: nested and nested.over(step.seq))
+        book = None if call.under_way is None or call.scope is None else ledger(call.scope.session)
+        work = Work(call.function, call.args, call.kwargs, body)
+
+        def over() -> None:
+            if nested is not None:
+                nested.over(step.seq)
+            if book is not None:
+                book.changed()
+
+        self._working = lambda: not work.ended
+        return in_time(work, limit, over)
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
     def _answered(self, step: Any, outcome: Any) -> Done:
         call, meta = self.call, outcome.meta
         about = meta.get("info") or _NONE
-        if outcome.error is not None:
-            return Done(call, step.seq, None, outcome.error, about, meta.get("failure"))
         if about.get("reason") != "exactly_once":  # that was an earlier step's doing
             self._keep(step, outcome.output)
+        if outcome.error is not None:
+            return Done(call, step.seq, None, outcome.error, about, meta.get("failure"))
         return Done(call, step.seq, outcome.output)
 
     def _returned(self, step: Any, result: Any, told: Mapping[str, Any] | None) -> Done:
+        within = self._left(step)
         if self._nested is not None:
-            within = self._nested.around(self.call.scope.live) if self.call.scope and self.call.scope.live else []
             self._nested.unwatch(step.seq)
-        else:
-            within = []
         if told is None:
             step.done(result)
         else:
@@ -265,22 +288,34 @@ class Attempt:
         self._keep(step, result, within)
         return Done(self.call, step.seq, result)
 
+    def _left(self, step: Any) -> list[int]:
+        """Its body is over: the steps around it that are watched."""
+        scope = self.call.scope
+        if scope is not None and (self.call.under_way is not None or self.call.undoes):
+            ledger(scope.session).open.discard(step.seq)
+        return self._nested.around(scope.live) if self._nested is not None and scope is not None and scope.live else []
+
     def _keep(self, step: Any, output: Any, within: list[int] | None = None) -> None:
+        """It may have to be undone: what it did, or what it may have done before it failed."""
         call = self.call
         compensation = call.captured.spec.compensation
-        if compensation is not None and call.scope is not None:
-            one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [])
-            completed(call.scope.session, one)
+        if compensation is not None and call.scope is not None and not call.undoes:
+            one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], self._working)
+            ledger(call.scope.session).add(one)
 
     def _failed(self, step: Any, error: BaseException, suspended: bool) -> Done:
         about: dict[str, Any] = {}
-        late = isinstance(error, Overdue)
-        if late:
-            error = self._overdue(step, error)
+        goes_on = isinstance(error, Overdue) and error.goes_on
+        if isinstance(error, Overdue):
+            in_doubt = self._in_doubt(goes_on)
+            error = self._overdue(step, error, in_doubt)
             about["timeout"] = True
-            if self.call.captured.spec.side_effect == "irreversible":
+            if in_doubt:
                 about["in_doubt"] = True
-        if self._nested is not None and self._nested.unwatch(step.seq, given_up=late and not suspended):
+            if in_doubt and goes_on:
+                about["final"] = True  # undone or repeated now, what its thread does later would stay
+        within = self._left(step)
+        if self._nested is not None and self._nested.unwatch(step.seq, given_up=goes_on):
             about["irreversible"] = True
         if not isinstance(error, Exception):
             about["final"] = True
@@ -288,26 +323,31 @@ class Attempt:
         if about:
             told = {**(told or {}), "info": about}
         failed(step, error, suspended, told)
+        self._keep(step, None, within)
         return Done(self.call, step.seq, None, error, about)
 
-    def _overdue(self, step: Any, overdue: BaseException) -> StepTimeoutError:
+    def _in_doubt(self, goes_on: bool) -> bool:
+        """Whether it may take effect yet, or has taken one that can't be undone."""
+        side_effect = self.call.captured.spec.side_effect
+        return side_effect == "irreversible" or (goes_on and side_effect == "reversible")
+
+    def _overdue(self, step: Any, overdue: Overdue, in_doubt: bool) -> StepTimeoutError:
         spec, terms, scope = self.call.captured.spec, self.call.terms, self.call.scope
         assert terms is not None
         limit = terms.contract.timeout_ms
-        irreversible = spec.side_effect == "irreversible"
-        goes_on = isinstance(overdue, Overdue) and overdue.goes_on
+        goes_on = overdue.goes_on
         error = StepTimeoutError(
             f"{spec.name!r} took longer than its {limit} ms, and "
             + ("is no longer waited for (its thread goes on)" if goes_on else "was interrupted")
-            + ("; whether it took effect is not known" if irreversible else ""),
+            + ("; whether it took effect is not known" if in_doubt else ""),
             run_id=None if scope is None else scope.session.run_id,
             step=step.seq or None,
             location=caller(),
-            next_action=_WHETHER if irreversible else "give it more time, or find out what it waits for",
+            next_action=_WHETHER if in_doubt else "give it more time, or find out what it waits for",
             tool=spec.name,
             timeout_ms=limit,
             side_effect=spec.side_effect,
-            in_doubt=irreversible,
+            in_doubt=in_doubt,
         )
         error.__cause__ = overdue.__cause__
         return error

@@ -1,14 +1,12 @@
-"""How what a reversible tool did is undone, and which completed steps of a run there are to undo."""
+"""How what a reversible tool did is undone."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from threading import Lock
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from .._engine.contract import impossible
 from .._engine.scope import Scope
@@ -19,7 +17,7 @@ from .wrapper import Captured, captured_of
 if TYPE_CHECKING:
     from .attempts import Invocation
 
-__all__ = ["Compensation", "Completed", "acting", "completed", "forget_inside", "to_undo", "waits"]
+__all__ = ["Compensation", "Completed", "acting"]
 
 #: The object whose method is being called: a compensation that is a method too belongs to it.
 acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
@@ -111,9 +109,12 @@ def _object_of(given: Any) -> Any:
 
 
 class Completed:
-    """A completed step that can be undone. ``within``: the steps around it that can be undone as a whole."""
+    """A step that can be undone: completed, or failed and perhaps done.
 
-    __slots__ = ("bound", "compensation", "instance", "output", "seq", "within")
+    ``within``: the steps around it that can be undone as a whole. ``working``: whether its function goes on though it was given up.
+    """
+
+    __slots__ = ("_working", "bound", "compensation", "instance", "output", "seq", "within")
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class Completed:
         output: Any,
         instance: Any,
         within: list[int],
+        working: Callable[[], bool] | None = None,
     ) -> None:
         self.compensation: Final = compensation
         self.seq: Final = seq
@@ -130,50 +132,11 @@ class Completed:
         self.output: Final = output
         self.instance: Final = instance
         self.within: Final = within
+        self._working: Final = working
+
+    @property
+    def goes_on(self) -> bool:
+        return self._working is not None and self._working()
 
     def invocation(self, scope: Scope) -> Invocation:
         return self.compensation.invocation(scope, self.seq, self.bound, self.output, self.instance)
-
-
-_completed: Final[WeakKeyDictionary[Any, dict[int, Completed]]] = WeakKeyDictionary()
-_lock: Final = Lock()
-
-
-def completed(session: Any, one: Completed) -> None:
-    """``one`` can be undone from now on, and with it what it did inside."""
-    with _lock:
-        found = _completed.setdefault(session, {})
-        _forget_inside(found, one.seq)
-        found[one.seq] = one
-
-
-def forget_inside(session: Any, seq: int) -> None:
-    """Step ``seq`` has been undone as a whole."""
-    with _lock:
-        _forget_inside(_completed.get(session, {}), seq)
-
-
-def _forget_inside(found: dict[int, Completed], seq: int) -> None:
-    for inner in [other.seq for other in found.values() if seq in other.within]:
-        del found[inner]
-
-
-def to_undo(session: Any) -> Iterator[Completed]:
-    """What there is to undo, the last first; each is given out once. Look at ``waits`` first where nothing can be awaited."""
-    while True:
-        with _lock:
-            found = _completed.get(session)
-            if not found:
-                return
-            one = found.pop(max(found))
-        yield one
-
-
-def waits(session: Any) -> list[str]:
-    """The names of compensations that must be awaited."""
-    with _lock:
-        return [
-            one.compensation.captured.spec.name
-            for one in _completed.get(session, {}).values()
-            if one.compensation.asynchronous
-        ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from .._engine.gate import here
 from ..errors import ReplayError
 from .attempts import REFUSALS, Attempt, Done, Invocation, Pause
-from .compensation import forget_inside
+from .ledger import ledger
 from .wrapper import Captured, tool
 
 if TYPE_CHECKING:
@@ -38,6 +38,19 @@ Course: TypeAlias = "Generator[Attempt | Pause, Done | None, Done]"
 
 def course(call: Invocation) -> Course:
     """All that is done for one call; returns what it came to, and raises where a call must not be made."""
+    if call.captured.spec.compensation is None or call.scope is None or call.undoes:
+        return (yield from _course(call))
+    book = ledger(call.scope.session)
+    call.under_way = (
+        book.begin()
+    )  # before its first step begins: an abort either waits for it or keeps it from beginning
+    try:
+        return (yield from _course(call))
+    finally:
+        book.end(call.under_way)
+
+
+def _course(call: Invocation) -> Course:
     terms = call.terms
     if call.scope is None:
         call.captured.outside()
@@ -85,9 +98,17 @@ def _undone(call: Invocation, done: Done) -> Generator[Attempt | Pause, Done | N
     compensation = call.captured.spec.compensation
     if compensation is None:
         return True
-    if call.scope is not None:
-        forget_inside(call.scope.session, done.seq)
-    undone = yield from course(compensation.invocation(call.scope, done.seq, call.bound, None, call.instance))
+    book = None if call.scope is None else ledger(call.scope.session)
+    if book is not None:
+        book.forget_inside(done.seq)
+    try:
+        undone = yield from course(compensation.invocation(call.scope, done.seq, call.bound, None, call.instance))
+    except BaseException:
+        if book is not None:
+            book.undone(done.seq, failed=True)
+        raise
+    if book is not None:
+        book.undone(done.seq, failed=undone.error is not None)
     if undone.error is None:
         return True
     if not isinstance(undone.error, Exception):
@@ -166,23 +187,29 @@ def settle(call: Invocation) -> Done:
     """Take the course of ``call``."""
     plan = course(call)
     came: Done | None = None
-    while True:
-        try:
-            action = plan.send(came)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        came = action.take()
+    try:
+        while True:
+            try:
+                action = plan.send(came)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            came = action.take()
+    finally:
+        plan.close()
 
 
 async def settle_async(call: Invocation) -> Done:
     plan = course(call)
     came: Done | None = None
-    while True:
-        try:
-            action = plan.send(came)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        came = await action.take_async()
+    try:
+        while True:
+            try:
+                action = plan.send(came)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            came = await action.take_async()
+    finally:
+        plan.close()
 
 
 def perform(call: Invocation) -> Any:

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from .._engine.lanes import NOBODY, started
+from .._engine.lanes import NOBODY, Lane, started
 from .._engine.scope import Scope, current
 from .launch import Entered, name_of, parent_lane
 
-__all__ = ["Overdue", "in_time", "in_time_async"]
+__all__ = ["Overdue", "Work", "in_time", "in_time_async"]
 
 
 class Overdue(Exception):
@@ -28,26 +28,42 @@ class Overdue(Exception):
         self.goes_on: Final = goes_on
 
 
-class _Work:
-    """One call in a thread of its own."""
+class Work:
+    """One call in a thread of its own and a copy of this context. Inside a run its lane is one that the step of ``body`` starts."""
 
-    def __init__(self, call: Callable[[], Any], over: Callable[[], object]) -> None:
-        self._call: Final = call
-        self._over: Final = over
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], body: Scope | None
+    ) -> None:
+        call: Callable[..., Any] = function
+        self.lane: Lane | None = None
+        if body is not None:
+            self.lane = started(parent_lane(body), name_of(function), body.live)
+            call = Entered(function, body.in_lane(self.lane))
+        context = copy_context()
+        self._call: Final[Callable[[], Any]] = lambda: context.run(call, *args, **kwargs)
+        self._name: Final = name_of(function)
+        self._over: Callable[[], object] = lambda: None
         self._result: Any = None
         self._error: BaseException | None = None
         self._guard: Final = allocate_lock()
-        self._ended = self._late = False
+        #: Whether the call has come to its end.
+        self.ended = False
+        self._late = False
         self._gate: Final = allocate_lock()
         self._gate.acquire()
 
-    def run(self) -> None:
+    def start(self, over: Callable[[], object]) -> None:
+        self._over = over
+        thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
+        Context().run(thread.start)  # a thread of ours, not of the run's
+
+    def _run(self) -> None:
         try:
             self._result = self._call()
         except BaseException as error:
             self._error = error
         with self._guard:
-            self._ended, late = True, self._late
+            self.ended, late = True, self._late
         self._gate.release()
         if late:
             self._over()
@@ -55,7 +71,7 @@ class _Work:
     def leave(self) -> bool:
         """Nobody waits any longer; false if it has just ended."""
         with self._guard:
-            self._late = not self._ended
+            self._late = not self.ended
             return self._late
 
     def wait(self, seconds: float) -> Any:
@@ -74,37 +90,22 @@ class _Work:
         return self._result
 
 
-def in_time(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    seconds: float,
-    body: Scope | None,
-    over: Callable[[], object],
-) -> Any:
-    """Call ``function`` in a thread and a copy of this context, for ``seconds`` at most; else ``Overdue``.
-
-    Inside a run its lane is one that the step of ``body`` has started. ``over`` is called when a call that was given up ends.
-    """
-    call: Callable[..., Any] = function
-    lane = None
-    if body is not None:
-        lane = started(parent_lane(body), name_of(function), body.live)
-        call = Entered(function, body.in_lane(lane))
-    context = copy_context()
-    work = _Work(lambda: context.run(call, *args, **kwargs), over)
-    thread = threading.Thread(target=work.run, name=f"tracekit-{name_of(function)}", daemon=True)
-    Context().run(thread.start)  # a thread of ours, not of the run's
+def in_time(work: Work, seconds: float, over: Callable[[], object]) -> Any:
+    """What ``work`` comes to in ``seconds`` at most; else ``Overdue``. ``over`` is called when work that was given up ends."""
+    work.start(over)
     try:
         return work.wait(seconds)
     except Overdue:
-        if lane is not None:
-            lane.owner = NOBODY  # the run does not wait for it at its end
+        if work.lane is not None:
+            work.lane.owner = NOBODY  # the run does not wait for it at its end
         raise
 
 
 async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
-    """Await ``made`` for ``seconds`` at most, then cancel what it does; ``Overdue`` where that ended it."""
+    """Await ``made`` for ``seconds`` at most, then cancel what it does; ``Overdue`` where that ended it.
+
+    A cancellation that is swallowed makes no success of it: what ``made`` returns after its time was over is dropped.
+    """
     limit = asyncio.timeout(seconds)
     token = current.set(None)  # this deadline is none of the run's own
     try:
@@ -120,4 +121,6 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
             raise Overdue(goes_on=False) from error
         raise
     await limit.__aexit__(None, None, None)
+    if limit.expired():
+        raise Overdue(goes_on=False)
     return result

@@ -18,7 +18,7 @@ from .lanes import Lane, collisions, started
 from .scope import Scope, current
 
 if TYPE_CHECKING:
-    from ..errors import BudgetExceededError, ContractViolationError, ReplayError, TracekitError
+    from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
     from .redaction import Redactor
     from .step import Spec
 
@@ -38,7 +38,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-Refusal: TypeAlias = "ContractViolationError | BudgetExceededError"
+Refusal: TypeAlias = "ContractViolationError | BudgetExceededError | RunEndedError"
 
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "span"]

@@ -12,7 +12,14 @@ from orjson import loads
 from .._canonical import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from .._journal.reader import Trace
 from .._journal.scan import TAIL
-from ..errors import BudgetExceededError, ContractViolationError, NotReplayableError, ReplayError, TracekitError
+from ..errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    NotReplayableError,
+    ReplayError,
+    RunEndedError,
+    TracekitError,
+)
 from . import failures
 from .beside import can_go_on, go_on
 from .callsite import caller, stop_in_caller
@@ -36,7 +43,7 @@ T = TypeVar("T")
 
 _DIGITS: Final = b"0123456789"
 #: What the caller of a call that must not be made gets.
-_REFUSALS: Final = (ContractViolationError, BudgetExceededError)
+_REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
 #: How many recorded steps are looked at to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
 #: One of these is in the canonical bytes of every value that holds something opaque, or a placeholder as text or bytes.
@@ -441,18 +448,29 @@ class Replay:
     def validated(self, scope: Scope, spec: Spec) -> None:
         pass
 
-    def pass_compensations(self, scope: Scope) -> None:
-        """Pass the compensations of steps that happened inside others, where they come next: a replay has none of those steps."""
+    def next_undone(self, scope: Scope) -> int | None:
+        """What the next recorded step of the scope's lane undoes, or ``None``.
+
+        Compensations of steps that happened inside others are passed: a replay has none of those steps.
+        """
         while True:
             with self._lock:
                 self._check()
                 seq = self._next(self._state(scope.lane), "tool")
             about = {} if seq is None else (self.trace.entry(seq).get("meta") or {}).get("info") or {}
             of = about.get("compensates")
-            if seq is None or type(of) is not int or not 0 < of < len(self._used) or self._used[of] != 2:
-                return
+            if seq is None or type(of) is not int or not 0 < of < len(self._used):
+                return None
+            if self._used[of] != 2:
+                return of
             self.take(seq)
             scope.lane.last = seq
+
+    def left_standing(self) -> set[int]:
+        """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""
+        last = self.trace.entry(len(self.trace))
+        named = (last.get("meta") or {}).get("uncompensated") if last["type"] == "run.aborted" else None
+        return {*self.index.compensations, *(one for one in named or () if type(one) is int)}
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
         """The identity that ``agent`` has now must be the recorded one."""

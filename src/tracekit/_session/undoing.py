@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from .. import _reality
 from .._capture.attempts import Done
-from .._capture.compensation import Completed, to_undo, waits
+from .._capture.compensation import Completed
 from .._capture.contracted import settle, settle_async
+from .._capture.ledger import Ledger, ledger
+from .._engine.closing import Closing, undoing
 from .._engine.gate import here
+from .._engine.recording import Recording
+from .._engine.replay import Replay
 from .._engine.scope import Scope
 from ..errors import ReplayError, RunStateError
 
-__all__ = ["Undoing", "undo", "undo_async"]
+__all__ = ["PATIENCE", "Undoing", "undo", "undo_async"]
+
+#: How long an abort waits for calls that are under way, in seconds.
+PATIENCE: Final = 30.0
 
 
 class Undoing:
     """How a run was aborted: why, what was undone (by ``seq``), and what could not be."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, session: Any) -> None:
         self.reason: Final = reason
+        self._session: Final = session
         self.compensated: list[int] = []
         self.uncompensated: list[int] = []
         self._errors: list[Exception] = []
 
     def as_dict(self) -> dict[str, Any]:
+        """For the last entry, when nothing more can be undone. What stands is warned of."""
+        book, session = ledger(self._session), self._session
+        left = {*book.standing, *book.stuck, *self.uncompensated}
+        if isinstance(session, Recording) and session.closing is not None:
+            untold = ", ".join(str(seq) for seq in sorted(book.standing) if seq <= session.closing.at)
+            if untold:
+                session.warn(
+                    f"it was aborted while these steps were under way, and they were not undone: {untold}. Look what stands of them"
+                )
         return {
             "by_program": True,
             "reason": self.reason,
             "compensated": sorted(self.compensated),
-            "uncompensated": sorted(self.uncompensated),
+            "uncompensated": sorted(left),
         }
 
     def came(self, one: Completed, done: Done) -> None:
@@ -50,41 +69,124 @@ class Undoing:
 
 def undo(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
-    names = waits(scope.session)
+    book = ledger(scope.session)
+    names = book.asynchronous()
     if names:
         raise RunStateError(
             f"compensations are coroutine functions: {', '.join(sorted(set(names)))}",
             run_id=run.id,
             next_action="say `await run.abort_async(reason)`",
         )
-    undoing = _aborted(run, reason)
-    for one in _each(scope):
-        try:
-            done = settle(one.invocation(scope))
-        except Exception as refused:  # a budget, a log that can't be written: it was not run
-            done = Done(one.invocation(scope), one.seq, error=refused)
-        undoing.came(one, done)
-    undoing.finish()
+    aborted = _aborted(run, scope, reason)
+    end = _reality.monotonic() + PATIENCE
+    with _closed(scope):
+        for one in _plan(scope, book, elsewhere=True):
+            if not isinstance(one, Completed):
+                book.wait(one, end - _reality.monotonic())
+                continue
+            with _let_through():
+                try:
+                    done = settle(one.invocation(scope))
+                except Exception as refused:  # a log that can't be written: it was not run
+                    done = Done(one.invocation(scope), one.seq, error=refused)
+            aborted.came(one, done)
+    aborted.finish()
 
 
 async def undo_async(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
-    undoing = _aborted(run, reason)
-    for one in _each(scope):
-        try:
-            done = await settle_async(one.invocation(scope))
-        except Exception as refused:
-            done = Done(one.invocation(scope), one.seq, error=refused)
-        undoing.came(one, done)
-    undoing.finish()
+    book = ledger(scope.session)
+    aborted = _aborted(run, scope, reason)
+    end = _reality.monotonic() + PATIENCE
+    with _closed(scope):
+        for one in _plan(scope, book, elsewhere=False):
+            if not isinstance(one, Completed):
+                await book.wait_async(one, end - _reality.monotonic())
+                continue
+            with _let_through():
+                try:
+                    done = await settle_async(one.invocation(scope))
+                except Exception as refused:
+                    done = Done(one.invocation(scope), one.seq, error=refused)
+            aborted.came(one, done)
+    aborted.finish()
 
 
-def _aborted(run: Any, reason: str) -> Undoing:
+def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed | Callable[[], bool]]:
+    """What is to be undone, the last first, and between, what is to be waited for: ``elsewhere``, only what other threads do.
+
+    Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
+    """
+    session: Any = scope.session
+    log = _log(session)
+    while log is not None:
+        of = log.next_undone(scope)
+        if of is None:
+            break
+        yield _there(log, scope, book, of)
+        one = book.take(of)
+        if one is None:
+            break
+        yield one
+    if isinstance(session, Replay):
+        left = session.left_standing()
+    else:
+        yield lambda: not book.waits(elsewhere=elsewhere)
+        left = set()
+    while (last := book.take(but=left)) is not None:
+        yield last
+
+
+def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
+    """Whether step ``of`` has come to its end; it may be another thread's."""
+    return lambda: book.has(of) or log.next_undone(scope) != of
+
+
+def _log(session: Any) -> Replay | None:
+    """What says what was undone, where that is on the log."""
+    if getattr(session, "followed", False):
+        return None
+    log = getattr(session, "log", session)
+    return log if isinstance(log, Replay) else None
+
+
+@contextmanager
+def _let_through() -> Iterator[None]:
+    """What begins here undoes something."""
+    token = undoing.set(True)
+    try:
+        yield
+    finally:
+        undoing.reset(token)
+
+
+def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
     """The run is aborted from now on; the first reason counts."""
+    session: Any = scope.session
     if run.undoing is None:
-        run.undoing = Undoing(reason)
-    undoing: Undoing = run.undoing
-    return undoing
+        run.undoing = Undoing(reason, session)
+    if isinstance(session, Recording):
+        said = session.redactor.redact_text(run.undoing.reason)[0]
+        session.closing = Closing(session.run_id, said, scope.lane, session.journal.seq, _inside(session))
+    aborted: Undoing = run.undoing
+    return aborted
+
+
+@contextmanager
+def _closed(scope: Scope) -> Iterator[None]:
+    """While it lasts, nothing else begins."""
+    try:
+        yield
+    finally:
+        closing = getattr(scope.session, "closing", None)
+        if closing is not None:
+            closing.over = True
+
+
+def _inside(session: Recording) -> Callable[[int], bool]:
+    """Whether something happens inside a step that an abort waits for, or inside a compensation."""
+    book = ledger(session)
+    return lambda live: any(seq in book.open for seq in session.nested.around(live))
 
 
 def _scope(run: Any, reason: str) -> Scope:
@@ -99,13 +201,3 @@ def _scope(run: Any, reason: str) -> Scope:
             next_action="let the tool raise, and call run.abort() where the run's code catches it",
         )
     return scope
-
-
-def _each(scope: Scope) -> Iterator[Completed]:
-    passing: Any = getattr(scope.session, "pass_compensations", None)
-    for one in to_undo(scope.session):
-        if passing is not None:
-            passing(scope)
-        yield one
-    if passing is not None:
-        passing(scope)
