@@ -11,12 +11,13 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .._engine import gate
+from .._engine.callsite import caller
 from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
 from .._engine.gate import here
 from .._engine.redaction import Redactor, patterns_of
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
-from ..errors import RunStateError
+from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .taking import called
 from .terms import merged
@@ -244,11 +245,18 @@ class Effect:
         self._spec = spec
         self._input = input
         self._step: Any = None
+        self._session: Any = None
         self._token: Token[Scope | None] | None = None
         #: What the effect came to: set by the block when ``live``, given by the recording in a replay.
         self.output: Any = None
-        #: Whether the block is to do it: true outside a run and while recording, false in a replay.
-        self.live = True
+        self._live = True
+        self._asked = False
+
+    @property
+    def live(self) -> bool:
+        """Whether the block is to do it: true outside a run and while recording, false in a replay."""
+        self._asked = True
+        return self._live
 
     def perform(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` if the effect is live and keep what it returns as ``output``; else return the recorded output."""
@@ -265,8 +273,8 @@ class Effect:
         step = scope.session.begin(scope, self._spec, dict(self._input))
         if step.deferred:
             step = step.go()
-        self._step = step
-        self.live = step.live
+        self._step, self._session = step, scope.session
+        self._live = step.live
         if step.live:
             self._token = current.set(step.body())
         else:
@@ -276,19 +284,44 @@ class Effect:
     def _answer(self, outcome: Any) -> None:
         if outcome.error is not None:
             raise outcome.error
+        if (outcome.meta.get("info") or {}).get("unasked"):
+            raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
         self.output = outcome.output
+
+    def _unasked(self, problem: str) -> ReplayError:
+        session = self._session
+        error: ReplayError = session.fail(
+            NotReplayableError(
+                f"effect {self._spec.name!r} (step {self._step.seq}): {problem}",
+                run_id=session.run_id,
+                step=self._step.seq,
+                location=caller(),
+                reason="the block never asked",
+                next_action="let the block say `e.perform(function, …)` or `if e.live: …`, and record again",
+            )
+        )
+        return error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         if self._token is None:
+            if error is None and self._step is not None and not self._asked:
+                raise self._unasked("the log has answered it, and its block has been run all the same")
             return
         current.reset(self._token)
         self._token = None
-        if error is None:
+        if error is not None:
+            self._step.failed(error)
+        elif self._asked:
             self._step.done(self.output)
         else:
-            self._step.failed(error)
+            if hasattr(self._session, "warn"):
+                self._session.warn(
+                    f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
+                    "say `e.perform(function, …)` or `if e.live: …` in it"
+                )
+            self._step.done(self.output, info={"info": {"unasked": True}})
 
     async def __aenter__(self) -> Effect:
         scope = here()
@@ -299,8 +332,8 @@ class Effect:
         step = scope.session.begin(scope, self._spec, dict(self._input))
         if step.deferred:
             step = await step.go_async()
-        self._step = step
-        self.live = step.live
+        self._step, self._session = step, scope.session
+        self._live = step.live
         if step.live:
             self._token = current.set(step.body())
         else:
@@ -318,7 +351,8 @@ def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str
 
     Python can't skip the body of a ``with`` block, so the block asks: ``e.perform(send, message)`` calls ``send`` when the effect is
     live and returns the recorded output in a replay; or test ``e.live`` and set ``e.output``. Keyword arguments are the step's input.
-    A recorded exception is raised when the block is entered.
+    A recorded exception is raised when the block is entered. A block that never asks is warned of while it is recorded, and a
+    replay raises ``NotReplayableError`` when it is entered, before the body does anything again.
     """
     side_effect = side_effect_class(side_effect).value
     if not name:
