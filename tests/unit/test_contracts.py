@@ -85,6 +85,10 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("read_only", {"timeout_ms": float("nan")}, "timeout_ms"),
     ("read_only", {"timeout_ms": float("inf")}, "timeout_ms"),
     ("read_only", {"timeout_ms": 1e300}, "longer"),
+    ("read_only", {"timeout_ms": 10**400}, "timeout_ms"),
+    ("read_only", {"timeout_ms": 10**5000}, "timeout_ms"),
+    ("read_only", {"max_cost_units": 10**400}, "max_cost_units"),
+    ("read_only", {"cost_units": 10**400}, "cost_units"),
     ("read_only", {"max_cost_units": 0}, "max_cost_units"),
     ("read_only", {"max_cost_units": -1}, "max_cost_units"),
     ("read_only", {"max_cost_units": True}, "max_cost_units"),
@@ -428,3 +432,16 @@ def test_errors_are_their_public_names() -> None:
     """What a contract raises can be imported from the package."""
     assert StepTimeoutError.code == "step-timeout"
     assert BudgetExceededError.code == "budget-exceeded"
+
+
+@pytest.mark.parametrize("key", [None, "", "  ", b"", [], {}, (), set()], ids=repr)
+def test_an_empty_key_is_none(key: Any) -> None:
+    """Nothing, a blank text and an empty container tell no two calls apart; 0 and False do."""
+
+    @traced_tool(side_effect="irreversible", idempotency_key="key", idempotent_required=True)
+    def pay(key: Any) -> Any:
+        return key
+
+    with pytest.raises(ContractViolationError, match="key"):
+        pay(key)
+    assert [pay(0), pay(False), pay(" a")] == [0, False, " a"]

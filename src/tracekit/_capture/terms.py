@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from .._canonical import contains_opaque, dumps, to_json
 from .._engine.callsite import caller
-from .._engine.contract import ExecutionContract, check_transition, impossible, is_number
+from .._engine.contract import ExecutionContract, check_transition, impossible, is_number, shown
 from .._engine.scope import Scope
 from .._engine.step import Spec
 from ..errors import ContractViolationError
@@ -149,7 +149,10 @@ class Terms:
             return self._by_name("cost_units", given)
         if not is_number(given) or given < 0:
             raise impossible(
-                self.tool, "cost_units", f"cost_units is a number from 0, or a function, not {given!r}", actual=given
+                self.tool,
+                "cost_units",
+                f"cost_units is a number from 0, or a function, not {shown(given)}",
+                actual=given,
             )
         if limit is not None and given > limit:
             raise impossible(
@@ -256,7 +259,7 @@ class Terms:
             return None
         cost = self._asked("cost_units", self.cost, bound)
         if not is_number(cost) or cost < 0:
-            raise self._broken("cost_units", f"cost_units came to {cost!r}, which is no number from 0", None, cost)
+            raise self._broken("cost_units", f"cost_units came to {shown(cost)}, which is no number from 0", None, cost)
         return cost  # type: ignore[no-any-return]
 
     def keyed(self, bound: Mapping[str, Any]) -> Any:
@@ -264,7 +267,7 @@ class Terms:
         if self.key is None:
             return None
         key = self._asked("idempotency_key", self.key, bound)
-        return None if key == "" else key
+        return None if _is_none(key) else key
 
     def _asked(self, field: str, function: Callable[[Mapping[str, Any]], Any], bound: Mapping[str, Any]) -> Any:
         try:
@@ -299,6 +302,13 @@ class Terms:
             actual=actual,
             next_action="call it otherwise, or change the contract where the tool is declared",
         )
+
+
+def _is_none(key: Any) -> bool:
+    """Whether a key is none: nothing, a blank text, an empty container."""
+    if isinstance(key, str | bytes):
+        return not key.strip()
+    return key is None or (isinstance(key, Collection) and not key)
 
 
 def _listed(fallback: Any) -> tuple[Any, ...]:

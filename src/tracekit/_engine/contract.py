@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from threading import TIMEOUT_MAX
@@ -10,7 +10,15 @@ from typing import Any, Final, Literal
 
 from ..errors import ContractViolationError
 
-__all__ = ["ExecutionContract", "SideEffectClass", "check_transition", "impossible", "is_number", "side_effect_class"]
+__all__ = [
+    "ExecutionContract",
+    "SideEffectClass",
+    "check_transition",
+    "impossible",
+    "is_number",
+    "shown",
+    "side_effect_class",
+]
 
 
 class SideEffectClass(StrEnum):
@@ -113,11 +121,13 @@ class ExecutionContract:
     def _check_numbers(self) -> None:
         retries = self.max_retries
         if type(retries) is not int or retries < 0:
-            raise impossible(None, "max_retries", f"max_retries is a number from 0, not {retries!r}", actual=retries)
+            raise impossible(
+                None, "max_retries", f"max_retries is a number from 0, not {shown(retries)}", actual=retries
+            )
         for name in ("timeout_ms", "max_cost_units"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
-                raise impossible(None, name, f"{name} is a number above 0, not {value!r}", actual=value)
+                raise impossible(None, name, f"{name} is a number above 0, not {shown(value)}", actual=value)
         if self.timeout_ms is not None and self.timeout_ms / 1000 > TIMEOUT_MAX:
             raise impossible(None, "timeout_ms", f"timeout_ms={self.timeout_ms!r} is longer than any wait can be")
 
@@ -143,4 +153,12 @@ class ExecutionContract:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, and no truth value."""
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # an int may be larger than any float
+
+
+def shown(value: object) -> str:
+    """A value for a message."""
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        return "one so large"
