@@ -1,7 +1,8 @@
 """A program whose effects must happen once: ``python -m tests.crash.once_program JOB`` with a JSON object.
 
 ``ledger`` is where effects leave their mark, ``point`` where it is to be killed, ``threads`` how many call at once, ``start`` a file that
-is waited for. Prints the run's id, what each call came to, and whether a replay in the same process was exact.
+is waited for, ``hold`` a pipe that is opened inside the call, which never ends then. Prints the run's id, what each call came to, and
+whether a replay in the same process was exact.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def mark(text: str) -> None:
 
 def pay(given: str) -> dict[str, str]:
     mark(f"pay {given}")
+    if "hold" in JOB:
+        with open(JOB["hold"], "w") as hold:  # whoever reads it knows that the call is under way
+            hold.flush()
+            signal.pause()
     return {"paid": given, "dice": os.urandom(4).hex()}
 
 

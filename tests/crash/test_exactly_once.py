@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,25 @@ def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
     assert found["slow"][0]["paid"] == "slow"
     assert "ContractViolationError" in found["own"]
     assert Store().verify(Store().list()[0].run_id).state == "sealed"
+
+
+def test_a_call_whose_process_dies_is_not_waited_for_any_longer(place: Place, tmp_path: Path) -> None:
+    """Killed while another run waits for it: that one is refused, names the run in doubt, and makes nothing."""
+    hold = tmp_path / "hold"
+    os.mkfifo(hold)
+    process = place.start(hold=str(hold))
+    with open(hold):  # it is inside its call, and waits there
+        first = Store().list()[0].run_id
+        place.here()
+        with ThreadPoolExecutor(1) as pool, record("waits") as run:
+            waiting = pool.submit(once_program.one, once_program.tool())
+            while b'"duplicate_of"' not in Path(Store().path(run.id)).read_bytes():
+                assert not waiting.done()
+            process.kill()
+            process.communicate()
+            said = waiting.result()
+    assert said.startswith("refused: ")
+    assert first in said
+    assert place.effects == 1
+    assert place.run()[0].startswith("refused: ")
+    assert place.effects == 1
