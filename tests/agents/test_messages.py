@@ -25,6 +25,8 @@ from tracekit.agents import (
     drive,
     drive_async,
     events,
+    extract,
+    inject,
     on_task,
     ordered,
     receive_task,
@@ -254,6 +256,49 @@ def measure(n: int) -> int:
 @on_task("measurer")
 def measurer(task: Message) -> int:
     return measure(task.payload) + measure(task.payload + 1)
+
+
+def test_one_cause_and_dictionaries_will_do() -> None:
+    """What travelled as a dictionary is received as such, a single cause needs no list, and a replay is the same."""
+
+    def program() -> list[str | None]:
+        sent = send_task("a", 1)
+        task = receive_task(sent.as_dict())
+        answer = respond(task.as_dict(), 2, causes=sent)
+        last = [send_task("b", causes=answer), transition(1, 2, causes=answer)]
+        state_transition("order", from_=1, to=2, causes=answer)
+        return [one.event_id for one in (sent, task, answer, *last)]
+
+    run, ids = recorded(program)
+    told = {one["event_id"]: one for one in events(run)}
+    assert [told[one]["parent_event_ids"][:1] for one in ids] == [[], ids[:1], [ids[1]], [ids[2]], [ids[2]]]
+    assert told[ids[2]]["parent_event_ids"] == [ids[1], ids[0]]
+    report, again = replayed(run, program)
+    assert report.exact
+    assert again == ids
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda: receive_task({"type": "task_sent"}),
+        lambda: receive_task("text"),
+        lambda: respond(None, 1),
+        lambda: send_task("a", 1, causes=[None]),
+        lambda: send_task("a", 1, causes=5),
+        lambda: transition(1, 2, causes="text"),
+        lambda: extract(None),
+        lambda: extract(["name"]),
+        lambda: inject({}, None),
+    ],
+)
+def test_slips_are_told_with_what_to_do(slip: Callable[[], Any]) -> None:
+    """What is no message, and no headers, is an InvalidMessageError that says what would be, inside a run and outside."""
+    with pytest.raises(InvalidMessageError) as failure:
+        slip()
+    assert failure.value.next_action
+    with record("slips"), pytest.raises(InvalidMessageError):
+        slip()
 
 
 def by_submitting(workers: int, tasks: int) -> None:

@@ -34,6 +34,8 @@ def caused(meta: Mapping[str, Any], causes: Iterable[Any]) -> tuple[dict[str, An
 
     A message that is on no log, since it was sent outside every run, is no cause.
     """
+    if hasattr(causes, "origin"):
+        causes = [causes]
     origins = list(dict.fromkeys(cause.origin for cause in causes if cause.origin is not None))
     if not origins:
         return dict(meta), None

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from ..errors import InvalidMessageError
 from .ids import Origin, trace_id
-from .messages import Message, MessageType, origin_of
+from .messages import Message, MessageType, as_message, origin_of
 
 __all__ = ["Headers", "extract", "inject"]
 
@@ -48,6 +48,7 @@ def inject(headers: MutableMapping[str, str], message: Message) -> MutableMappin
 
     Raises ``InvalidMessageError`` where ``baggage`` would be longer than the 8,192 bytes that receivers must take.
     """
+    message = as_message(message, "inject()")
     name, others = _present(headers)
     members = [*others, *(f"{_PREFIX}{key}={quote(value, safe=_SAFE)}" for key, value in _told(message))]
     baggage = ",".join(members)
@@ -115,7 +116,13 @@ def _span(origin: Origin) -> str:
 
 def _collected(headers: Headers) -> dict[str, list[str]]:
     """``traceparent`` and ``baggage``, however they are spelled, each as often as it is there."""
-    pairs = headers.items() if hasattr(headers, "items") else headers
+    try:
+        pairs = [(raw, value) for raw, value in (headers.items() if hasattr(headers, "items") else headers)]
+    except (TypeError, ValueError):
+        raise InvalidMessageError(
+            f"extract() needs headers, a mapping or pairs of name and value, not {headers!r:.80}",
+            next_action="give the headers of the request, {} where there are none",
+        ) from None
     found: dict[str, list[str]] = {}
     for raw, value in pairs:
         name = _text(raw).lower()

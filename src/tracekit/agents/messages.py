@@ -29,12 +29,24 @@ from .._journal.names import valid_run_id
 from ..errors import InvalidMessageError
 from .ids import Origin, segment_of_path
 
-__all__ = ["OUTSIDE", "Message", "MessageType", "origin_of", "receive_task", "respond", "send_task", "state_transition"]
+__all__ = [
+    "OUTSIDE",
+    "Message",
+    "MessageType",
+    "as_message",
+    "origin_of",
+    "receive_task",
+    "respond",
+    "send_task",
+    "state_transition",
+]
 
 #: What the log has for the other side of a message where that side did not say who it is.
 OUTSIDE: Final = "(outside)"
 
 MessageType: TypeAlias = Literal["task_sent", "task_received", "response_sent", "state_transition"]
+#: What caused something: messages, or one.
+Causes: TypeAlias = "Iterable[Message] | Message"
 _TYPES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
 _HEX: Final = frozenset("0123456789abcdef")
 #: A ``seq`` above this is nobody's: JSON readers elsewhere would round it.
@@ -105,7 +117,7 @@ def origin_of(told: Any) -> Origin:
 
 
 def send_task(
-    recipient: str, payload: Any = None, *, task: str | None = None, causes: Iterable[Message] = (), **meta: Any
+    recipient: str, payload: Any = None, *, task: str | None = None, causes: Causes = (), **meta: Any
 ) -> Message:
     """Record that the acting agent gives ``recipient`` something to do, and return the message to hand over.
 
@@ -117,41 +129,41 @@ def send_task(
     return _said("task_sent", recipient, payload, task, causes, meta)
 
 
-def receive_task(message: Message, **meta: Any) -> Message:
-    """Record that the acting agent has got ``message``, and return the receipt: what ``respond`` is given.
+def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
+    """Record that the acting agent has got ``message`` (or its dictionary), and return the receipt: what ``respond`` is given.
 
     A response may be received in the same way, where that is a step of its own; else name it in ``causes`` of what it leads to.
     """
+    message = as_message(message, "receive_task()")
     scope = here()
     acting = scope.agent if scope is not None else None
     origin = _note("task_received", message.sender or OUTSIDE, message.payload, message.task, [message], meta)
     return Message("task_received", message.sender, acting or message.recipient, message.payload, message.task, origin)
 
 
-def respond(message: Message, payload: Any = None, *, causes: Iterable[Message] = (), **meta: Any) -> Message:
+def respond(message: Message | Mapping[str, Any], payload: Any = None, *, causes: Causes = (), **meta: Any) -> Message:
     """Record the answer to ``message`` (what ``receive_task`` returned), and return it, to be handed back.
 
     ``causes`` are further messages that went into it: answers of other agents.
     """
-    return _said("response_sent", message.sender, payload, message.task, [message, *causes], meta)
+    message = as_message(message, "respond()")
+    return _said("response_sent", message.sender, payload, message.task, [message, *_messages(causes)], meta)
 
 
-def state_transition(
-    from_: Any, to: Any, *, name: str | None = None, causes: Iterable[Message] = (), **meta: Any
-) -> Message:
+def state_transition(from_: Any, to: Any, *, name: str | None = None, causes: Causes = (), **meta: Any) -> Message:
     """Record that the acting agent (or ``name``) went from one state to another; the event can be a cause in its turn.
 
     ``causes`` are the messages that brought it about.
     """
     scope = here()
     acting = scope.agent if scope is not None else None
-    signature, info = caused(meta, causes)
+    signature, info = caused(meta, _messages(causes))
     origin = _noted("state_transition", name or acting or "state", from_, to, signature, info)
     return Message("state_transition", acting, None, to, None, origin)
 
 
 def _said(
-    kind: MessageType, recipient: str | None, payload: Any, task: str | None, causes: Iterable[Message], meta: Any
+    kind: MessageType, recipient: str | None, payload: Any, task: str | None, causes: Causes, meta: Any
 ) -> Message:
     scope = here()
     acting = scope.agent if scope is not None else None
@@ -160,9 +172,9 @@ def _said(
 
 
 def _note(
-    kind: str, other: str, payload: Any, task: str | None, causes: Iterable[Message], meta: Mapping[str, Any]
+    kind: str, other: str, payload: Any, task: str | None, causes: Causes, meta: Mapping[str, Any]
 ) -> Origin | None:
-    signature, info = caused(meta if task is None else {**meta, "task": task}, causes)
+    signature, info = caused(meta if task is None else {**meta, "task": task}, _messages(causes))
     return _noted(kind, other, None, payload, signature, info)
 
 
@@ -183,6 +195,28 @@ def _path(session: Session) -> str:
     holders = (session, getattr(session, "replay", None))
     files = (getattr(holder, name, None) for holder in holders for name in ("journal", "trace"))
     return str(next(file.path for file in files if file is not None))
+
+
+def as_message(given: Any, by: str) -> Message:
+    """A message that was given to ``by``: itself, or made of its dictionary. ``InvalidMessageError`` for anything else."""
+    if isinstance(given, Message):
+        return given
+    if isinstance(given, Mapping):
+        return Message.from_dict(given)
+    raise InvalidMessageError(
+        f"{by} needs a message, not {given!r:.80}",
+        next_action="give what send_task(), receive_task(), respond() or extract() returned, or Message.as_dict() of it",
+    )
+
+
+def _messages(causes: Any) -> list[Message]:
+    if isinstance(causes, (Message, Mapping)):
+        causes = [causes]
+    try:
+        found = list(causes)
+    except TypeError:
+        found = [causes]
+    return [as_message(one, "causes=") for one in found]
 
 
 def _invalid(what: str) -> InvalidMessageError:
