@@ -23,6 +23,7 @@ from tracekit.errors import (
     EventCycleError,
     InvalidEventError,
     MissingParentError,
+    RunNotFoundError,
     TraceError,
     TraceExhaustedError,
     TraceVersionError,
@@ -127,7 +128,10 @@ def test_half_a_surrogate_pair_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"_version": 2, "plan": {"content": "a"}, "plan": {"content": "b"}}', '{"x": [{"content": "a", "plan": 1, "plan": 2}]}'],
+    [
+        '{"_version": 2, "plan": {"content": "a"}, "plan": {"content": "b"}}',
+        '{"x": [{"content": "a", "plan": 1, "plan": 2}]}',
+    ],
 )
 def test_a_doubled_key_is_refused(text: str, tmp_path: Path) -> None:
     """Of two answers under one key none is dropped silently: the key is named."""
@@ -138,6 +142,18 @@ def test_a_doubled_key_is_refused(text: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["import", str(file)])
     assert done.exit_code == 2
     assert "'plan' twice" in done.output
+
+
+def test_runs_are_exported_by_id_path_or_themselves(tmp_path: Path) -> None:
+    """As everywhere else, a run is named by what is at hand."""
+    run, _ = recorded(PROGRAMS[0])
+    with files_of(run) as traces:
+        expected = agentloom.exported(*traces).dumps()
+    assert [agentloom.exported(one).dumps() for one in (run, run.path, Path(run.path), run.id)] == [expected] * 4
+    with pytest.raises(RunNotFoundError):
+        agentloom.exported("gone", store=tmp_path)
+    with pytest.raises(TypeError):
+        agentloom.exported()
 
 
 def test_every_turn_answers_once() -> None:

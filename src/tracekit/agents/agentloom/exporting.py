@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
 
 from ..._canonical import from_json
 from ..._capture.plugins import Dialect, discover
 from ..._journal.reader import Trace
 from ..view import Event, events
 from .recording import NEWEST, Recording, Turn, request_hash
+
+if TYPE_CHECKING:
+    from ..._journal.runs import Store
+    from ..runs import Recorded
 
 __all__ = ["MARK", "exported", "origin"]
 
@@ -19,13 +25,32 @@ MARK: Final = "agentloom_recording"
 _MARKED: Final = {"version", "lists", "others", "events"}
 
 
-def exported(*traces: Trace) -> Recording:
-    """What a run recorded, as an agentloom recording: the answers of models, and the inter-agent events if agents spoke.
+def exported(
+    *runs: Trace | str | os.PathLike[str] | Recorded, store: str | os.PathLike[str] | Store | None = None
+) -> Recording:
+    """What runs recorded (ids, paths, ``Run``s, open traces), as an agentloom recording: the answers of models, and the inter-agent events
+    if agents spoke.
 
     An answer stands under its ``step_id``, if the call had one in its metadata, else under its request's hash; several under one key are
     its turns, in recorded order. Calls that failed or have no answer are left out: the format has no place for them. A run that was
     imported comes out as it went in.
     """
+    if not runs:
+        raise TypeError("exported() needs at least one run")
+    with ExitStack() as stack:
+        return _exported(_opened(runs, store, stack))
+
+
+def _opened(runs: Iterable[Any], store: Any, stack: ExitStack) -> list[Trace]:
+    from ..runs import files_of  # it reads what this module says of imported runs
+
+    found: list[Trace] = []
+    for run in runs:
+        found += [run] if isinstance(run, Trace) else stack.enter_context(files_of(run, store=store))
+    return found
+
+
+def _exported(traces: list[Trace]) -> Recording:
     beside = origin(traces[0])
     answers: dict[str, list[Turn]] = {}
     for trace in traces:
