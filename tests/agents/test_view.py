@@ -319,6 +319,13 @@ def _threaded(line: Any, n: int) -> None:
             send_task("x", n)
 
 
+def test_an_observer_has_to_be_callable(tmp_path: Any) -> None:
+    """Anything else is refused before there is a file."""
+    with pytest.raises(TypeError, match="observer"):
+        TraceWriter(tmp_path, observer=5)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_observer_gets_each_event_as_it_is_written() -> None:
     """The harness hands every inter-agent event to its observer, in recorded order: the very ones that the view has later."""
     writer, seen = _harness()

@@ -48,6 +48,8 @@ class TraceWriter(Line):
         redact: Iterable[Any] = (),
         observer: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
+        if observer is not None and not callable(observer):
+            raise TypeError(f"an observer is called with each event: {observer!r:.80} can't be")
         self._store: Final = _store(target)
         run_id = new_run_id() if run_id is None else run_id
         if self._store is not None:
