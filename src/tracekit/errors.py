@@ -303,7 +303,7 @@ class StepTimeoutError(_Error):
 
 
 class RunEndedError(_Error):
-    """An effect was asked for after its run had ended; it was not executed."""
+    """An effect was asked for after its run had ended, or after others had begun to abort it; it was not executed."""
 
     code = "run-ended"
 
