@@ -249,3 +249,18 @@ def test_a_short_text_of_several_lines_is_shown_as_a_diff() -> None:
     shown = describe(differences("one\ntwo\nthree", "one\n2\nthree"))
     assert "-two" in shown
     assert "+2" in shown
+
+
+def test_a_lone_line_of_execution_is_no_matter_of_order() -> None:
+    """A divergence of a program with one thread says nothing of threads."""
+    from tracekit import record
+
+    @traced_tool(side_effect="read_only")
+    def look(n: int) -> int:
+        return n
+
+    with record("alone") as run:
+        look(1)
+    with pytest.raises(DivergenceError) as caught, replay(run):
+        look(2)
+    assert "other threads" not in str(caught.value)

@@ -94,6 +94,11 @@ class Crew:
         self._queued_at = 0
         self.solo = 0
 
+    @property
+    def several(self) -> bool:
+        """Whether another thread takes part, or is about to."""
+        return len(self._members) > 1 or bool(self._launching or self._queued)
+
     def join(self) -> Member:
         """The calling thread takes part from now on."""
         return self.add(get_native_id(), get_ident())

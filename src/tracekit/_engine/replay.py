@@ -636,7 +636,7 @@ class Replay:
 
     def _beside(self) -> str:
         """What to think of where several threads take part."""
-        return "" if self.crew.solo else failures.THREAD_ORDER
+        return failures.THREAD_ORDER if self.crew.several else ""
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
