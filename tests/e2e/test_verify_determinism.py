@@ -385,6 +385,24 @@ def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
     assert verified(place)[0].returncode == 1
 
 
+def test_a_killed_run_whose_next_call_is_blocked(place: Place) -> None:
+    """What is refused after the log's end (here a process that never joins) is no divergence: exit code 3. With a step left it is one."""
+    script = place.program(
+        START + "import subprocess\nask(1)\nask(2)\nif os.path.exists('killed'): os.kill(os.getpid(), 9)\n"
+        "subprocess.run(['true'])\nask(3)\n"
+    )
+    place.program("", "killed")
+    assert place.cli("run", script).returncode == -9
+    (place.directory / "killed").unlink()
+    done, told = verified(place)
+    assert done.returncode == 3, done.stderr
+    assert told["unsealed"] == [place.run]
+    place.program(START + "import subprocess\nask(1)\nsubprocess.run(['true'])\nask(2)\n")
+    done, _ = verified(place)
+    assert done.returncode == 1
+    assert "start a process" in done.stderr
+
+
 def test_a_program_without_a_fixed_hash_seed(place: Place) -> None:
     """Recorded by the program itself, under a hash seed of its process: a sorted set is identical, the order of a set is found."""
     for text, code in (("sorted", 0), ("list", 1)):

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -26,6 +26,9 @@ from .siblings import siblings
 from .store import located
 
 __all__ = ["verify_determinism"]
+
+#: How a replay fails that has come to the end of an open log.
+_AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 
 
 @click.command("verify-determinism", context_settings={"allow_interspersed_args": True})
@@ -207,7 +210,8 @@ def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bo
         left = any(recordings[run].asked() - first.steps.get(run, {}).keys() for run in first.runs)
         return first.status < 0 and not left  # it killed itself, as then
     left = any(report["unconsumed"] for report in first.reports.values())
-    return not left and first.failure is not None and first.failure[0]["type"] == "TraceExhaustedError"
+    # What is refused then (a process, a connection) came after the log's end as well: every recorded step has been made.
+    return not left and first.failure is not None and first.failure[0]["type"] in _AFTER_THE_END
 
 
 def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
