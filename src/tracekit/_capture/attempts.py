@@ -176,6 +176,7 @@ class Attempt:
         if not step.live:
             if self._lazily and step.lazy() is not None:
                 return Done(call, step.seq, answered(step))
+            self._at(step)
             return self._answered(step, step.answer())
         body = self._enter(step)
         token_ = current.set(body)
@@ -201,6 +202,7 @@ class Attempt:
             finally:
                 acting.reset(token)
         if not step.live:
+            self._at(step)
             return self._answered(step, await step.answer_async())
         body = self._enter(step)
         token_ = current.set(body)
@@ -225,12 +227,16 @@ class Attempt:
             return _Unrecorded()
         return scope.session.begin(scope, call.captured.spec, call.bound, info=self._info, once=self._once)
 
+    def _at(self, step: Any) -> None:
+        """An abort may ask which step is under way."""
+        if self.call.under_way is not None:
+            self.call.under_way.seq = step.seq
+
     def _enter(self, step: Any) -> Scope | None:
         """The scope of the body; what happens in it is watched, where it matters for what follows."""
         call, terms = self.call, self.call.terms
         body: Scope | None = step.body()
-        if call.under_way is not None:
-            call.under_way.seq = step.seq
+        self._at(step)
         if call.scope is not None and (call.under_way is not None or call.undoes):
             ledger(call.scope.session).open.add(step.seq)
         watched = call.undoes or (terms is not None and not terms.checks_only)

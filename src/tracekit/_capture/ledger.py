@@ -112,6 +112,11 @@ class Ledger:
                 step.goes_on for step in self._steps.values()
             )
 
+    def any_under_way(self, of: Callable[[int], bool]) -> bool:
+        """Whether a step is under way of which this holds."""
+        with self._lock:
+            return any(one.seq and of(one.seq) for one in self._under_way)
+
     @property
     def standing(self) -> set[int]:
         """What nobody has tried to undo."""

@@ -138,8 +138,13 @@ def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed 
 
 
 def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
-    """Whether step ``of`` has come to its end; it may be another thread's."""
-    return lambda: book.has(of) or log.next_undone(scope) != of
+    """Whether step ``of`` has come to its end, it may be another thread's, and so have those that had when it was undone."""
+    by = log.index.compensations.get(of, 0)
+
+    def had_ended(seq: int) -> bool:
+        return 0 < log.index.answer[seq] < by if seq < len(log.index.answer) else False
+
+    return lambda: (book.has(of) and not book.any_under_way(had_ended)) or log.next_undone(scope) != of
 
 
 def _log(session: Any) -> Replay | None:
