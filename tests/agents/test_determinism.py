@@ -103,6 +103,9 @@ def test_whatever_order_events_are_written_in_what_is_served_is_the_same(
         (json.dumps({"_version": 3, "plan": {}}), "version 3"),
         (json.dumps({"plan": 1}), "neither an answer nor a list of turns"),
         (json.dumps({**V2, "_inter_agent_events": [event("a", ["b"])]}), "parents are not there"),
+        ("{}", "nothing is recorded in it"),
+        (json.dumps({"_version": 2}), "nothing is recorded in it"),
+        ("", "holds no entry"),
     ],
 )
 def test_what_is_no_recording_is_unusable(text: str, said: str, tmp_path: Path) -> None:

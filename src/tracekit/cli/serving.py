@@ -56,7 +56,14 @@ def lines(path: str, kind: Kind) -> list[bytes]:
         for key in sorted(recording.answers)
         for number, turn in enumerate(recording.turns(key), 1)
     ]
-    return told + [view.line(event) for event in recording.events or ()]
+    told += [view.line(event) for event in recording.events or ()]
+    if not told:
+        raise TraceError(
+            f"{path} holds no answer and no event: nothing is recorded in it",
+            path=path,
+            next_action="name a trace, a recording of agentloom or a file of inter-agent events",
+        )
+    return told
 
 
 def _events(path: str) -> list[bytes]:
