@@ -362,7 +362,7 @@ def test_an_effect_of_an_unknown_type_is_refused() -> None:
 
 
 def test_child_processes_are_not_resumed() -> None:
-    """A child's part that ended in order is no obstacle; one that did not is, with what is open in it."""
+    """A child's part that did not end in order is told with what is open in it."""
     log = Log("family")
     log.journal.close()
     child = Log("family", segment=segment_of("a"))
@@ -373,6 +373,24 @@ def test_child_processes_are_not_resumed() -> None:
     assert str(step) in decision.refusals[0]["text"]
     recovery.abort("family", reason="gone")
     assert Store().verify("family").state == "sealed"
+
+
+@pytest.mark.parametrize(("lane", "refused"), [("/process:child.py#1", True), ("/process:child.py#1@2", False)])
+def test_a_run_with_child_processes_is_not_resumed(lane: str, refused: bool) -> None:
+    """One that the program started would be started again, though it ended in order; one in a tool's body is answered by the tool."""
+    log = Log("parent")
+    log.step("irreversible", "done")
+    log.journal.close()
+    child = Store().create("parent", segment=segment_of(lane))
+    meta = json.dumps({"durability": "effects", "lane": lane})
+    child.append("run.started", 0, 0, f',"name":"c","input":{{}},"meta":{meta}'.encode())
+    child.append("run.completed", 0, 1, b',"output":null,"meta":{"count":2,"segments":[]}')
+    child.close()
+    decision = decision_on(log.path)
+    assert refusals(decision) == (["segments"] if refused else [])
+    assert decision.decision == ("abort" if refused else "resume")
+    if refused:
+        assert "a run with child processes can't be resumed" in decision.refusals[0]["text"]
 
 
 HOLDER = """

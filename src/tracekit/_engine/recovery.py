@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.reader import Verdict
 from .doubt import Doubt, Steps
 
-__all__ = ["FOR", "Decision", "decide", "in_doubt", "newer"]
+__all__ = ["FOR", "Decision", "Segment", "decide", "in_doubt", "newer"]
 
 #: Codes that speak for going on, or only tell something. Every other code refuses.
 FOR: Final = frozenset(
@@ -47,12 +47,19 @@ class Decision(NamedTuple):
         return {**self._asdict(), "reasons": [*self.reasons], "in_doubt": [*self.in_doubt], "pending": [*self.pending]}
 
 
+class Segment(NamedTuple):
+    """The file of a child process: its decision, and whether a tool of the run started it (which answers from the log)."""
+
+    decision: Decision
+    inside: bool
+
+
 def decide(
     entries: Iterable[Mapping[str, Any]],
     verdict: Verdict,
     *,
     holder: int | bool | None = None,
-    segments: Iterable[Decision] = (),
+    segments: Iterable[Segment] = (),
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
     run_id: str | None = None,
@@ -60,7 +67,7 @@ def decide(
     """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
 
     ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
-    decisions on the files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
+    files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
     word that what a power loss took may be cut off. ``run_id`` is for a file that holds no entry.
     """
     who = verdict.run_id or run_id or ""
@@ -156,14 +163,18 @@ def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
     return {"code": "lost_tail", "text": text, **about}
 
 
-def _of_segments(segments: Iterable[Decision]) -> Iterator[Reason]:
-    """Child processes can't be resumed: one that did not end in order leaves its work undone."""
-    for segment in segments:
+def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
+    """Child processes can't be resumed: one that did not end in order leaves its work undone, and none is started again."""
+    for segment, inside in segments:
         if segment.state != "sealed":
             open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
             what = f"steps {', '.join(map(str, open_steps))} have no certain end" if open_steps else "it has no end"
             text = f"the child process of segment {segment.run_id} did not end in order: {what}; child processes can't be resumed"
-            yield {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
+        elif not inside:
+            text = f"the program started the process of segment {segment.run_id}: a run with child processes can't be resumed"
+        else:
+            continue
+        yield {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
 
 
 # -- step by step ------------------------------------------------------------------------------------------------------------

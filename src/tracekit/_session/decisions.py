@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from .._engine.recovery import Decision, decide, newer
+from .._engine.recovery import Decision, Segment, decide, newer
 from .._journal.heads import read_head
 from .._journal.lock import holder
 from .._journal.names import SEGMENT, SUFFIX, holds_its_run
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
 from .._journal.scan import ENDS
-from .._journal.summary import last_entry
+from .._journal.summary import first_entry, last_entry
 from ..errors import RecoveryRefusedError, TraceVersionError
 
 __all__ = ["candidates", "decided", "decision_on", "refused", "store_at", "store_of"]
@@ -89,13 +89,16 @@ def decided(
     return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
 
 
-def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Decision]:
+def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Segment]:
     if segments is None:
         segments = () if SEGMENT.fullmatch(run_id) else store_of(path).segments(run_id)
     found = []
     for segment in segments:
         name = os.path.basename(segment)[len(run_id) + 1 : -len(SUFFIX)]
-        found.append(decision_on(segment, segments=())._replace(run_id=name))
+        meta = first_entry(segment).get("meta")
+        lane = meta.get("lane") if isinstance(meta, dict) else None
+        inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
+        found.append(Segment(decision_on(segment, segments=())._replace(run_id=name), inside))
     return found
 
 
