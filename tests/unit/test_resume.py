@@ -309,6 +309,23 @@ def test_what_is_outside_the_log_is_not_reached_before_its_end(tmp_path: Path) -
     assert not done
 
 
+def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: Path) -> None:
+    """No process is started while the log is followed; no option of a resumption would allow it, and none is advised."""
+    import subprocess
+
+    with record("starting") as run:
+        look(1), look(2)
+    started = tmp_path / "started"
+    with (
+        pytest.raises(tracekit.LiveCallBlockedError) as caught,
+        resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
+    ):
+        subprocess.run(["touch", str(started)], check=True)
+    assert "a resumed run can't start processes before it has come to the end of its log" in str(caught.value)
+    assert "guard" not in str(caught.value)
+    assert not started.exists()
+
+
 def test_resumed_again_after_another_crash(tmp_path: Path) -> None:
     """A resumed run that is cut off goes on again, as often as it takes."""
     with record("often") as run:

@@ -21,7 +21,7 @@ from .guard_attempts import FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
 
-__all__ = ["Guard", "Reach", "allow", "everywhere", "instead_of_listening", "warm"]
+__all__ = ["Guard", "Reach", "Refuse", "Watch", "allow", "everywhere", "instead_of_listening", "refuse", "warm"]
 
 Reach = Literal["process", "context", "off"]
 
@@ -40,6 +40,10 @@ _NEXT: Final[dict[Kind, str]] = {
     "let it run for real",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
 }
+_NEXT_RESUMED: Final = (
+    "a resumed run can't start processes before it has come to the end of its log: let a @traced_tool start this one, so that "
+    "the log answers it; or give the run up with `tracekit recovery abort`"
+)
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
 _lock: Final = RLock()
@@ -50,6 +54,9 @@ _bytecode: bool | None = None  # what the user had set, while a dry run has it c
 _listening: Callable[[], object] | None = None
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
+#: Says what is raised for an operation, and ``file:line`` of the caller.
+Refuse = Callable[[Attempt, str | None], BaseException]
+
 
 class Guard:
     """Blocks live operations between :meth:`engage` and :meth:`release`, with :class:`LiveCallBlockedError`.
@@ -57,7 +64,8 @@ class Guard:
     ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
     or ``"off"``. ``allow_hosts`` as in :class:`~.guard_hosts.Hosts`. ``dry_run`` blocks changes of files too, with
     every scope (``"off"`` then means: everywhere, files only). ``failed`` is told of each refusal before it is
-    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it.
+    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``resumes``: it
+    stands until a resumed run has come to the end of its log, and no option opens it.
 
     Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
     """
@@ -68,6 +76,8 @@ class Guard:
         allow_hosts: Iterable[str] = (),
         dry_run: bool = False,
         failed: Callable[[LiveCallBlockedError], None] | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
         if scope not in ("process", "context", "off"):
             raise RunStateError(f"guard={scope!r} is not known", next_action="use guard='process', 'context' or 'off'")
@@ -75,6 +85,7 @@ class Guard:
         self.dry_run: Final = dry_run
         self.hosts: Final = Hosts((allow_hosts,) if isinstance(allow_hosts, str) else allow_hosts)
         self.failed = failed
+        self.resumes: Final = resumes
 
     def engage(self) -> None:
         """Close the guard. Each call needs one :meth:`release`."""
@@ -111,6 +122,20 @@ class Guard:
         elif attempt.kind != "process" and self.hosts.permits(attempt.target):
             return False
         return self.scope != "context" or _replaying() is not None
+
+
+class Watch(Guard):
+    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a :data:`Refuse` is asked (:func:`refuse`)."""
+
+    def __init__(self) -> None:
+        super().__init__("context")
+
+    def engage(self) -> None:
+        with _lock:
+            _set((*_engaged, self))
+
+    def blocks(self, attempt: Attempt) -> bool:
+        return False
 
 
 def everywhere() -> bool:
@@ -150,7 +175,10 @@ def warm(*, files: bool = False) -> None:
 
 def check(attempt: Attempt | None) -> None:
     """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller."""
-    if attempt is None or _allowed.get() or _gone_live():
+    if attempt is None:
+        return
+    refuse(attempt)
+    if _allowed.get() or _gone_live():
         return
     guards = [guard for guard in _engaged if guard.blocks(attempt)]
     if not guards:
@@ -162,12 +190,26 @@ def check(attempt: Attempt | None) -> None:
         _listening()
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
-    error = _error(attempt, caller)
+    error = _error(attempt, caller, any(guard.resumes for guard in guards))
     for guard in guards:
         if guard.failed is not None:
             with suppress(Exception):
                 guard.failed(error)
     raise error
+
+
+def refuse(attempt: Attempt) -> None:
+    """Raise what the caller's session says of a live operation, in a recording as well; what a replay allows is asked, too."""
+    scope = current.get()
+    say: Refuse | None = None if scope is None else getattr(scope.session, "reach", None)
+    if say is None or attempt.kind == "file":
+        return
+    caller = find()
+    if caller.passes(attempt.kind):
+        return
+    if attempt.sock is not None and caller.leaks:
+        attempt.sock.close()
+    raise say(attempt, caller.location)
 
 
 def instead_of_listening(call: Callable[[], object] | None) -> None:
@@ -176,15 +218,16 @@ def instead_of_listening(call: Callable[[], object] | None) -> None:
     _listening = call
 
 
-def _error(attempt: Attempt, caller: Caller) -> LiveCallBlockedError:
+def _error(attempt: Attempt, caller: Caller, resumes: bool) -> LiveCallBlockedError:
     thread = current_thread()
     where = "" if caller.own else f", in thread {thread.name!r}, in a package's code"
     scope = _replaying()
+    who = "resumed run" if resumes else "replay"
     return LiveCallBlockedError(
-        f"the replay was about to {_VERBS[attempt.kind]} {attempt.text} ({attempt.operation}{where}); it was not done",
+        f"the {who} was about to {_VERBS[attempt.kind]} {attempt.text} ({attempt.operation}{where}); it was not done",
         run_id=None if scope is None else scope.session.run_id,
         location=caller.location,
-        next_action=_next(attempt),
+        next_action=_NEXT_RESUMED if resumes and attempt.kind == "process" else _next(attempt),
         operation=attempt.operation,
         target=attempt.text,
         kind=attempt.kind,

@@ -169,7 +169,7 @@ class Resuming(Record):
             opened=self._live,
         )
         world.enter()
-        self._guard = guards.Guard("process", (), False, failed=self._blocked)
+        self._guard = guards.Guard("process", (), False, failed=self._blocked, resumes=True)
         self._guard.engage()
         gate.refuse_outside(self._outside)
         self._run = Run(session, journal.path, first.get("name"))

@@ -33,7 +33,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     path = told["path"]
     store = Store(told["store"])
     meta = first_meta(path)
-    closed = guard.Guard("process", (), False)
+    closed = guard.Guard("process", (), False, resumes=True)
 
     def opened() -> None:
         closed.release()
