@@ -321,12 +321,14 @@ def main():
 
 
 def test_a_child_without_tracekit_is_left_alone(place: Place) -> None:
-    """It has a variable more in its environment, and no segment; a replay does not start it, and says why."""
+    """It has a variable more in its environment, and no segment; the run says so, and a replay does not start it, and says why."""
     done = place.run("""
 def main():
     return run("-c", "import os; print(len(os.environ['TRACEKIT_JOIN']) > 10)").stdout
 with record("parent") as opened:
     print(main())
+    run("child.py", "joins", check=True)
+print(len(opened.warnings), opened.warnings[0])
 try:
     with replay(opened):
         main()
@@ -336,7 +338,9 @@ except BaseException as error:
     assert done.stdout.startswith("True\n")
     assert "LiveCallBlockedError" in done.stdout
     assert "let it join the run that is recorded" in done.stdout
-    assert place.segments() == {}
+    assert "1 the process /process:python#1 did not join the run: a replay will refuse to start it" in done.stdout
+    assert done.stderr == ""
+    assert [*place.segments()] == ["/process:child.py#1"]
 
 
 def test_a_stale_variable_is_told_once(place: Place) -> None:

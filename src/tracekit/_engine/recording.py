@@ -63,6 +63,8 @@ class Recording:
         self._plain: Final = self.encoder.plain
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        #: The lanes of the processes that it has started and told of itself.
+        self.invited: list[str] = []
         #: What was said of values that can't be recorded.
         self._told: set[tuple[str, str]] = set()
         #: The run's own line of execution.

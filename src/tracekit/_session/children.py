@@ -25,7 +25,7 @@ from ..errors import LogWriteError, ReplayError, UnconsumedStepsError
 from . import takeover
 from .forks import Segment
 
-__all__ = ["Family", "Report", "follow", "forget", "is_open", "segments_of"]
+__all__ = ["Family", "Report", "follow", "forget", "is_open", "remark_unjoined", "segments_of"]
 
 #: How long a replay waits at its end for the processes that it has started, in seconds; one that has failed waits less.
 _PATIENCE: Final = 30.0
@@ -71,6 +71,9 @@ class _Invitation:
     def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> None:
         cause = _cause(session)
         journal = session.journal
+        self._session: Final = session
+        # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
+        self._lane: Final = "" if pool or "@" in lane.path else lane.path
         self.ticket: Final = json.dumps(
             {
                 "mode": "record",
@@ -92,7 +95,22 @@ class _Invitation:
         return nullcontext()
 
     def started(self, pid: int) -> None:
-        pass
+        if self._lane:
+            self._session.invited.append(self._lane)
+
+
+def remark_unjoined(session: Recording) -> None:
+    """At a run's end: say which of the processes that its program started did not join it."""
+    if not session.invited:
+        return
+    path = os.path.abspath(session.journal.path)
+    joined = segments_of(os.path.dirname(path), session.run_id)
+    for lane in session.invited:
+        if lane not in joined:
+            session.remark(
+                f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
+                "in a @traced_tool"
+            )
 
 
 def _cause(session: Recording) -> dict[str, Any]:

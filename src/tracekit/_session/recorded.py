@@ -23,7 +23,7 @@ from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import NotReplayableError, RunStateError
-from . import arguments, forks, gaps, overspending, takeover
+from . import arguments, children, forks, gaps, overspending, takeover
 from .blocks import Block, called_from
 from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
@@ -297,6 +297,7 @@ class Record(Block[Run]):
             kind = "run.failed" if undoing is None else "run.aborted"
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
+        children.remark_unjoined(session)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]
         if journal.lost:
