@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -71,6 +77,92 @@ def test_a_captured_call_in_a_responder_is_refused_before_it_happens(effect: Any
     assert made == []
     assert len(of_type(run, "contract.violated")) == 1
     assert not of_type(run, "tool.call", "llm.request")
+
+
+def _connect(port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def _post(port: int) -> None:
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=b"x", timeout=5).close()
+
+
+def _child(port: int) -> None:
+    subprocess.run(
+        [sys.executable, "-c", f"import socket; socket.create_connection(('127.0.0.1', {port}))"], check=True
+    )
+
+
+def _shell(port: int) -> None:
+    os.system(f"{sys.executable} -c \"import socket; socket.create_connection(('127.0.0.1', {port}))\"")
+
+
+def _thread(port: int) -> None:
+    caught: list[Exception] = []
+
+    def reach() -> None:
+        try:
+            _connect(port)
+        except ContractViolationError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=reach)
+    thread.start()
+    thread.join()
+    raise caught[0]
+
+
+@pytest.mark.parametrize("reach", [_connect, _post, _child, _shell, _thread])
+def test_a_responder_that_reaches_out_by_other_ways_is_refused(reach: Callable[[int], None]) -> None:
+    """Sockets, plain HTTP, processes, nothing of it instrumented: refused before it happens, on the log, the same in a replay.
+    A connection that was open before is of no use to it either; outside of the responder everything goes on as before."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        port = server.getsockname()[1]
+        open_before = socket.create_connection(("127.0.0.1", port))
+        other_end, _ = server.accept()
+
+        @responder("object.created")
+        def meddle(event: IntentionEvent) -> None:
+            with pytest.raises(ContractViolationError, match=r"meddle.*by itself"):
+                open_before.sendall(b"x")
+            reach(port)
+
+        def program() -> Any:
+            with pytest.raises(ContractViolationError, match=r"meddle.*reached out.*was not done") as caught:
+                run_once(meddle)
+            return str(caught.value)
+
+        with open_before, other_end:
+            run, first, second = both(program)
+            assert first == second
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+            open_before.sendall(b"after")
+            assert other_end.recv(10) == b"after"
+    refused = of_type(run, "contract.violated")
+    assert refused[0]["name"] == "socket.sendall"
+    assert len(refused) == 2
+
+
+def test_executors_reach_out_while_no_responder_decides() -> None:
+    """What a responder may not, an executor may, in the same loop."""
+
+    def look(path: str) -> str:
+        return subprocess.run([sys.executable, "-c", "print('seen')"], capture_output=True, text=True).stdout.strip()
+
+    @responder("object.created")
+    def want(event: IntentionEvent) -> Intention:
+        return call("look", {"path": "a"}, object=event.object)
+
+    @responder("tool.return")
+    def keep(event: IntentionEvent) -> Intention:
+        return patch("page", {"seen": event.output})
+
+    tools = ToolExecutor(_named(look, "look"), side_effect="read_only")
+    _, first, second = both(lambda: run_once(want, keep, executors=[tools]).world["page"])
+    assert first == second == {"n": 0, "seen": "seen"}
 
 
 def test_a_refusal_that_a_responder_swallows_is_on_the_log() -> None:

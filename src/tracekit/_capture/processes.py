@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol
 
 from .._engine.lanes import Lane, started
 from .._engine.scope import Scope, current
-from . import guard_caller, process_pools
+from . import guard, guard_caller, process_pools
+from .guard_attempts import Attempt
 from .launch import parent_lane
 from .patch import AttributePatch, Patch, Switch, when_imported
 
@@ -67,6 +68,7 @@ def welcome(ask: Ask) -> None:
 
 
 def _asked(scope: Scope, name: str, arguments: list[str], pool: bool = False) -> Welcome | None:
+    guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
     if _welcome is None:
         return None
     return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), arguments, pool)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
+from .._capture import guard
+from .._capture.guard_attempts import Attempt
 from .._engine.gate import Call, here
 from .._engine.scope import Scope, current, enter
 from .._engine.step import Spec
@@ -15,14 +17,18 @@ __all__ = ["Forbidding", "forbidding"]
 
 #: Says why a call may not be made here; ``None`` where it may.
 Rule = Callable[[Spec], ContractViolationError | None]
+#: Says why this may not be reached: the operation, and ``file:line`` of the caller.
+Reach = Callable[[Attempt, str | None], ContractViolationError]
 
 
 class Forbidding:
     """``session``, but for the calls that ``rule`` forbids."""
 
-    def __init__(self, session: Any, rule: Rule) -> None:
+    def __init__(self, session: Any, rule: Rule, reach: guard.Refuse | None = None) -> None:
         self._session: Final = session
         self._rule: Final = rule
+        if reach is not None:
+            self.reach: Final = reach
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -42,15 +48,33 @@ class Forbidding:
 
 
 @contextmanager
-def forbidding(rule: Rule, scope: Scope | None = None) -> Iterator[None]:
-    """A block in ``scope`` (or where the caller is) in which ``rule`` holds. Outside every run nothing is caught, and all is allowed."""
+def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = None) -> Iterator[None]:
+    """A block in ``scope`` (or where the caller is) in which ``rule`` holds. Outside every run nothing is caught, and all is allowed.
+
+    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes.
+    """
     scope = here() if scope is None else scope
     if scope is None:
         yield
         return
-    session: Any = Forbidding(scope.session, rule)
+    session: Any = Forbidding(scope.session, rule, None if reach is None else _noted(reach))
     token = enter(Scope(session, scope.lane, scope.parent, scope.agent, scope.live, scope.spending))
     try:
-        yield
+        with nullcontext() if reach is None else guard.Watch():
+            yield
     finally:
         current.reset(token)
+
+
+def _noted(reach: Reach) -> guard.Refuse:
+    """What ``reach`` says, once it is on the log. The target is told only: ports and paths differ between runs that are the same."""
+
+    def refused(attempt: Attempt, location: str | None) -> BaseException:
+        error = reach(attempt, location)
+        scope = here()
+        if scope is None:
+            return error
+        spec = Spec("tool", attempt.operation, side_effect="irreversible")
+        return scope.session.refuse(scope, spec, {}, error)
+
+    return refused

@@ -7,7 +7,8 @@
         return patch(event.object, {"text": event.text, "status": "done"})
 
 A responder runs in a replay, too, and must come to the same intentions there: what it reads is the event and the world (clock and dice
-are captured as anywhere). A captured call inside one is refused before it happens.
+are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the process:
+a connection, a look-up of a name, listening, another process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from .._capture import callers
+from .._capture.guard_attempts import Attempt
 from .._engine.step import Spec
 from ..errors import ContractViolationError, IntentionError
 from .forbidding import forbidding
@@ -76,7 +78,7 @@ class Responder(Generic[R]):
         """What it intends on this event. ``IntentionError`` for what is no intention."""
         token = deciding.set(self.name)
         try:
-            with forbidding(self._forbidden):
+            with forbidding(self._forbidden, reach=self._reached):
                 said: Any = self.function(event, world) if self._wants_world else self.function(event)
                 found = [said] if isinstance(said, Intention) else [] if said is None else self._all(said)
         finally:
@@ -98,6 +100,13 @@ class Responder(Generic[R]):
             return None
         return ContractViolationError(
             f"responder {self.name!r} called {spec.family} {spec.name!r} by itself; it was not executed",
+            next_action="let it return `call(…)` or `ask(…)`, and an executor do it",
+        )
+
+    def _reached(self, attempt: Attempt, location: str | None) -> ContractViolationError:
+        return ContractViolationError(
+            f"responder {self.name!r} reached out of the process by itself ({attempt.operation} {attempt.text}); it was not done",
+            location=location,
             next_action="let it return `call(…)` or `ask(…)`, and an executor do it",
         )
 
