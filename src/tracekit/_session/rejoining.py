@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from .._capture import credentials, guard, instrumentation, process_pools
+from .._capture import credentials, guard, instrumentation, process_pools, processes
 from .._engine import gate
 from .._engine.lanes import Lane, Root
 from .._engine.recording import ROOT
@@ -35,11 +35,18 @@ from .replayed import Replaying
 __all__ = ["rejoin"]
 
 _really_exit: Final = os._exit
+#: What a process of a replay is told, at the least.
+_NEEDED: Final = ("run_id", "directory", "lane", "pool", "program", "redact", "instrument", "options", "reports")
 
 
 def rejoin(ticket: Mapping[str, Any]) -> None:
     """Be answered from the recorded segment, or end: what belongs to a replay never goes live."""
     try:
+        missing = [key for key in _NEEDED if key not in ticket]
+        if missing:
+            raise ValueError(
+                f"{processes.VARIABLE} is none of tracekit's: it names a replay, and has no {', '.join(missing)}"
+            )
         if os.stat(ticket["reports"]).st_uid != os.getuid():
             raise OSError("another user's")
         _Rejoined(ticket)
