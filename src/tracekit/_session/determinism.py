@@ -89,7 +89,7 @@ def _compared(did: Did, one: Did) -> str:
     if mine["text"] == theirs["text"]:
         return (
             f"{did} differs from it in the same way: what the program depends on is another one than in the recording "
-            "(its code, a file, a variable of the environment, the hash seed)"
+            "(its code, a file, a variable of the environment, the hash seed; where it has several threads or processes, their order)"
         )
     if mine["step"] == theirs["step"] and mine["actual"] is not None and theirs["actual"] is not None:
         found = differences(mine["actual"], theirs["actual"])
