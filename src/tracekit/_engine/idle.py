@@ -65,7 +65,7 @@ class LoopWatch:
 
     def _look(self) -> None:
         self._rounds += 1
-        if self._rounds < _PATIENCE and self._busy():
+        if self._rounds < _PATIENCE and self.busy:
             self._calm = 0
             self._again()
         elif self._calm < (1 if self._ready is not None else 3):
@@ -75,7 +75,9 @@ class LoopWatch:
             self.running = False
             self._idle(self)
 
-    def _busy(self) -> bool:
+    @property
+    def busy(self) -> bool:
+        """Whether the loop has something to run."""
         if self._ready is not None:
             return len(self._ready) > self.spare()
         return self._calls != self._own

@@ -276,20 +276,24 @@ class Schedule:
     def _idle(self, watch: LoopWatch) -> None:
         """The loop has nothing to run: hand out what is due. Called in its thread."""
         due: Ticket | None = None
-        stuck = False
+        stuck = again = False
         with self._lock:
             me = self.crew.join()
             solo = bool(self.crew.solo)
             if self._first() is not None:
                 if solo and (self._in_order() or watch.sealed):
                     due = self._take()
-                elif not solo:
-                    due = self._due_now(me)
+                elif not solo and self._in_order() and self.crew.blocked(me):
+                    # What a thread has put into the loop before it was blocked comes first.
+                    again = watch.busy
+                    due = None if again else self._take()
             else:
                 stuck = bool(self._never) and solo and watch.sealed
             rest = bool(self._asked or self._never)
         if stuck:
             self._give_up()
+        elif again:
+            watch.start()
         elif due is not None:
             self._release(due)
             if self._near and due.loop is watch.loop:
