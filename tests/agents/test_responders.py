@@ -369,10 +369,10 @@ def test_an_intention_names_its_cause_and_its_object_or_is_refused() -> None:
         with pytest.raises(UnknownObjectError):
             run_once(about_nothing, world=world, executors=executors)
         with pytest.raises(DanglingCauseError, match=r"of another kind: object\.created"):
-            run_once(made_up, executors=executors)
+            run_once(made_up, world=World("second"), executors=executors)
         assert of_type(run.path, "decision") == []
         with pytest.raises(DanglingCauseError, match="a request causes its answer"):
-            Loop([of_the_request], executors).run(create("page", {}), ask("a"))
+            Loop([of_the_request], executors, world=World("third")).run(create("page", {}), ask("a"))
 
 
 def test_an_earlier_event_may_be_the_cause() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.cut import cut, lines
 from tests.support.tracing import both, entries, of_type, recorded, replayed
-from tracekit import DivergenceError, LogWriteError, TraceIntegrityError, record, replay, traced_tool
+from tracekit import DivergenceError, LogWriteError, RunStateError, TraceIntegrityError, record, replay, traced_tool
 from tracekit.agents import IntentionEvent, Ref, World, create, merge_patch, patch
 from tracekit.errors import DanglingCauseError, IntentionError, UnknownObjectError
 
@@ -308,7 +309,42 @@ def test_two_worlds_of_one_run() -> None:
 
     run, _, _ = both(program)
     assert (World.of(run, name="one")["page"], World.of(run, name="two")["page"]) == ({"n": 1}, {"n": 2})
-    assert len(World.of(run)) == 0
+    with pytest.raises(RunStateError, match=r"(?s)2 worlds.*'one', 'two'"):
+        World.of(run)
+    with pytest.raises(RunStateError, match=r"(?s)no world 'tow'.*'one', 'two'"):
+        World.of(run, name="tow")
+
+
+def test_the_only_world_of_a_run_needs_no_name() -> None:
+    """However it is called."""
+    run, _, _ = both(lambda: World("mine").create("page", {"n": 1}) and None)
+    assert (World.of(run).name, World.of(run)["page"]) == ("mine", {"n": 1})
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_second_world_of_a_name_is_refused(threaded: bool) -> None:
+    """Nothing of it is written, in a thread either, and the first one is what the trace says; the next run has the name again."""
+
+    def second() -> str:
+        world = World()
+        with pytest.raises(RunStateError, match=r"(?s)another world of the name 'world'.*name of its own") as caught:
+            world.create("page", {"n": 2})
+        with pytest.raises(RunStateError):
+            world.end()
+        assert len(world) == 0
+        return str(caught.value)
+
+    def program() -> Any:
+        World().create("page", {"n": 1})
+        if not threaded:
+            return second()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(second).result()
+
+    run, first, again = both(program)
+    assert first == again
+    assert World.of(run).as_dict() == {"page": {"n": 1}}
+    recorded(program)
 
 
 def test_large_values_come_back_from_the_trace() -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from itertools import count
+from threading import Lock
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from .._engine.gate import Session, here
-from ..errors import DanglingCauseError, IntentionError, LogWriteError
+from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
 from .ids import Origin, segment_of_path
 from .intentions import ANSWERS, FAILURES, Ref
 
@@ -23,6 +25,10 @@ deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", defaul
 
 #: The numbers of events outside every run.
 _numbers: Final = count(1)
+
+#: Whose each name of a world is, by session: in a trace a world is known by its name.
+_taken: Final[WeakKeyDictionary[Any, dict[str, Ledger]]] = WeakKeyDictionary()
+_taking: Final = Lock()
 
 #: What alone can cause an event, where that is one kind: an answer answers a request.
 CAUSES: Final = {
@@ -49,9 +55,10 @@ def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
 
 
 class Ledger:
-    """The events of one world. In one run, in one line of execution: the order of the log is the order of events."""
+    """The events of the world of this ``name``. In one run, in one line of execution: the order of the log is the order of events."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "world") -> None:
+        self.name: Final = name
         self._kinds: Final[dict[tuple[str | None, str | None, int], str]] = {}
         #: The run that its first event was in, in a tuple of its own: ``None`` is no run.
         self._run: tuple[str | None] | None = None
@@ -108,7 +115,19 @@ class Ledger:
                 run_id=run[0],
                 next_action="make the world inside the run; `World.of(run).as_dict()` has the objects of an earlier one",
             )
+        if scope is not None and not scope.live:
+            self._take_name(scope.session)
         self._run = run
+
+    def _take_name(self, session: Any) -> None:
+        with _taking:
+            owner = _taken.setdefault(session, {}).setdefault(self.name, self)
+        if owner is not self:
+            raise RunStateError(
+                f"this run has another world of the name {self.name!r}: its trace could not tell them apart; nothing was written",
+                run_id=session.run_id,
+                next_action="give it a name of its own, `World('…')`, or let the loops share one world",
+            )
 
     def _written(
         self,

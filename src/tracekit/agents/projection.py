@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from .._canonical import from_json
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from ..errors import TraceIntegrityError
+from ..errors import RunStateError, TraceIntegrityError
 from .intentions import ANSWERS, EVENTS, FAILURES, Ref
 from .ledger import check_cause
 
@@ -38,25 +38,51 @@ class Past(NamedTuple):
     begun: Set[int]
 
 
-def project(world: World, run: Any, store: Any) -> None:
-    """Let everything in the trace of ``run`` that is about ``world`` happen in it."""
+def project(make: Callable[[str], World], run: Any, store: Any, name: str | None) -> World:
+    """The world of this name in the trace of ``run``, or the only one, with everything that happened in it."""
     where = store if isinstance(store, Store) else Store(store)
     with Trace(where.find(run)) as trace:
         where.check(trace)
+        world = make(_name(trace, name))
         for entry, kind in _events(trace):
             seq = entry["seq"]
-            if entry["type"] == "object.patched" and entry["meta"].get("world") == world.name:
+            if _world_of(entry) != world.name:
+                continue
+            if entry["type"] == "object.patched":
                 body = from_json(trace.expand(entry["input"], before=seq))
                 if kind == "object.patched":
                     world.needs(entry["name"], f"the patch in entry {seq}")
                 world.apply(entry["name"], body)
-            elif kind == "world.hash" and entry["name"] == world.name and entry["output"] != world.hash:
+            elif entry["output"] != world.hash:
                 raise TraceIntegrityError(
                     f"the world {world.name!r} of {trace.path} is not the one whose hash entry {seq} has: {world.hash}",
                     step=seq,
                     recorded=entry["output"],
                     next_action="the trace was made by another program, or changed with its hashes; don't rely on it",
                 )
+    return world
+
+
+def _world_of(entry: Mapping[str, Any]) -> str | None:
+    """The name of the world that an entry is about; ``None`` for any other entry."""
+    meta = entry.get("meta") or {}
+    if entry["type"] == "object.patched":
+        return meta.get("world")
+    return entry["name"] if entry["type"] == "data" and meta.get("event") == "world.hash" else None
+
+
+def _name(trace: Trace, name: str | None) -> str:
+    there = list(dict.fromkeys(found for found in map(_world_of, trace.entries()) if found is not None))
+    if name is None and len(there) < 2:
+        return there[0] if there else "world"
+    if name is not None and name in there:
+        return name
+    names = ", ".join(map(repr, there)) or "none"
+    raise RunStateError(
+        f"the run has {len(there)} worlds" if name is None else f"the run has no world {name!r}",
+        run_id=trace.status.run_id,
+        next_action=f"name one of its worlds, World.of(run, name=…): {names}",
+    )
 
 
 def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:

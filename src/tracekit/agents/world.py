@@ -40,14 +40,15 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class World:
-    """Objects by id, each a JSON object. Reading one gives a copy. ``name`` tells several worlds of one run apart.
+    """Objects by id, each a JSON object. Reading one gives a copy. ``name`` tells several worlds of one run apart: a second one of
+    a name is a ``RunStateError`` when something is written of it.
 
     Change a world in one line of execution, that of its :class:`~tracekit.agents.Loop`: the order of the log is the order of events.
     """
 
     def __init__(self, name: str = "world") -> None:
         self.name: Final = name
-        self.ledger: Final = Ledger()
+        self.ledger: Final = Ledger(name)
         #: How many events made it what it is.
         self.changes = 0
         self._objects: Final[dict[str, Any]] = {}
@@ -150,17 +151,16 @@ class World:
         self.changes += 1
 
     @classmethod
-    def of(cls, run: Any, *, store: Any = None, name: str = "world") -> World:
+    def of(cls, run: Any, *, store: Any = None, name: str | None = None) -> World:
         """The world that a recorded run came to, from its trace alone: an id, a path or a ``Run``.
 
-        Raises ``RunNotFoundError``; ``TraceIntegrityError`` where the trace is damaged, or its world is not the one whose hash it says;
-        ``DanglingCauseError`` where an event names a cause that is none.
+        Without a ``name`` it is the only one (an empty one where there is none). Raises ``RunStateError`` where there are several, or
+        none of this name; ``RunNotFoundError``; ``TraceIntegrityError`` where the trace is damaged, or its world
+        is not the one whose hash it says; ``DanglingCauseError`` where an event names a cause that is none.
         """
         from .projection import project
 
-        world = cls(name)
-        project(world, getattr(run, "path", run), store)
-        return world
+        return project(cls, getattr(run, "path", run), store, name)
 
 
 def _after(before: Any, body: Mapping[str, Any]) -> Any:
