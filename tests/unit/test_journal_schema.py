@@ -22,7 +22,8 @@ TYPES = {
     "tool.call", "tool.chunk", "tool.return", "tool.error", "tool.skipped", "span.start", "span.end",
     "decision", "data", "state_transition", "policy.check", "breaker", "detection", "clock", "random",
     "task_sent", "task_received", "response_sent", "contract.validated", "contract.violated",
-    "fallback.triggered", "fallback.exhausted", "budget.estimated", "budget.exceeded", "recovery.started", "recovery.settled", "recovery.completed",
+    "fallback.triggered", "fallback.exhausted", "budget.estimated", "budget.exceeded",
+    "recovery.started", "recovery.settled", "recovery.completed",
     "intent.received", "agent.attempt.start", "agent.attempt.end", "router.decision", "final.response", "object.patched",
 }  # fmt: skip
 
