@@ -34,13 +34,14 @@ from tracekit.agents import (
     Loop,
     Outcome,
     ToolExecutor,
+    World,
     ask,
     call,
     create,
     patch,
     responder,
 )  # fmt: skip
-from tracekit.errors import IntentionError, UnknownPriceError
+from tracekit.errors import IntentionError, PendingRequestsError, UnknownPriceError
 
 calls: Counter[str] = Counter()
 
@@ -389,6 +390,40 @@ def test_tools_by_their_class() -> None:
         ("fetch", "read_only"),
         ("mail", "irreversible"),
     ]
+
+
+def test_a_tool_is_called_by_the_name_of_its_function() -> None:
+    """A function in a function, by the bare name and by the full one; what is not there is told with what is."""
+
+    def look(path: str) -> str:
+        calls["tool"] += 1
+        return f"seen {path}"
+
+    def program() -> list[Any]:
+        tools = ToolExecutor(look, side_effect="read_only")
+        requests = [call("look", {"path": "a"}), call(look.__qualname__, {"path": "b"})]
+        with pytest.raises(PendingRequestsError, match=r"(?s)no executor takes.*'lok'.*executors take: tool\.call.*'look'"):
+            Loop([], [tools], world=World("slip")).run(call("lok", {}))
+        return [event.output for event in Loop([], [tools]).run(*requests).answers]
+
+    _, first, second = both(program)
+    assert first == second == ["seen a", "seen b"]
+    assert calls["tool"] == 2
+
+
+def test_a_bare_name_that_may_be_two_tools_is_refused() -> None:
+    """When the executor is made; names that were given are taken as they are."""
+
+    class One:
+        def look(self) -> None: ...
+
+    class Two:
+        def look(self) -> None: ...
+
+    with pytest.raises(IntentionError, match=r"'look' may be .*One\.look.* or .*Two\.look"):
+        ToolExecutor(One().look, Two().look, side_effect="read_only")
+    one, two = (traced_tool(side_effect="read_only", name=f"{name}.look")(lambda: None) for name in "ab")
+    assert [*ToolExecutor(one, two).tools] == ["a.look", "b.look"]
 
 
 def test_a_tools_contract_holds() -> None:

@@ -212,7 +212,8 @@ class Agenda:
             f"{why}; without an answer: {self._names()}",
             run_id=None if scope is None else scope.session.run_id,
             pending=about,
-            next_action="give the loop an executor that takes it, or correct the name",
+            next_action="give the loop an executor that takes it, or correct the name; its executors take: "
+            + ("; ".join(executor.takings() for executor in self._executors) or "nothing, there are none"),
         )
 
     def _names(self) -> str:

@@ -49,6 +49,14 @@ class Executor:
         """Whether this very request is to be awaited."""
         return self.asynchronous
 
+    def takings(self) -> str:
+        """What it takes, in words."""
+        return self.kind
+
+    def name_of(self, request: Intention) -> str:
+        """The name of the step in which it is done."""
+        return request.name
+
     def perform(self, request: Intention) -> Any:
         """Do it, and return what is to be said of it."""
         raise NotImplementedError(f"{type(self).__name__} has no `perform`")
@@ -126,7 +134,10 @@ class LLMExecutor(Executor):
 
 class ToolExecutor(Executor):
     """Calls tools. With ``side_effect`` it is the executor of that class: plain functions become tools of it (``options`` as for
-    ``traced_tool``), and a traced tool of another class is refused. Without, every tool must be a traced one."""
+    ``traced_tool``), and a traced tool of another class is refused. Without, every tool must be a traced one.
+
+    A tool is called by its name; one that was given none (``Desk.look``, ``main.look``) by that of its function, too.
+    """
 
     kind = "tool.call"
 
@@ -136,12 +147,20 @@ class ToolExecutor(Executor):
         self.side_effect: Final = None if side_effect is None else side_effect_class(side_effect).value
         self.tools: Final[dict[str, Any]] = {}
         self._known: Final[dict[str, Captured]] = {}
+        self._names: Final[dict[str, str]] = {}
         for tool in tools:
             made, known = self._made(tool, options)
             if known.spec.name in self.tools:
                 raise IntentionError(f"two tools are called {known.spec.name!r}", next_action="name one with name=")
             self.tools[known.spec.name] = made
             self._known[known.spec.name] = known
+            for name in _names(tool, known.spec.name):
+                other = self._names.setdefault(name, known.spec.name)
+                if other != known.spec.name:
+                    raise IntentionError(
+                        f"{name!r} may be {other!r} or {known.spec.name!r}",
+                        next_action="name one with traced_tool(name=…)",
+                    )
         self.asynchronous = any(known.shape == "coroutine" for known in self._known.values())
 
     def _made(self, tool: Any, options: Mapping[str, Any]) -> tuple[Any, Captured]:
@@ -167,14 +186,26 @@ class ToolExecutor(Executor):
         return tool, known
 
     def takes(self, request: Intention) -> bool:
-        return request.kind == self.kind and request.name in self.tools
+        return request.kind == self.kind and request.name in self._names
+
+    def takings(self) -> str:
+        return f"{self.kind} {', '.join(sorted(map(repr, self._names))) or 'of nothing'}"
+
+    def name_of(self, request: Intention) -> str:
+        return self._names[request.name]
 
     def asynchronous_for(self, request: Intention) -> bool:
-        return self._known[request.name].shape == "coroutine"
+        return self._known[self.name_of(request)].shape == "coroutine"
 
     def perform(self, request: Intention) -> Any:
-        made = self.tools[request.name](**request.data)
+        made = self.tools[self.name_of(request)](**request.data)
         return _output(made) if self.asynchronous_for(request) else {"output": made}
+
+
+def _names(tool: Any, name: str) -> set[str]:
+    """By what it may be called: where the tool has its name from its function, by that of the function, too."""
+    full = str(getattr(tool, "__qualname__", ""))
+    return {name, full, full.rpartition(".")[2]} if full.replace(".<locals>", "") == name else {name}
 
 
 async def _output(made: Any) -> dict[str, Any]:

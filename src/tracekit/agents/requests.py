@@ -46,6 +46,11 @@ class Request:
         one = self.intention
         return {"seq": self.ref.seq, "kind": one.kind, "name": one.name, "object": one.object, "by": self.by}
 
+    @property
+    def step_name(self) -> str:
+        """The name of the step in which it is done."""
+        return self.intention.name if self.executor is None else self.executor.name_of(self.intention)
+
     def __str__(self) -> str:
         one = self.intention
         about = "" if one.object is None else f" for object {one.object!r}"
@@ -143,7 +148,7 @@ class _Place:
             return False
         family = "llm" if self._request.intention.kind == "llm.request" else "tool"
         live = getattr(session, "live", ())
-        return family not in live and f"{family}:{self._request.intention.name}" not in live
+        return family not in live and f"{family}:{self._request.step_name}" not in live
 
     def _priced(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """The data of a model's answer with its price, where that is known: by the budget's prices, if there is one."""
