@@ -402,7 +402,9 @@ def test_a_tool_is_called_by_the_name_of_its_function() -> None:
     def program() -> list[Any]:
         tools = ToolExecutor(look, side_effect="read_only")
         requests = [call("look", {"path": "a"}), call(look.__qualname__, {"path": "b"})]
-        with pytest.raises(PendingRequestsError, match=r"(?s)no executor takes.*'lok'.*executors take: tool\.call.*'look'"):
+        with pytest.raises(
+            PendingRequestsError, match=r"(?s)no executor takes.*'lok'.*executors take: tool\.call.*'look'"
+        ):
             Loop([], [tools], world=World("slip")).run(call("lok", {}))
         return [event.output for event in Loop([], [tools]).run(*requests).answers]
 

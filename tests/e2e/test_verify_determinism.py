@@ -154,7 +154,10 @@ def test_an_environment_that_differs(place: Place) -> None:
     assert done.returncode == 1
     assert "'bolt'" in done.stderr
     assert line_of(place, "# here") in done.stderr
-    assert "a variable of the environment, the hash seed; where it has several threads or processes, their order" in done.stderr
+    assert (
+        "a variable of the environment, the hash seed; where it has several threads or processes, their order"
+        in done.stderr
+    )
 
 
 def test_a_thread_race(place: Place) -> None:

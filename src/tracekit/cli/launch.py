@@ -291,10 +291,18 @@ def _taken(recorded: Mapping[str, Any]) -> str:
     """What a recorded run took of models; nothing where it asked none."""
     if not recorded.get("llm_calls"):
         return ""
-    counts = [f"{recorded[name]:,} {name.replace('_', ' ')}" for name in ("llm_calls", "input_tokens", "output_tokens")]
-    cost = recorded["cost_usd"]
-    unknown = f"no price known for {', '.join(recorded['unpriced'])}"
-    return ", ".join([*counts, unknown if cost is None else f"${cost:.6f}"]).replace("llm calls", "model calls")
+    counts = [
+        f"{recorded[name]:,} {name.replace('_', ' ')}"
+        for name in ("llm_calls", "input_tokens", "output_tokens")
+        if recorded[name] is not None
+    ]
+    if recorded.get("unreported"):
+        counts.append(f"{recorded['unreported']} of them without saying how many tokens")
+    if recorded["cost_usd"] is not None:
+        counts.append(f"${recorded['cost_usd']:.6f}")
+    elif recorded["unpriced"]:
+        counts.append(f"no price known for {', '.join(recorded['unpriced'])}")
+    return ", ".join(counts).replace("llm calls", "model calls")
 
 
 def _isolate(mode: str, allowed: list[str]) -> str:
