@@ -100,8 +100,8 @@ _BY_NAME: Final = dict(
         *_all(Meaning(T.SIDE_EFFECT_VIOLATION), "RunEndedError LiveCallBlockedError"),
         *_all(Meaning(T.LOG_INTEGRITY), "LogWriteError TraceIntegrityError TraceVersionError TraceError GraphError"),
         *_all(Meaning(T.RECOVERY_ERROR), "RecoveryRefusedError ReplayError"),
-        *_all(_REFUSED, "RunNotFoundError RunStateError InvalidMessageError EnvelopeError RegistryError"),
-        *_all(Meaning(T.ROUTING_ERROR), "RoutingFailedError"),
+        *_all(_REFUSED, "RunNotFoundError RunStateError InvalidMessageError EnvelopeError RegistryError IntentionError InvalidRecordError"),
+        *_all(Meaning(T.ROUTING_ERROR), "RoutingFailedError PendingRequestsError"),
         # time
         *_all(
             Meaning(T.TIMEOUT),
