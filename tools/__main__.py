@@ -3,7 +3,7 @@
 ::
 
     demo [ARGUMENTS]   install, then run ``tracekit demo``
-    test [ARGUMENTS]   install, then run the test suite; arguments go to pytest
+    test [ARGUMENTS]   install, then run the test suite, two files at a time; arguments go to pytest in place of that
     lint               install, then ruff, mypy and import-linter
     check              lint and test: everything that has to hold before a merge
 
@@ -16,6 +16,8 @@ import sys
 
 from tools.environment import Environment
 
+#: Two workers, each with whole files: what a file makes once is made once.
+PARALLEL = ("-n", "2", "--dist", "loadfile")
 LINTERS = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
 
 
@@ -28,7 +30,7 @@ def demo(*arguments: str) -> None:
 def test(*arguments: str) -> None:
     environment = Environment.find()
     environment.install("dev")
-    environment.script("pytest", *arguments)
+    environment.script("pytest", *(arguments or PARALLEL))
 
 
 def lint() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.ids import shown
 from tracekit.agents import (
     IntentContext,
     IntentEnvelope,
@@ -170,7 +171,7 @@ def test_a_key_that_is_nearly_right_is_suggested() -> None:
         IntentEnvelope.from_dict({"intent": "a", "rooting": {}})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", b"\xff", "[" * 100_000], ids=repr)
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", b"\xff", "[" * 100_000], ids=shown)
 def test_text_that_is_no_envelope_is_refused(text: str | bytes) -> None:
     """Whatever a file holds, the error is the envelope's own."""
     with pytest.raises(EnvelopeError):
@@ -253,7 +254,7 @@ def test_a_number_that_json_has_no_word_for_is_refused(part: str, number: float)
         IntentEnvelope.from_json('{"intent": "greet", "payload": {"a": 1e999}}')
 
 
-@pytest.mark.parametrize("value", [{1}, object(), b"x", datetime.date(2026, 1, 1)], ids=str)
+@pytest.mark.parametrize("value", [{1}, object(), b"x", datetime.date(2026, 1, 1)], ids=shown)
 def test_a_payload_is_json_from_the_start(value: object) -> None:
     """Not only when it is sent."""
     with pytest.raises(EnvelopeError) as caught:

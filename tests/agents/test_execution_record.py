@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from tests.support.ids import shown
 from tests.support.tracing import entries, recorded
 from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
 from tracekit.agents import (
@@ -352,7 +353,7 @@ def test_what_is_no_request_is_not_called_another_one(wrong: Any) -> None:
         replay_execution(run, verify_envelope=wrong)
 
 
-@pytest.mark.parametrize("wrong", [None, 5, ["sha256"], object()], ids=str)
+@pytest.mark.parametrize("wrong", [None, 5, ["sha256"], object()], ids=shown)
 def test_another_kind_of_value_can_not_be_compared(wrong: Any) -> None:
     """Nor is it passed over."""
     run, _ = recorded(lambda: ask(who="you"))

@@ -28,6 +28,7 @@ import orjson
 import pydantic
 import pytest
 
+from tests.support.ids import shown
 from tracekit import _canonical as codec
 from tracekit._canonical import contains_opaque, dumps, dumps_in_order, fingerprint, from_json, to_json
 from tracekit.errors import NotReplayableError
@@ -218,7 +219,7 @@ def _back(value: Any, hint: Any = None) -> Any:
     return from_json(orjson.loads(line), hint)
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: shown(value)[:40])
 def test_comes_back_equal_and_of_its_type(value: Any) -> None:
     """Every supported value is rebuilt: equal, and of exactly its type."""
     back = _back(value)
@@ -576,7 +577,7 @@ def test_fingerprints() -> None:
             {"$t": "deque", "maxlen": -1, "v": []},
         ),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_hostile_trees_are_refused(tree: Any) -> None:
     """A malformed or malicious tree is refused with a reason; nothing is called, imported or allocated for it."""

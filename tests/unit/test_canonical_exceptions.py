@@ -15,6 +15,7 @@ import pydantic
 import pytest
 from pydantic_core import PydanticCustomError
 
+from tests.support.ids import shown
 from tracekit._canonical import dumps, exception_from_json, exception_to_json, from_json, shortfalls, to_json
 from tracekit.errors import NotReplayableError, RecordedError
 
@@ -96,7 +97,7 @@ def _group() -> BaseException:
             ValueError("\ud800"),
         ),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_same_type_and_text(exc: BaseException) -> None:
     """Type, text and arguments are the recorded ones."""
@@ -126,7 +127,7 @@ def test_no_init_runs() -> None:
         Custom.__init__ = original  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("exc", [GeneratorExit("g"), Forgetful(object()), Silent()], ids=repr)
+@pytest.mark.parametrize("exc", [GeneratorExit("g"), Forgetful(object()), Silent()], ids=shown)
 def test_others_are_recorded_errors(exc: BaseException) -> None:
     """What can't be made again faithfully is a ``RecordedError`` with the same text that names the type."""
     recorded = exception_to_json(exc)
@@ -225,7 +226,7 @@ def test_exceptions_are_values_too() -> None:
             {"type": "builtins:ValueError", "text": "x", "members": [1]},
         )
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_malformed_trees(tree: Any) -> None:
     """A malformed exception is refused as such."""
@@ -283,7 +284,7 @@ def _wrong(*sources: Any) -> pydantic.ValidationError:
         "3",
         3,
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_pydantics_validation_errors(source: Any) -> None:
     """What a tool's validation said is said again: by the same class, with the same text and the same list of errors."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.effects import Effects, entries
+from tests.support.ids import shown
 from tracekit import (
     BudgetExceededError,
     ContractViolationError,
@@ -434,7 +435,7 @@ def test_errors_are_their_public_names() -> None:
     assert BudgetExceededError.code == "budget-exceeded"
 
 
-@pytest.mark.parametrize("key", [None, "", "  ", b"", [], {}, (), set()], ids=repr)
+@pytest.mark.parametrize("key", [None, "", "  ", b"", [], {}, (), set()], ids=shown)
 def test_an_empty_key_is_none(key: Any) -> None:
     """Nothing, a blank text and an empty container tell no two calls apart; 0 and False do."""
 
