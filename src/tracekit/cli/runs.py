@@ -32,8 +32,9 @@ def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: st
     It reads the first and last line of each and verifies nothing: see `tracekit verify`.
     """
     with output.reported():
+        digest = None if envelope_hash is None else _digest(envelope_hash)
         where = named(store)
-        runs = _chosen(where, envelope_hash)[:limit]
+        runs = _chosen(where, digest)[:limit]
         if output.structured(as_json):
             output.emit(map(_facts, runs))
         elif not runs:
@@ -43,15 +44,19 @@ def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: st
             _print(runs)
 
 
-def _chosen(where: Store, envelope_hash: str | None) -> tuple[RunSummary, ...]:
-    runs = where.list()
-    if envelope_hash is None:
-        return runs
-    from ..agents.executions import received
-
+def _digest(envelope_hash: str) -> str:
     digest = envelope_hash.removeprefix("sha256:").lower()
     if not _DIGEST.fullmatch(digest):
         raise click.UsageError(f"--envelope-hash is sha256: and hex digits, not {envelope_hash!r}")
+    return digest
+
+
+def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
+    runs = where.list()
+    if digest is None:
+        return runs
+    from ..agents.executions import received
+
     return tuple(run for run in runs if any(received(path, digest) for path in (run.path, *where.segments(run.run_id))))
 
 
