@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -15,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
+from tests.support.terminal import on_a_terminal
 from tracekit import agent, record, recorded_failures, replay, traced_tool
 from tracekit._journal.runs import Store
 from tracekit.cli import main
@@ -215,35 +214,21 @@ def test_files_without_a_failure_are_passed_over_unread(monkeypatch: pytest.Monk
     assert len(read) == 1
 
 
-def on_a_terminal(*arguments: str) -> str:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from tracekit.cli import main; main()", "failures", *arguments]
-    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        text = b""
-        while True:
-            try:
-                data = os.read(ours, 65536)
-            except OSError:  # Linux: the other side is closed
-                break
-            if not data:
-                break
-            text += data
-    os.close(ours)
-    assert process.returncode == 0
-    return text.decode().replace("\r\n", "\n")
+def table_of(*arguments: str) -> str:
+    text, status = on_a_terminal("failures", *arguments, columns=200)
+    assert status == 0
+    return text
 
 
 def test_a_table_for_people(shop: list[str]) -> None:
     """One line a failure, with its run, step, type and strategy; nothing found is said."""
-    table = on_a_terminal().splitlines()
+    table = table_of().splitlines()
     assert table[0].split() == ["run", "step", "name", "type", "strategy", "reason"]
     assert len(table) == 5
     assert shop[3] in table[1]
     for word in ("pay", "irreversible_step_failed", "manual_intervention", "ValueError: a negative payment"):
         assert word in table[1]
-    assert on_a_terminal("--type", "no_agent_found").strip() == "No failure."
+    assert table_of("--type", "no_agent_found").strip() == "No failure."
 
 
 def test_a_hostile_name_does_not_reach_the_terminal() -> None:
@@ -255,7 +240,7 @@ def test_a_hostile_name_does_not_reach_the_terminal() -> None:
 
     with pytest.raises(ValueError, match="z"), record():
         tool()
-    assert "\x1b[2J" not in on_a_terminal()
+    assert "\x1b[2J" not in table_of()
 
 
 calls: list[str] = []

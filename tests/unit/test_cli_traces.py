@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
+from tests.support.terminal import on_a_terminal
 from tracekit import errors, record, traced, traced_tool
 from tracekit.cli import COMMANDS, main, output
 
@@ -53,26 +53,6 @@ def recorded(*bodies: Any) -> str:
         for body in bodies:
             body()
     return run.path
-
-
-def on_a_terminal(*arguments: str) -> tuple[str, int]:
-    """The same command with a real terminal as its stdout."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
-    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "160"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        text = b""
-        while True:
-            try:
-                data = os.read(ours, 65536)
-            except OSError:  # Linux: the other side is closed
-                break
-            if not data:
-                break
-            text += data
-    os.close(ours)
-    return text.decode().replace("\r\n", "\n"), process.returncode
 
 
 def killed(path: Path) -> str:

@@ -215,10 +215,7 @@ class Resuming(Record):
 
     def _live(self) -> None:
         """The log has been followed to its end: what comes now is live."""
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.release()
-            gate.allow_outside(self._outside)
+        if self._let_go():
             self._opened()
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
@@ -262,7 +259,7 @@ class Resuming(Record):
         failure = session.log.failure
         if failure is None and not followed and error is None:
             failure = session.log.unfollowed()
-        self._live_no_more()
+        self._let_go()
         if failure is None and followed:
             return self._seal(session, error)
         self._leave_open(session)
@@ -270,11 +267,14 @@ class Resuming(Record):
             raise failure from (None if isinstance(error, ReplayError) else error)
         return None
 
-    def _live_no_more(self) -> None:
+    def _let_go(self) -> bool:
+        """Open the live world, unless that was done before."""
         guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.release()
-            gate.allow_outside(self._outside)
+        if guard is None:
+            return False
+        guard.release()
+        gate.allow_outside(self._outside)
+        return True
 
     def _leave_open(self, session: Resumption) -> None:
         """The program did not come to the end of the log: the run is as it was."""
