@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 from .. import _reality
@@ -158,7 +159,15 @@ class Resuming(Record):
             )
 
     def _go_on(self, journal: Journal, verdict: Verdict) -> None:
-        log = Followed(Trace(journal.path), Redactor.of_process(self.options["redact"]), self._supply)
+        """Take over what a resumed run has to itself; where that fails, all of it is given back, so that it may be tried again."""
+        with ExitStack() as taken:
+            trace = taken.enter_context(Trace(journal.path))
+            self._take_over(
+                journal, Followed(trace, Redactor.of_process(self.options["redact"]), self._supply), verdict, taken
+            )
+            taken.pop_all()
+
+    def _take_over(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
         first, last = log.trace.entry(1), log.trace.entry(len(log.trace))
         found = self._drift(log, first)
         self._session = session = Resumption(
@@ -168,16 +177,23 @@ class Resuming(Record):
             about=self._about(verdict, last, log.trace.status.size, found),
             opened=self._live,
         )
+        taken.callback(log.schedule.close)
+        session.spending = Spending.resumed(log.trace)
         world.enter()
+        taken.callback(world.leave)
+        taken.callback(self._let_go)
         self._guard = guards.Guard("process", (), False, failed=self._blocked, resumes=True)
         self._guard.engage()
         gate.refuse_outside(self._outside)
         self._run = Run(session, journal.path, first.get("name"))
         register(session, self._run)
+        taken.callback(unregister, session)
         gaps.begin(session)
+        taken.callback(gaps.end, session)
         forks.follow(session, self._store)
-        session.spending = Spending.resumed(log.trace)
+        taken.callback(forks.forget, session)
         session.root = self._scope_in(session, first.get("agent_id"), session.spending)
+        taken.callback(self._scope_out)
         randomness.align_numpy(log)
         session.look()
 
