@@ -373,6 +373,31 @@ def test_a_segment_that_is_open(store: Store) -> None:
     assert store.verify(RUN).state == "unsealed"
 
 
+def test_a_segment_of_a_segment_is_tied_to_what_started_it(store: Store) -> None:
+    """A grandchild's segment carries the hash of its parent's entry, which `verify` looks up in that segment, too: another hash, an
+    entry that is not there, and a parent without a file break the run."""
+    _, child = _family(store)
+    inner = segment_of("/worker#1/inner#1")
+    hashes = [json.loads(line)["hash"] for line in child.read_bytes().splitlines()]
+    for seq, told, segment, state in (
+        (2, hashes[1], child.stem[-16:], "sealed"),
+        (2, hashes[0], child.stem[-16:], "broken"),
+        (9, hashes[1], child.stem[-16:], "broken"),
+        (0, hashes[1], child.stem[-16:], "broken"),
+        (2, hashes[1], segment_of("/nobody#1"), "broken"),
+        (2, hashes[1], "../elsewhere", "broken"),
+    ):
+        cause = {"run_id": RUN, "seq": seq, "hash": told, "segment": segment}
+        write(
+            Path(store.path(RUN, inner)),
+            [entry("run.started", name="grandchild", cause=[cause]), entry("run.completed", meta={"count": 2})],
+        )
+        verdict = store.verify(RUN)
+        (found,) = [one for one in verdict.segments if one["segment"] == inner]
+        assert (found["state"], verdict.state) == (state, state)
+        assert state == "sealed" or "started by another entry" in found["problem"]
+
+
 def test_a_segment_removed_exchanged_or_cut(store: Store) -> None:
     """A segment's file that is gone, rewritten, cut off, or started by another entry breaks its run."""
     parent, child = _family(store)

@@ -348,12 +348,27 @@ class Store:
 
 
 def _linked(parent: Trace, first: dict[str, Any]) -> bool:
-    """Whether the entry of the parent's file that a segment names is the one whose hash it carries."""
+    """Whether the entry of its parent's file, the run's own or another segment, that a segment names is the one whose hash it carries."""
     causes = first.get("cause")
     for cause in causes if isinstance(causes, list) else ():
-        if isinstance(cause, dict) and "hash" in cause and not cause.get("segment") and type(cause.get("seq")) is int:
-            return bool(cause["seq"] > 0 and parent.hash_of(cause["seq"]) == cause["hash"])
+        if isinstance(cause, dict) and "hash" in cause and type(cause.get("seq")) is int:
+            segment = cause.get("segment")
+            if segment is None:
+                return _has(parent, cause)
+            if not (isinstance(segment, str) and re.fullmatch("[0-9a-f]{16}", segment)):
+                return False
+            path = os.path.join(os.path.dirname(os.path.abspath(parent.path)), f"{parent.status.run_id}.{segment}{SUFFIX}")
+            try:
+                with Trace(path, parent.limits) as trace:
+                    return _has(trace, cause)
+            except (RunNotFoundError, TraceIntegrityError):
+                return False
     return True
+
+
+def _has(trace: Trace, cause: dict[str, Any]) -> bool:
+    seq = cause["seq"]
+    return bool(0 < seq <= trace.status.count and trace.hash_of(seq) == cause["hash"])
 
 
 def _is_file(file: os.DirEntry[str]) -> bool:
