@@ -139,14 +139,21 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         def arrived() -> None:
             if destination.cancelled():
                 return
-            if turn.live:
-                burst = current_burst()
-                if burst is not None and burst.number == led_here:
-                    burst.end()  # it led to this call: a replay hands the answer out when the loop is idle again
+            if not turn.live:
+                turn.on_fire(copy)
+                return
+            burst = current_burst()
+            if burst is None:
+                told()
+                return
+            if burst.number == led_here:
+                burst.end()  # it led to this call: a replay hands the answer out when the loop is idle again
+            burst.after(told)
+
+        def told() -> None:
+            if not destination.cancelled():
                 turn.fired(None if call is None else {"of": call.lane.id})
                 copy()
-            else:
-                turn.on_fire(copy)
 
         def done(_: object) -> None:
             if not loop.is_closed():

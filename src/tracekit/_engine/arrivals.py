@@ -6,11 +6,15 @@ A replay hands out one event when nothing is left to run, so the recording notes
 Places are counted in *ticks*. Each event of a burst puts a marker into the loop's queue, ahead of what the event leads to; in each
 round of the loop the markers run in their order, each is a tick, and each goes back into the queue. Between two ticks lies
 what one event led to in one round. A replay that puts the events at the same ticks has the same markers, and so the same ticks.
+
+What a thread puts into the loop comes anywhere, in the middle of what an event leads to even. It waits for the next marker
+(``after``), in a recording as in a replay.
 """
 
 from __future__ import annotations
 
 from asyncio.events import _get_running_loop
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final
@@ -30,7 +34,7 @@ class Burst:
     be put there now. ``spare`` says how many handles of ours there may be in the queue of an idle loop.
     """
 
-    __slots__ = ("_before", "_context", "_loop", "_number", "_ready", "_spare", "markers", "ticks")
+    __slots__ = ("_before", "_context", "_held", "_loop", "_number", "_ready", "_spare", "markers", "ticks")
 
     def __init__(
         self, loop: Any, before: Callable[[int], object] | None = None, spare: Callable[[], int] | None = None
@@ -40,6 +44,7 @@ class Burst:
         self._context: Final = Context()
         self._spare: Final = spare
         self._ready: Final = getattr(loop, "_ready", None)
+        self._held: Final[deque[Callable[[], object]]] = deque()
         self._number = 0
         #: Markers in the queue: none, and the burst is over.
         self.markers = 0
@@ -64,9 +69,18 @@ class Burst:
         """What comes now is the first of another burst."""
         self.markers = 0
 
+    def after(self, act: Callable[[], object]) -> None:
+        """Call ``act``, which brings an event, where a marker is put into the queue next; now, if there is none."""
+        if self.markers:
+            self._held.append(act)
+        else:
+            act()
+
     def _mark(self, rounds: int, number: int) -> None:
         if self._before is not None:
             self._before(self.ticks + self.markers)
+        while self._held:
+            self._loop.call_soon(self._held.popleft(), context=self._context)
         self.markers += 1
         self._loop.call_soon(self._tick, rounds - 1, number, context=self._context)
 
@@ -80,6 +94,8 @@ class Burst:
             self._number += 1
         elif rounds:
             self._mark(rounds, number)
+        if self._held and not self.markers:
+            self._held.popleft()()  # the first of another burst, in which the others come
 
     def _is_idle(self) -> bool:
         if self._ready is None:

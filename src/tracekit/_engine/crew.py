@@ -97,7 +97,8 @@ class Crew:
     @property
     def several(self) -> bool:
         """Whether another thread takes part, or is about to."""
-        return len(self._members) > 1 or bool(self._launching or self._queued)
+        with self.lock:
+            return len(self._members) > 1 or bool(self._launching or self._queued)
 
     def join(self) -> Member:
         """The calling thread takes part from now on."""
@@ -124,9 +125,9 @@ class Crew:
     def launched(self, native: int | None, ident: int | None) -> None:
         """The thread has been started, or (``None``) could not be."""
         with self.lock:
-            self._launching -= 1
             if native is not None and ident is not None:
                 self.add(native, ident)
+            self._launching -= 1
             self._count()
 
     def queued(self, prompt: bool = False) -> None:
