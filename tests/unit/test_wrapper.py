@@ -182,6 +182,48 @@ def test_each_shape_is_seen_as_what_it_is() -> None:
         coroutine.close()
 
 
+def test_what_has_its_object_already_is_one_step_too() -> None:
+    """A bound method of an ordinary class, plain, wrapped, async, a generator, a builtin: its arguments are those of the call."""
+
+    def loud(function: Any) -> Any:
+        @functools.wraps(function)
+        def louder(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return louder
+
+    class Shop:
+        def sell(self, what: str, count: int = 1) -> str:
+            calls.append(what)
+            return f"{count} {what}"
+
+        async def sell_later(self, what: str, count: int = 1) -> str:
+            await asyncio.sleep(0)
+            return self.sell(what, count)
+
+        def sell_each(self, what: str, count: int = 1) -> Iterator[str]:
+            for _ in range(count):
+                yield self.sell(what)
+
+        sell_loudly = loud(sell)
+
+        @classmethod
+        def open(cls, what: str, count: int = 1) -> str:
+            return cls().sell(what, count)
+
+    shop, stock = Shop(), {"tea": "3 tea"}
+    agreed = traced_tool(side_effect="irreversible", exactly_once=True)(shop.sell)
+    for bound in (shop.sell, shop.sell_loudly, shop.open, Shop.open, agreed):
+        sell = bound if bound is agreed else tool(bound)
+        assert once(lambda sell=sell: [sell("tea"), sell(what="tea", count=1)]) == ["1 tea", "1 tea"]
+        run, _ = recorded(lambda sell=sell: sell("tea"))
+        assert of_type(run, "tool.call")[0]["input"] == {"what": "tea", "count": 1}
+    assert once(lambda: asyncio.run(tool(shop.sell_later)("tea", 3))) == "3 tea"
+    assert once(lambda: list(tool(shop.sell_each)("tea", 2))) == ["1 tea", "1 tea"]
+    assert once(lambda: tool(stock.get)("tea")) == "3 tea"
+    assert once(lambda: tool(len)("tea")) == 3
+
+
 def test_pickling_and_copying_are_those_of_functions() -> None:
     """A tool pickles by its name, a bound one with its object, and copies to itself: process pools and deep copies work."""
     assert pickle.loads(pickle.dumps(add)) is add
