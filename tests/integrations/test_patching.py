@@ -210,3 +210,26 @@ def test_gap_is_told(provider: StubProvider) -> None:
         print([str(w.message) for w in caught if "openai was imported" in str(w.message)] != [])
     """)
     assert told == "True"
+
+
+@pytest.mark.parametrize("agent", ["", "of my own"])
+@pytest.mark.parametrize("way", ["tracekit_openai.wrap(client)", "LLMExecutor(client)"])
+def test_a_client_that_is_captured_by_itself_is_no_gap(provider: StubProvider, way: str, agent: str) -> None:
+    """What `wrap` or an executor captures is captured: nothing is said of it, under another user agent neither. Another SDK, and
+    one that made no call, are still told."""
+    told = fresh(f"""
+        import tracekit, tempfile, warnings
+        warnings.simplefilter("ignore")
+        with tempfile.TemporaryDirectory() as store:
+            for count in (1, 0):
+                with tracekit.record(store=store) as run:
+                    import openai, anthropic, tracekit_openai
+                    from tracekit.agents import LLMExecutor
+                    headers = {{"user-agent": {agent!r}}} if {agent!r} else None
+                    with openai.OpenAI(base_url="{provider.url}/v1", api_key="k", default_headers=headers) as client:
+                        {way}
+                        for _ in range(count):
+                            client.chat.completions.create(model="m", messages=[{{"role": "user", "content": "a"}}])
+                print(*sorted(one.split()[0] for one in run.warnings if "was imported" in one))
+    """)
+    assert told.splitlines() == ["anthropic", "anthropic openai"]

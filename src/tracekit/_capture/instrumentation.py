@@ -15,7 +15,7 @@ from typing import Any, Final
 from . import callers
 from .patch import AttributePatch, PatchStack, when_imported
 from .plugins import Integration, Patch, discover
-from .routes import classify, known, register, unregister
+from .routes import classify, heard, known, register, unregister
 
 __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
@@ -116,25 +116,22 @@ _loaded: Final[dict[int, frozenset[str]]] = {}
 
 
 def run_started(session: Any) -> None:
-    """Remember which SDKs were there when the run began."""
+    """Remember which SDKs were there when the run began, and which of them are heard in it."""
     if not _wanted:
         _loaded[id(session)] = frozenset(sys.modules)
+        heard[session.run_id] = set()
 
 
 def run_ended(session: Any) -> None:
     """Let the run say that an SDK was there and nothing of it could be captured."""
-    before = _loaded.pop(id(session), None)
+    before, captured = _loaded.pop(id(session), None), heard.pop(session.run_id, ())
     if before is None or _wanted:
         return
-    for integration in known().values() if known() else _installed():
+    for integration in {**discover(), **known()}.values():  # who captures one client has not thought of every SDK
         loaded = [name for name in integration.modules if name in sys.modules] if integration.agents else []
-        if loaded:
+        if loaded and integration.name not in captured:
             # One that was imported for this run is almost surely used in it; of another nothing is known.
             say = session.remark if all(name in before for name in loaded) else session.warn
             say(
                 f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run"
             )
-
-
-def _installed() -> Iterable[Integration]:
-    return discover().values()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from .plugins import Ambient, Dialect, Endpoint, Integration
 
-__all__ = ["Route", "classify", "known", "register", "resolve", "secret", "shown", "unregister"]
+__all__ = ["Route", "classify", "hear", "heard", "known", "register", "resolve", "secret", "shown", "unregister"]
 
 #: Methods that change nothing (RFC 9110, "safe").
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -44,6 +44,8 @@ _CACHE: Final = 4096
 _integrations: dict[str, Integration] = {}
 _classes: list[tuple[str, str]] = []
 _routes: dict[tuple[str, bytes, bytes, bytes, bytes], Route] = {}
+#: The integrations of which a request was captured, by run: for the runs that ask at their end.
+heard: Final[dict[str, set[str]]] = {}
 
 
 class Route:
@@ -95,6 +97,13 @@ def unregister() -> None:
 def known() -> Mapping[str, Integration]:
     """The registered integrations by name."""
     return _integrations
+
+
+def hear(run_id: str, route: Route, dialect: Dialect | None = None) -> None:
+    """A request of this run was captured: let its integration be known by the time the run ends."""
+    names = heard.get(run_id)
+    if names is not None:
+        names.update(one.name for one in _integrations.values() if one.name == route.sdk or dialect in one.dialects)
 
 
 def classify(classes: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from .http_exchange import Exchange, refuse, within
 from .messages import Headers, message
 from .plugins import Claim, Dialect
 from .requests import Facts, request_body
-from .routes import Route, resolve
+from .routes import Route, hear, resolve
 
 __all__ = ["AMBIENT", "Answer", "Exchange", "Headers", "begin", "elsewhere", "message", "outside", "refuse", "within"]
 
@@ -66,7 +66,9 @@ def begin(
     for dialect in route.dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
+            hear(scope.session.run_id, route, dialect)
             return _model_call(scope, method, route, dialect, claim, about, body, format, content)
+    hear(scope.session.run_id, route)
     return _plain_call(scope, method, route, about, body, format)
 
 
