@@ -228,7 +228,8 @@ def test_names_in_the_text_exist(page: str) -> None:
     """A name of tracekit or of an error that stands in a page can be imported."""
     for code in inline(page):
         for dotted in re.findall(r"(?<![\w./\[-])tracekit(?:_[a-z]+)?(?:\.\w+)+", code):
-            if dotted not in ("tracekit.integrations", "tracekit.backoff"):  # the entry-point group, a name in traces
+            # The entry-point group, and names in traces.
+            if dotted not in ("tracekit.integrations", "tracekit.backoff", "tracekit.abort"):
                 assert resolves(dotted), f"{page}: {dotted}"
         for error in re.findall(r"(?<![\w.])[A-Z]\w+Error\b", code):
             assert hasattr(tracekit.errors, error) or hasattr(builtins, error), f"{page}: {error}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tracekit
 from tests.support.effects import Effects, entries
-from tracekit import current_run, record, replay, traced_tool
+from tracekit import current_run, decision, record, replay, traced_tool
 from tracekit._capture.ledger import Ledger
-from tracekit._session import undoing
+from tracekit._session import linger, undoing
 from tracekit.errors import RunEndedError, StepTimeoutError
 
 
@@ -235,3 +238,172 @@ def test_a_function_that_took_too_long_is_undone_when_its_thread_has_ended(
         program(lambda: the_run().abort("full"))
     assert session.report.exact
     assert effects.all() == made
+
+
+def steps_of(path: str, name: str) -> list[int]:
+    return [call["seq"] for call in entries(path, "tool.call") if call["name"] == name]
+
+
+@pytest.mark.parametrize("side_effect", ["reversible", "irreversible"])
+def test_what_can_not_be_undone_is_waited_for(
+    side_effect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort goes on when the payment of another thread has come to its end, in the replay too, and what was booked is undone then."""
+    effects = Effects(tmp_path)
+    begun, go_on = threading.Event(), threading.Event()
+    while_it_waits(monkeypatch, go_on)
+
+    @traced_tool(side_effect="reversible", name="book", compensate=lambda i: effects.happen(f"unbook {i}"))
+    def book(i: int) -> str:
+        return effects.happen(f"book {i}")
+
+    @traced_tool(side_effect=side_effect, name="pay")
+    def pay() -> str:
+        begun.set()
+        assert go_on.wait(60)
+        time.sleep(0.05)  # an abort that does not wait comes first
+        return effects.happen("pay")
+
+    def program(aborts: Any) -> list[str]:
+        receipts: list[str] = []
+        book(1)
+        thread = threading.Thread(target=lambda: receipts.append(pay()))
+        thread.start()
+        aborts()
+        thread.join()
+        decision("paid", input=None, output=receipts)
+        return receipts
+
+    def abort() -> None:
+        assert begun.wait(60)
+        the_run().abort("full")
+
+    with record("threads") as run:
+        receipts = program(abort)
+    made = effects.all()
+    assert made == ["book 1", "pay", "unbook 1"]
+    assert last_of(run.path)["meta"]["in_doubt"] == []
+    for _ in range(3):
+        with replay(run.id) as session:
+            assert program(lambda: the_run().abort("full")) == receipts
+        assert session.report.exact, session.report.as_dict()
+    assert effects.all() == made
+
+
+def test_tasks_that_nothing_undoes_are_awaited(tmp_path: Path) -> None:
+    """``abort_async`` lets payments of other tasks come to their end: what comes after it sees them, recorded and replayed."""
+    effects = Effects(tmp_path)
+
+    @traced_tool(side_effect="irreversible", name="pay")
+    async def pay(i: int) -> str:
+        for _ in range(3 * i):
+            await asyncio.sleep(0.001)
+        return effects.happen(f"pay {i}")
+
+    async def program() -> list[str]:
+        tasks = [asyncio.create_task(pay(i)) for i in (1, 2)]
+        await asyncio.sleep(0)
+        await the_run().abort_async("enough")
+        done = [task.result() for task in tasks]
+        decision("paid", input=None, output=done)
+        return done
+
+    async def recorded() -> Any:
+        async with record("tasks") as run:
+            done = await program()
+        return run, done
+
+    run, done = asyncio.run(recorded())
+    assert (effects.all(), last_of(run.path)["meta"]["in_doubt"]) == (["pay 1", "pay 2"], [])
+
+    async def replayed() -> Any:
+        async with replay(run.id) as session:
+            assert await program() == done
+        return session.report
+
+    for _ in range(3):
+        assert asyncio.run(replayed()).exact
+    assert effects.all() == ["pay 1", "pay 2"]
+
+
+def test_what_does_not_end_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A payment that does not come to its end in time is named as in doubt: in the last entry, and in a warning."""
+    effects = Effects(tmp_path)
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(undoing, "PATIENCE", 0.05)
+    monkeypatch.setattr(linger, "LINGER", 0.0)
+
+    @traced_tool(side_effect="irreversible", name="pay")
+    def pay() -> str:
+        begun.set()
+        assert go_on.wait(60)
+        return effects.happen("pay")
+
+    @traced_tool(side_effect="irreversible", name="refund")
+    def refund() -> None:
+        raise OSError("the line is dead")
+
+    threads: list[threading.Thread] = []
+
+    def program(aborts: Any) -> None:
+        with contextlib.suppress(OSError):
+            refund()
+        threads.append(threading.Thread(target=pay))
+        threads[-1].start()
+        aborts()
+
+    def abort() -> None:
+        assert begun.wait(60)
+        the_run().abort("full")
+
+    with pytest.warns(RuntimeWarning, match="nothing says whether they took effect: 5"), record("threads") as run:
+        program(abort)
+    (refunded,), (paid,) = steps_of(run.path, "refund"), steps_of(run.path, "pay")
+    meta = last_of(run.path)["meta"]
+    assert (meta["in_doubt"], meta["uncompensated"]) == ([refunded, paid], [])
+
+    def ends() -> None:
+        go_on.set()
+        threads[0].join()
+
+    with pytest.warns(RuntimeWarning, match="after run .* had ended"):
+        ends()
+    made = effects.all()
+    with pytest.raises(tracekit.ReplayError), replay(run.id):  # the log does not say how the payment ended
+        program(lambda: the_run().abort("full"))
+    threads[1].join()
+    assert effects.all() == made == ["pay"]
+
+
+def test_what_goes_on_with_the_abort_itself_is_not_waited_for(tmp_path: Path) -> None:
+    """A generator that the aborting line has not read to its end, and tasks of its own loop, can't end meanwhile: they are named."""
+    effects = Effects(tmp_path)
+
+    @traced_tool(side_effect="reversible")
+    def pages() -> Any:
+        for i in range(3):
+            yield effects.happen(f"page {i}")
+
+    @traced_tool(side_effect="irreversible", name="pay")
+    async def pay() -> str:
+        await asyncio.sleep(0.001)
+        return effects.happen("pay")
+
+    async def program() -> None:
+        reading = pages()
+        next(reading)
+        task = asyncio.create_task(pay())
+        await asyncio.sleep(0)
+        the_run().abort("full")
+        await task
+        reading.close()
+
+    with record("own") as run:
+        asyncio.run(program())
+    assert not [one for one in entries(run.path, "clock") if one["name"] == "tracekit.abort"]
+    assert last_of(run.path)["meta"]["in_doubt"] == []  # both have ended since
+    made = effects.all()
+    with replay(run.id) as session:
+        asyncio.run(program())
+    assert session.report.exact
+    assert effects.all() == made == ["page 0", "pay"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import Scope
 from ..errors import ReplayError, RunStateError
+from .standstill import Standstill, doubtful
 
 __all__ = ["PATIENCE", "Undoing", "undo", "undo_async"]
 
@@ -38,15 +39,15 @@ class Undoing:
         """For the last entry, when nothing more can be undone. What stands is warned of."""
         book, session = ledger(self._session), self._session
         left = {*book.standing, *book.stuck, *self.uncompensated}
+        doubts: list[int] = []
         if isinstance(session, Recording) and session.closing is not None:
-            untold = ", ".join(str(seq) for seq in sorted(book.standing) if seq <= session.closing.at)
-            if untold:
-                session.warn(
-                    f"it was aborted while these steps were under way, and they were not undone: {untold}. Look what stands of them"
-                )
+            doubts, pending = doubtful(session)
+            _tell(session, (seq for seq in book.standing if seq <= session.closing.at), "they were not undone")
+            _tell(session, {*pending} - left, "nothing says whether they took effect")
         return {
             "by_program": True,
             "reason": self.reason,
+            "in_doubt": doubts,
             "compensated": sorted(self.compensated),
             "uncompensated": sorted(left),
         }
@@ -67,6 +68,12 @@ class Undoing:
             raise ExceptionGroup("compensations failed; the others were run", errors)
 
 
+def _tell(session: Recording, steps: Iterable[int], what: str) -> None:
+    listed = ", ".join(map(str, sorted(steps)))
+    if listed:
+        session.warn(f"it was aborted while these steps were under way, and {what}: {listed}. Look what stands of them")
+
+
 def undo(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
     book = ledger(scope.session)
@@ -80,6 +87,7 @@ def undo(run: Any, reason: str) -> None:
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
+        Standstill(scope, book, end).wait()
         for one in _plan(scope, book, elsewhere=True):
             if not isinstance(one, Completed):
                 book.wait(one, end - _reality.monotonic())
@@ -99,6 +107,7 @@ async def undo_async(run: Any, reason: str) -> None:
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
+        await Standstill(scope, book, end).wait_async()
         for one in _plan(scope, book, elsewhere=False):
             if not isinstance(one, Completed):
                 await book.wait_async(one, end - _reality.monotonic())
