@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -411,6 +412,148 @@ def test_a_tool_is_called_by_the_name_of_its_function() -> None:
     _, first, second = both(program)
     assert first == second == ["seen a", "seen b"]
     assert calls["tool"] == 2
+
+
+class Desk:
+    """Tools in all the ways in which a class can have them. Each writes down what it did."""
+
+    def _wrote(self, text: str, more: int) -> str:
+        calls[f"{text} {more}"] += 1
+        return f"{text} {more}"
+
+    @traced_tool(side_effect="irreversible")
+    def write(self, text: str, more: int = 1) -> str:
+        return self._wrote(text, more)
+
+    @traced_tool(side_effect="irreversible")
+    async def write_later(self, text: str, more: int = 1) -> str:
+        await asyncio.sleep(0)
+        return self._wrote(text, more)
+
+    @traced_tool(side_effect="irreversible", exactly_once=True)
+    def write_once(self, text: str, more: int = 1) -> str:
+        return self._wrote(text, more)
+
+    @staticmethod
+    @traced_tool(side_effect="irreversible")
+    def inner_static(text: str, more: int = 1) -> str:
+        return Desk()._wrote(text, more)
+
+    @traced_tool(side_effect="irreversible")
+    @staticmethod
+    def outer_static(text: str, more: int = 1) -> str:
+        return Desk()._wrote(text, more)
+
+    @classmethod
+    @traced_tool(side_effect="irreversible")
+    async def inner_class(cls, text: str, more: int = 1) -> str:
+        return cls()._wrote(text, more)
+
+    @traced_tool(side_effect="irreversible")
+    @classmethod
+    def outer_class(cls, text: str, more: int = 1) -> str:
+        return cls()._wrote(text, more)
+
+    def plain(self, text: str, more: int = 1) -> str:
+        return self._wrote(text, more)
+
+    async def plain_later(self, text: str, more: int = 1) -> str:
+        await asyncio.sleep(0)
+        return self._wrote(text, more)
+
+    @classmethod
+    def plain_class(cls, text: str, more: int = 1) -> str:
+        return cls()._wrote(text, more)
+
+
+class Clerk(Desk):
+    @traced_tool(side_effect="irreversible")
+    def __call__(self, text: str, more: int = 1) -> str:
+        return self._wrote(text, more)
+
+
+class Porter(Desk):
+    async def __call__(self, text: str, more: int = 1) -> str:
+        return self._wrote(text, more)
+
+
+METHODS: dict[str, Any] = {
+    **{name: getattr(Desk(), name) for name in dir(Desk) if not name.startswith("_")},
+    **{name + " of the class": getattr(Desk, name) for name in dir(Desk) if name.endswith(("static", "class"))},
+    "Clerk": Clerk(),
+    "Porter": Porter(),
+    **{name + " in part": partial(getattr(Desk(), name), more=1) for name in ("write", "write_later", "plain")},
+    "write of an object given": partial(Desk.write, Desk()),
+    "plain_later in parts": partial(partial(Desk().plain_later), more=1),
+}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_tool_of_any_shape_is_called_once_and_recorded(name: str, at_once: bool) -> None:
+    """Methods with their object, class and static methods, partials, objects that can be called; traced or not, async or not: two
+    calls are two effects and two steps, alone or at once, and a replay has none."""
+    called = name.split()[0]
+
+    def program() -> Any:
+        traced = not any(word in name for word in ("plain", "Porter"))
+        tools = ToolExecutor(METHODS[name], side_effect=None if traced else "irreversible")
+        loop = Loop([], [tools])
+        asked = [call(called, {"text": "a"}), call(called, {"text": "b", "more": 1})]
+        outcome = asyncio.run(loop.run_async(*asked)) if at_once else loop.run(*asked)
+        return sorted(event.output for event in outcome.answers)
+
+    run, first, second = both(program)
+    assert first == second == ["a 1", "b 1"]
+    assert calls == {"a 1": 1, "b 1": 1}
+    made = of_type(run, "tool.call")
+    assert sorted(one["input"]["text"] for one in made) == ["a", "b"]
+    assert {one["meta"]["side_effect"] for one in made} == {"irreversible"}
+    assert [one["parent"] for one in made] == [one["seq"] for one in of_type(run, "decision")[:2]]
+
+
+def test_an_object_stands_for_its_traced_methods() -> None:
+    """Those that are public, of it and of its bases; what has none is refused, and so is a class."""
+    tools = ToolExecutor(Desk())
+    assert sorted(name.rpartition(".")[2] for name in tools.tools) == [
+        "inner_class", "inner_static", "outer_class", "outer_static", "write", "write_later", "write_once",
+    ]  # fmt: skip
+
+    def program() -> Any:
+        return [one.output for one in Loop([], [ToolExecutor(Desk())]).run(call("write", {"text": "a"})).answers]
+
+    _, first, second = both(program)
+    assert first == second == ["a 1"]
+    assert calls == {"a 1": 1}
+    for wrong, said in [(object(), "has no traced methods"), (Desk, "is a class"), ([Desk().write], "can't be called")]:
+        with pytest.raises(IntentionError, match=said):
+            ToolExecutor(wrong)
+
+
+def test_what_can_not_be_called_by_names_is_refused() -> None:
+    """When the executor is made: a method without its object, arguments that have a place only."""
+    for wrong, said in [
+        (Desk.write, "without its object"), (Desk.plain, "without its object"), (len, "by its place only"),
+    ]:  # fmt: skip
+        with pytest.raises(IntentionError, match=said):
+            ToolExecutor(wrong, side_effect="irreversible")
+
+
+@pytest.mark.parametrize("shape", ["method", "object", "part"])
+def test_a_traced_model_of_any_shape_is_not_recorded_twice(shape: str) -> None:
+    """A method, an object that is called, a partial: each is the exchange itself."""
+
+    class Local:
+        @traced_model(model="local")
+        def __call__(self, messages: Any, **rest: Any) -> str:
+            calls["model"] += 1
+            return "said"
+
+        say = __call__
+
+    way = {"method": Local().say, "object": Local(), "part": partial(Local().say, temperature=0)}[shape]
+    run, *_ = both(asking(LLMExecutor(way), ask("a", object="page")))
+    assert len(of_type(run, "llm.request")) == calls["model"] == 1
 
 
 def test_a_bare_name_that_may_be_two_tools_is_refused() -> None:

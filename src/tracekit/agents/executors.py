@@ -13,7 +13,7 @@ counted once, and a replay does nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .._capture.decorators import SideEffect, traced_tool
@@ -24,6 +24,7 @@ from .._capture.transports import attach
 from .._capture.wrapper import Captured, captured_of
 from .._engine.contract import SideEffectClass, side_effect_class
 from ..errors import IntentionError
+from .callables import captured_in, check_named, names_of, tools_of
 from .intentions import Intention
 from .model_calls import ModelCall
 from .replies import reply_of
@@ -94,7 +95,7 @@ class LLMExecutor(Executor):
         inner = inspect.unwrap(getattr(function, "__func__", function))
         self.name: Final[str] = name or str(getattr(inner, "__qualname__", type(model_call).__name__))
         self.asynchronous = _awaited(function)
-        known = captured_of(function)
+        known = captured_in(function)
         self._client: Final = way is not None
         #: Whether what is called is on the log by itself.
         self.captured: Final = captured or self._client or (known is not None and known.spec.family == "llm")
@@ -136,35 +137,37 @@ class ToolExecutor(Executor):
     """Calls tools. With ``side_effect`` it is the executor of that class: plain functions become tools of it (``options`` as for
     ``traced_tool``), and a traced tool of another class is refused. Without, every tool must be a traced one.
 
-    A tool is called by its name; one that was given none (``Desk.look``, ``main.look``) by that of its function, too.
+    A tool is a function, a method with its object (``desk.look``), a ``partial``, any callable; an object that is none stands for its
+    traced methods. It is called by its name; one that was given none (``Desk.look``, ``main.look``) by that of its function, too.
     """
 
     kind = "tool.call"
 
-    def __init__(
-        self, *tools: Callable[..., Any], side_effect: SideEffect | SideEffectClass | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *tools: Any, side_effect: SideEffect | SideEffectClass | None = None, **options: Any) -> None:
         self.side_effect: Final = None if side_effect is None else side_effect_class(side_effect).value
         self.tools: Final[dict[str, Any]] = {}
         self._known: Final[dict[str, Captured]] = {}
         self._names: Final[dict[str, str]] = {}
-        for tool in tools:
-            made, known = self._made(tool, options)
-            if known.spec.name in self.tools:
-                raise IntentionError(f"two tools are called {known.spec.name!r}", next_action="name one with name=")
-            self.tools[known.spec.name] = made
-            self._known[known.spec.name] = known
-            for name in _names(tool, known.spec.name):
-                other = self._names.setdefault(name, known.spec.name)
-                if other != known.spec.name:
-                    raise IntentionError(
-                        f"{name!r} may be {other!r} or {known.spec.name!r}",
-                        next_action="name one with traced_tool(name=…)",
-                    )
+        for given in tools:
+            for tool in tools_of(given):
+                self._take(*self._made(tool, options), tool)
         self.asynchronous = any(known.shape == "coroutine" for known in self._known.values())
 
+    def _take(self, made: Any, known: Captured, tool: Any) -> None:
+        called = known.spec.name
+        if called in self.tools:
+            raise IntentionError(f"two tools are called {called!r}", next_action="name one with name=")
+        self.tools[called] = made
+        self._known[called] = known
+        for name in names_of(tool, called):
+            other = self._names.setdefault(name, called)
+            if other != called:
+                raise IntentionError(
+                    f"{name!r} may be {other!r} or {called!r}", next_action="name one with traced_tool(name=…)"
+                )
+
     def _made(self, tool: Any, options: Mapping[str, Any]) -> tuple[Any, Captured]:
-        known = captured_of(tool)
+        known = captured_in(tool)
         if known is None:
             if self.side_effect is None:
                 raise IntentionError(
@@ -183,6 +186,7 @@ class ToolExecutor(Executor):
                 f"{known.spec.name!r} is {known.spec.side_effect}, and this is the executor of {self.side_effect} tools",
                 next_action="give it to an executor of its own class",
             )
+        check_named(tool, known)
         return tool, known
 
     def takes(self, request: Intention) -> bool:
@@ -200,12 +204,6 @@ class ToolExecutor(Executor):
     def perform(self, request: Intention) -> Any:
         made = self.tools[self.name_of(request)](**request.data)
         return _output(made) if self.asynchronous_for(request) else {"output": made}
-
-
-def _names(tool: Any, name: str) -> set[str]:
-    """By what it may be called: where the tool has its name from its function, by that of the function, too."""
-    full = str(getattr(tool, "__qualname__", ""))
-    return {name, full, full.rpartition(".")[2]} if full.replace(".<locals>", "") == name else {name}
 
 
 async def _output(made: Any) -> dict[str, Any]:
@@ -227,7 +225,7 @@ def _client_call(client: Any) -> Any:
 
 
 def _awaited(function: Any) -> bool:
-    known = captured_of(function)
+    known = captured_in(function)
     if known is not None:
         return known.shape == "coroutine"
     inner = inspect.unwrap(getattr(function, "__func__", function))
