@@ -48,6 +48,11 @@ class Once:
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
         self.shared = past is not None and _has_segments(runs, session.run_id)
+        #: Whether each key that this recording has has its file; one thread sees to it.
+        self._published = self.shared
+        self._publishing: Final = threading.RLock()
+        #: For those that had none: should the machine die, no process is left that could ask for them.
+        self._unsynced: Final = Keys(os.path.dirname(runs), sync=False)
         #: Why none of the keys in the log can be told again.
         self._strange: ContractViolationError | None = None
         if past is not None:
@@ -61,7 +66,7 @@ class Once:
     def forked(self, session: Recording) -> None:
         """In a forked child, whose own recording is ``session``: it has the keys that its parent had."""
         child = session._once = Once(session)
-        child.shared = True
+        child.shared = child._published = True
         child._strange = self._strange
         for digest, call in self._calls.items():
             if self._undoing(call) != 0:
@@ -86,6 +91,23 @@ class Once:
         if type(call.of) is int and call.doubt is None:
             call.of = place_of(self._me, call.of)
         return call
+
+    def share(self) -> None:
+        """From now on other processes write parts of the run: whoever asks finds the keys of the calls before, too.
+
+        ``LogWriteError`` where that can't be: then no process may be started.
+        """
+        with self._publishing:
+            with self._lock:
+                self.shared = True
+                known = [] if self._published else list(self._calls.items())
+            for digest, call in known:
+                # What another thread is about to begin without a file is waited for: that is an entry of the log.
+                if call.opened() and not isinstance(call.of, Mapping) and self._undoing(call) != 0:
+                    file = self._file(digest, False)
+                    assert file is not None
+                    self._unsynced.restore(file, *self._me[:2], call.of)
+            self._published = True
 
     # -- the door --------------------------------------------------------------------------------------------------------
 
@@ -278,7 +300,8 @@ class Once:
             doubtful.of = call.seq
             return doubtful
         if call.ended:
-            return Call.logged(call, past)
+            supplied = self.session.supplied
+            return Call.supplied(call.seq, supplied[call.seq]) if call.seq in supplied else Call.logged(call, past)
         if call.side_effect in ("read_only", "reversible"):
             return None
         return Call.doubtful(

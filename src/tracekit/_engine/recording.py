@@ -190,7 +190,12 @@ class Recording:
         """From now on another process may write a part of this run."""
         self.shared = True
         if self._once is not None:
-            self._once.shared = True
+            self._once.share()
+
+    @property
+    def supplied(self) -> Mapping[int, Any]:
+        """Outputs that its log does not have, by step, where a person gives them."""
+        return {}
 
     def past(self) -> Trace | None:
         """The log that this run goes on from, where it is resumed."""
