@@ -82,6 +82,7 @@ __all__ = [
     "UndecidedComparisonError",
     "UnknownObjectError",
     "UnknownPriceError",
+    "UnreadEventsError",
 ]
 
 
@@ -364,6 +365,14 @@ class UnknownObjectError(IntentionError):
     code = "unknown-object"
 
     object: str
+
+
+class UnreadEventsError(IntentionError):
+    """What was asked for was answered, and no responder reads the answer; ``unread`` lists them. It was done, and is on the log."""
+
+    code = "unread-events"
+
+    unread: list[dict[str, Any]]
 
 
 class PendingRequestsError(_Error):

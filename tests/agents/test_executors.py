@@ -135,7 +135,8 @@ def test_a_budget_counts_the_cost_by_itself() -> None:
 def test_intentions_count_once() -> None:
     """Neither the intention nor the delivery of its answer is a call: budgets, tokens and usage have the exchange alone."""
     with record(budget=Budget(llm_calls=1, tool_calls=1, usd=1, prices={"small": Price(1, 1)})) as run:
-        Loop([note], [LLMExecutor(priced), ToolExecutor(named(str.upper, "upper"), side_effect="read_only")]).run(
+        tools = ToolExecutor(named(str.upper, "upper"), side_effect="read_only")
+        Loop([note], [LLMExecutor(priced), tools], unread="ok").run(
             create("page", {}), ask("a", model="small", object="page"), call("upper", {"self": "a"})
         )
     spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
@@ -509,7 +510,7 @@ def test_a_tool_of_any_shape_is_called_once_and_recorded(name: str, at_once: boo
     made = of_type(run, "tool.call")
     assert sorted(one["input"]["text"] for one in made) == ["a", "b"]
     assert {one["meta"]["side_effect"] for one in made} == {"irreversible"}
-    assert [one["parent"] for one in made] == [one["seq"] for one in of_type(run, "decision")[:2]]
+    assert sorted(one["parent"] for one in made) == [one["seq"] for one in of_type(run, "decision")[:2]]
 
 
 def test_an_object_stands_for_its_traced_methods() -> None:

@@ -45,7 +45,7 @@ from tracekit.agents import (
     pending_requests,
     responder,
 )  # fmt: skip
-from tracekit.errors import IntentionError, PendingRequestsError, RunStateError
+from tracekit.errors import IntentionError, PendingRequestsError, RunStateError, UnreadEventsError
 
 
 class Models:
@@ -224,6 +224,134 @@ def test_a_missing_executor_fails_with_the_pending_requests_by_name(models: Mode
     ]
     assert [one["seq"] for one in pending] == [one["seq"] for one in of_type(run, "decision")]
     assert [one["name"] for one in pending_requests(run)] == ["small", "serach"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_answer_that_nobody_reads_is_told_at_the_end(models: Models, shape: str, tmp_path: Path) -> None:
+    """A typo in `of=`: what was asked for was answered, and nobody takes it in. The error names the answers, the responders and what
+    each reads; a replay, and a resumption from anywhere, end in the same way, and nothing is done twice."""
+
+    @responder("llm.response", of="smal")
+    def note(event: IntentionEvent) -> None: ...
+
+    async def say_late(messages: Any, **rest: Any) -> Any:
+        return models.say(messages)
+
+    def program() -> Any:
+        executors = [LLMExecutor(say_late if shape in ("async", "both") else models.say, models=("small",))]
+        executors.append(LLMExecutor(models.say))
+        world = World()
+        loop = Loop([want, note], executors, world=world)
+        with pytest.raises(UnreadEventsError) as caught:
+            loop.run(*pages(2)) if shape == "sync" else asyncio.run(loop.run_async(*pages(2)))
+        return str(caught.value).splitlines()[0], sorted(map(str, caught.value.unread)), world.as_dict(), world.hash
+
+    run, first = recorded(program)
+    report, second = replayed(run, program)
+    assert report.exact
+    assert first == second
+    assert len(models.asked) == 2
+    assert "no responder reads llm.response of 'small' for object 'page-" in first[0]
+    assert first[0].endswith("want: object.created; note: llm.response of 'smal'")
+    answered = [one["seq"] for one in of_type(run, "decision") if one["meta"]["event"] == "llm.response"]
+    assert first[1] == sorted(
+        str({"seq": seq, "kind": "llm.response", "name": "small", "object": f"page-{n}"})
+        for seq, n in zip(answered, (0, 1) if f"'page-0' (entry {answered[0]})" in first[0] else (1, 0), strict=True)
+    )
+    assert World.of(run).hash == first[3]
+    for count in range(2, len(lines(run)) - 1):
+        path = cut(run, count, tmp_path / str(count))
+        models.asked.clear()
+        with resume(path, store=str(tmp_path / str(count))):
+            third = program()
+        assert (third[0].split("; ")[-2:], third[2:]) == (first[0].split("; ")[-2:], first[2:])
+        assert len(models.asked) == 2 - len(of_type(cut(run, count, tmp_path / f"{count}b"), "llm.response"))
+
+
+def test_who_reads_an_answer(models: Models) -> None:
+    """A responder that returns nothing reads it; so does the program, where there are no responders, or where it says so. A tool's
+    answer is one, too; that an object was made or changed is for nobody in particular."""
+
+    def look(path: str) -> str:
+        return f"seen {path}"
+
+    @responder("llm.response")
+    def heard(event: IntentionEvent) -> None: ...
+
+    @responder("object.created", of="page-9")
+    def other(event: IntentionEvent) -> None: ...
+
+    executors = [LLMExecutor(models.say), ToolExecutor(look, side_effect="read_only")]
+    asked = [ask("a"), call("look", {"path": "b"})]
+
+    def program() -> Any:
+        assert len(Loop([], executors).run(*asked).answers) == 2
+        with pytest.raises(
+            UnreadEventsError, match=r"reads tool\.return of '.*look' \(entry \d+\); the.*heard: llm\.response"
+        ):
+            Loop([heard], executors, world=World("second")).run(*asked)
+        with pytest.raises(UnreadEventsError, match=r"reads llm\.response of 'model' .*, tool\.return of "):
+            Loop([other], executors, world=World("third")).run(*asked)
+        Loop([heard], executors, world=World("fourth")).run(ask("a"), create("page", {}), patch("page", {"n": 1}))
+        return len(Loop([other], executors, world=World("fifth"), unread="ok").run(*asked).answers)
+
+    _, first, second = both(program)
+    assert first == second == 2
+    assert len(models.asked) == 5
+    with pytest.raises(IntentionError, match="unread='maybe' is not known"):
+        Loop(unread="maybe")  # type: ignore[arg-type]
+
+
+def test_a_responder_to_an_object_that_never_was_is_warned_of(models: Models) -> None:
+    """Where nobody reads what happened to others. It need not be there, so it is no error; not told where it was there, where others
+    read, where unread="ok"."""
+
+    @responder("object.created", of="pgae")
+    def slip(event: IntentionEvent) -> None: ...
+
+    @responder("object.created")
+    def every(event: IntentionEvent) -> None: ...
+
+    def program() -> Any:
+        Loop([slip, every], world=World("others read")).run(create("page", {}))
+        Loop([slip], world=World("there")).run(create("page", {}), create("pgae", {}))
+        Loop([slip], world=World("said"), unread="ok").run(create("page", {}))
+        Loop([slip], world=World("nothing happened")).run()
+        return Loop([slip], world=World("wrong")).run(create("page", {})).hash
+
+    with pytest.warns(
+        RuntimeWarning, match=r"'slip' reads object\.created of 'pgae', and the world 'wrong' .*to 'page'"
+    ):
+        run, first = recorded(program)
+    assert [one for one in run.warnings if "reads" in one] == [
+        "responder 'slip' reads object.created of 'pgae', and the world 'wrong' has no such object; nobody read what happened to 'page'"
+    ]
+    report, second = replayed(run, program)
+    assert report.exact
+    assert first == second
+    with pytest.warns(RuntimeWarning, match="has no such object"):
+        program()
+
+
+def test_a_failure_that_nobody_reads_says_who_reads_others(models: Models) -> None:
+    """It is raised, as ever; where there is a responder to failures of this kind, a note names what that one reads."""
+
+    def fail(messages: Any, **rest: Any) -> str:
+        raise ConnectionError("down")
+
+    @responder("llm.error", of="smal")
+    def retry(event: IntentionEvent) -> None: ...
+
+    def program() -> Any:
+        with pytest.raises(ConnectionError) as caught:
+            Loop([retry], [LLMExecutor(fail)]).run(ask("a", model="small"))
+        return caught.value.__notes__
+
+    _, first, second = both(program)
+    assert first == second
+    [note] = first
+    assert note.startswith("no responder reads llm.error of 'small' (entry ")
+    assert note.endswith("retry: llm.error of 'smal'")
 
 
 def test_no_executor_at_all_fails(models: Models) -> None:
@@ -545,7 +673,7 @@ def test_what_if_the_model_had_said_something_else(models: Models) -> None:
     """live={"llm"}: the model is asked again, what follows differs only where it says so, and the answer is none of the log."""
 
     def program() -> Outcome:
-        return Loop([want], [LLMExecutor(models.say)]).run(*pages(1))
+        return Loop([want], [LLMExecutor(models.say)], unread="ok").run(*pages(1))
 
     run, _ = recorded(lambda: program() and None)
     with replay(run, live={"llm"}) as session:

@@ -340,9 +340,15 @@ def test_another_intention_in_a_replay_is_a_divergence() -> None:
     def fickle(event: IntentionEvent) -> Intention:
         return ask("a", model=next(models))
 
-    run, _ = recorded(lambda: run_once(fickle, executors=[LLMExecutor(lambda messages, **rest: "said")]) and None)
+    @responder("llm.response")
+    def read(event: IntentionEvent) -> None: ...
+
+    def program() -> None:
+        run_once(fickle, read, executors=[LLMExecutor(lambda messages, **rest: "said")])
+
+    run, _ = recorded(program)
     with pytest.raises(DivergenceError, match="fickle"):
-        replayed(run, lambda: run_once(fickle, executors=[LLMExecutor(lambda messages, **rest: "said")]) and None)
+        replayed(run, program)
 
 
 def test_an_intention_names_its_cause_and_its_object_or_is_refused() -> None:

@@ -15,6 +15,7 @@ from .executors import Executor
 from .intentions import ANSWERS, FAILURES, Event, Intention, Ref
 from .ledger import deciding, trace_of
 from .projection import Past, past_of
+from .readings import Readings
 from .requests import Answer, Request
 from .responders import Responder
 from .world import World
@@ -36,11 +37,12 @@ class Agenda:
                 f"responder {deciding.get()!r} ran a loop by itself", next_action="return the intentions"
             )
         self._world: Final = world
-        self._responders: Final = responders
         self._executors: Final = executors
         self._max_events: Final = max_events
         self._unseen: Final[deque[Event]] = deque()
         self._events: Final[list[Event]] = []
+        #: Who reads what, and what nobody read.
+        self.readings: Final = Readings(world, responders)
         self.pending: Final[dict[Ref, Request]] = {}
         self._new: Final[list[Request]] = []
         #: The first request that nobody takes.
@@ -67,10 +69,9 @@ class Agenda:
         """Let responders see what happened; whether a request waits for its answer then."""
         while self._unseen:
             event = self._unseen.popleft()
-            for responder in self._responders:
-                if responder.responds_to(event):
-                    for intention in responder.decide(event, self._world):
-                        self._emit(intention, event.ref, responder.name)
+            for responder in self.readings.of(event):
+                for intention in responder.decide(event, self._world):
+                    self._emit(intention, event.ref, responder.name)
         if self._untaken is not None:
             raise self._left(f"no executor takes {self._untaken}")
         return bool(self.pending)
@@ -171,7 +172,7 @@ class Agenda:
         del self.pending[request.ref]
         event = Event(kind, ref, request.ref, data, intention.object, intention, answer.replayed, error)
         self._happened(event)
-        if error is not None and not any(responder.responds_to(event) for responder in self._responders):
+        if error is not None and not self.readings.has(event):
             raise error
 
     def _happened(self, event: Event) -> None:

@@ -96,6 +96,16 @@ class Event:
     replayed: bool = False
     error: BaseException | None = field(default=None, compare=False)
 
+    def about(self) -> dict[str, Any]:
+        """Its facts in short: ``seq``, ``kind``, ``name`` (of the model, the tool, the object) and ``object``."""
+        name = self.object if self.request is None else self.request.name
+        return {"seq": self.ref.seq, "kind": self.kind, "name": name, "object": self.object}
+
+    def __str__(self) -> str:
+        one = self.about()
+        about = f" for object {self.object!r}" if self.request is not None and self.object is not None else ""
+        return f"{self.kind} of {one['name']!r}{about} (entry {self.ref.seq})"
+
     @property
     def text(self) -> str:
         """What the model said; ``""`` where it said nothing."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..errors import BudgetExceededError, IntentionError, RunStateError
 from .agenda import Agenda
@@ -62,7 +62,8 @@ class Loop:
     """Runs responders and executors on a world until nothing is pending.
 
     An event goes to the responders in the order given, a request to the first executor that takes it. After ``max_events`` it stops
-    with an error: responders that answer one another would go on for ever.
+    with an error: responders that answer one another would go on for ever. An answer that no responder reads is an error at the end,
+    unless there are no responders at all, or ``unread="ok"`` says that the program reads ``outcome.answers``.
     """
 
     def __init__(
@@ -72,11 +73,15 @@ class Loop:
         *,
         world: World | None = None,
         max_events: int = 10_000,
+        unread: Literal["error", "ok"] = "error",
     ) -> None:
         self.world: Final = World() if world is None else world
         self.responders: Final = tuple(responders)
         self.executors: Final = tuple(executors)
         self.max_events: Final = max_events
+        self.unread: Final = unread
+        if unread not in ("error", "ok"):
+            raise IntentionError(f"unread={unread!r} is not known", next_action="use unread='error' or unread='ok'")
         for given, kind, word in ((self.responders, Responder, "responder"), (self.executors, Executor, "executor")):
             wrong = next((one for one in given if not isinstance(one, kind)), None)
             if wrong is not None:
@@ -88,7 +93,7 @@ class Loop:
         """Do what is intended, and what responders intend on it. Without async executors one thing after another.
 
         Raises what a responder raises; what an executor raises, where no responder responds to ``"llm.error"`` or ``"tool.error"``;
-        ``PendingRequestsError``; ``IntentionError`` for an intention that can't be.
+        ``PendingRequestsError``; ``UnreadEventsError``; ``IntentionError`` for an intention that can't be.
         """
         self._may_run()
         if any(executor.asynchronous for executor in self.executors):
@@ -129,7 +134,10 @@ class Loop:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def _outcome(self, agenda: Agenda) -> Outcome:
-        return Outcome(self.world, self.world.end(), agenda.events)
+        outcome = Outcome(self.world, self.world.end(), agenda.events)
+        if self.unread == "error":
+            agenda.readings.check()
+        return outcome
 
     def _may_run(self) -> None:
         waiting = next((executor for executor in self.executors if executor.asynchronous), None)

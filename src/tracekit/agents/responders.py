@@ -110,8 +110,13 @@ class Responder(Generic[R]):
             next_action="let it return `call(…)` or `ask(…)`, and an executor do it",
         )
 
+    @property
+    def reads(self) -> str:
+        """What it responds to, in words."""
+        return ", ".join(self.kinds) + ("" if self.of is None else f" of {self.of!r}")
+
     def __repr__(self) -> str:
-        return f"<responder {self.name} to {', '.join(self.kinds)}>"
+        return f"<responder {self.name} to {self.reads}>"
 
 
 def responder(
