@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.crash import once_program
-from tracekit import record, replay, resume
+from tracekit import record, recovery, replay, resume
 from tracekit._journal.reader import Trace
 from tracekit._journal.runs import Store
 from tracekit._session.settling import settle
@@ -147,8 +147,8 @@ def test_a_doubtful_call_is_not_resumed_over(place: Place) -> None:
 def test_a_resumed_run_needs_the_secret_of_its_keys(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: bool, how: str
 ) -> None:
-    """Only the runs were brought back: under another secret nothing is called twice. With the right one the run goes on, and its
-    keys are there again for the other runs of the store."""
+    """Only the runs were brought back: under another secret the run is refused before anything is live. With the right one it goes
+    on, and its keys are there again for the other runs of the store."""
     run_id = place.kill(stop=True, store=store)
     kept, log = Path(Store().root, "secret").read_bytes(), Path(Store().find(run_id)).read_bytes()
     for name in ("wrong", "right"):
@@ -159,13 +159,17 @@ def test_a_resumed_run_needs_the_secret_of_its_keys(
         if name == "right" or how == "another":
             (moved / "secret").write_bytes(kept if name == "right" else b"x" * 32)
         place.here(store=store)
-        found = resumed(run_id)
-        assert found[0]["paid"] == "ACME"
-        assert place.effects == 1
         if name == "wrong":
-            assert found[1].startswith("refused: ")
-            assert str(moved / "secret") in found[1]
+            (decision,) = recovery.scan()
+            assert [reason["code"] for reason in decision.refusals] == ["secret_missing"]
+            with pytest.raises(RecoveryRefusedError, match="secret of the store"):
+                resumed(run_id)
+            assert (moved / "runs" / f"{run_id}.jsonl").read_bytes() == log
             assert (moved / "secret").exists() == (how == "another")
+        else:
+            found = resumed(run_id)
+            assert found[0]["paid"] == "ACME"
+        assert place.effects == 1
     assert found[1] == found[0]
     if store:
         assert place.run(store=store) == found
@@ -294,3 +298,59 @@ def test_a_call_whose_process_dies_is_not_waited_for_any_longer(place: Place, tm
     assert place.effects == 1
     assert place.run()[0].startswith("refused: ")
     assert place.effects == 1
+
+
+_TOKEN = """
+import os, signal, sys
+from tests.support.once import once
+from tracekit import record, replay, resume, traced_tool
+
+@traced_tool(side_effect="read_only")
+def stop():
+    if sys.argv[1] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def token(given):
+    with open("ledger", "a") as file:
+        file.write("token\\n")
+    return "sk-ant-api03-" + "e" * 40
+
+def program():
+    ask = once(token, store=False)
+    first = ask("ACME")
+    stop()
+    return [first, ask("ACME")]
+
+if sys.argv[1] == "die":
+    with record("token", run_id="token"):
+        program()
+given = "sk-ant-api03-" + "f" * 40
+with resume("token", supply={2: given}):
+    assert program() == [given, given]
+with replay("token"):
+    program()
+"""
+
+
+def test_what_an_operator_supplies_answers_the_key_too(tmp_path: Path) -> None:
+    """A result that lost a secret is given by the operator: the same call, made again past the end of the log, is answered with it."""
+
+    def run(what: str) -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths}
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _TOKEN, what],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            timeout=120,
+        )
+
+    assert run("die").returncode == -signal.SIGKILL
+    (decision,) = recovery.scan()
+    assert [reason["code"] for reason in decision.refusals] == ["redacted_output"]
+    went = run("go on")
+    assert went.returncode == 0, went.stderr
+    assert (tmp_path / "ledger").read_text() == "token\n"
+    assert b"sk-ant" not in Path(Store().path("token")).read_bytes()

@@ -383,3 +383,46 @@ def _with(place: Place) -> str:
     from tests.support.place import PACKAGES
 
     return os.pathsep.join([str(place.directory), *PACKAGES])
+
+
+LOGIN = (
+    HEAD
+    + """
+def work(token):
+    look(1)
+    pay(len(token))
+
+if __name__ == "__main__":
+    with record("login", input={"token": sys.argv[1]}):
+        work(sys.argv[1])
+"""
+)
+TOKEN = "sk-ant-api03-" + "f" * 40
+
+
+def test_a_program_is_not_given_a_placeholder_for_a_secret(place: Place) -> None:
+    """Where its arguments, or the input of its run, have lost a secret, nothing runs until they are named as they were."""
+    import os
+    import sys
+
+    from tests.support.place import PACKAGES
+
+    script = place.program(LOGIN, "login.py")
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    died = subprocess.run(
+        [sys.executable, script, TOKEN], cwd=place.directory, env={**environment, "DIE": "look 1"}, check=False
+    )
+    assert died.returncode == -9
+    before = place.runs[0].read_bytes()
+    assert TOKEN.encode() not in before
+    for given, code in ([], "redacted_arguments"), (["--entry", "login:work"], "redacted_input"):
+        process = place.cli("recovery", "resume", place.run, *given)
+        refused = json.loads(process.stdout.splitlines()[-1])
+        assert (process.returncode, [reason["code"] for reason in refused["reasons"]]) == (4, [code]), process.stderr
+        assert place.runs[0].read_bytes() == before
+    assert done(place) == {"look 1": 1}
+    _, process = resumed(place, place.run, "--", script, TOKEN)
+    assert process.returncode == 0, process.stderr
+    assert done(place) == {"look 1": 2, f"pay {len(TOKEN)}": 1}
+    assert sealed(place) == ["sealed"]
+    assert place.cli("replay", place.run, "--", script, TOKEN).returncode == 0

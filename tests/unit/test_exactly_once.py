@@ -525,6 +525,23 @@ def test_the_second_caller_gets_what_the_first_got_though_the_log_may_not_hold_i
     assert secret.encode() not in Path(Store().path(run_id)).read_bytes()
 
 
+def test_a_result_that_lost_a_secret_answers_no_other_run(ledger: Ledger) -> None:
+    """Another run of the store is not answered with the placeholder: its call is refused, and says why."""
+    secret = "sk-ant-api03-" + "d" * 40
+
+    def token(given: Any) -> str:
+        ledger.pay(given)
+        return secret
+
+    ask = once(token, store=True)
+    with pytest.warns(RuntimeWarning, match="redacted"):
+        recorded(lambda: ask("ACME"))
+    run_id, said = recorded(lambda: _refused(lambda: ask("ACME")))
+    assert "a secret was taken out of it" in said
+    assert replayed(run_id, lambda: _refused(lambda: ask("ACME"))) == said
+    assert ledger.lines == ["ACME"]
+
+
 def test_processes_that_make_the_secret_at_once_agree(tmp_path: Path) -> None:
     """Whoever comes first makes it; everybody else reads that one."""
     start = threading.Barrier(8)

@@ -230,7 +230,8 @@ def test_an_output_that_is_not_in_the_log(what: str, where: str) -> None:
     decision = log.decision()
     assert refusals(decision) == [f"{what}_output"]
     supplied = decision_on(log.path, supplied=(step,))
-    assert (supplied.decision, refusals(supplied)) == ("resume", [])
+    expected = ("abort", [f"{what}_output"]) if where == "chunk" else ("resume", [])  # pieces came one by one
+    assert (supplied.decision, refusals(supplied)) == expected
 
 
 def test_nobody_is_answered_from_inside_a_finished_step() -> None:
@@ -241,7 +242,11 @@ def test_nobody_is_answered_from_inside_a_finished_step() -> None:
     log.end(outer)
     log.end(log.call("read_only"), "tool.error", error=ERROR, meta={"redacted": 1})
     log.end(log.call("reversible"), "tool.chunk", output="x", meta={"redacted": 1})
-    assert refusals(log.decision()) == []
+    decision = log.decision()
+    assert refusals(decision) == []
+    assert [reason["step"] for reason in decision.reasons if reason["code"] == "redacted_error"] == [
+        log.journal.seq - 3
+    ]
 
 
 # -- the log as a whole ------------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ class Doubt:
     """
 
     __slots__ = (
-        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "lane", "name", "outcome", "passed",
-        "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
+        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "name", "outcome",
+        "passed", "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -49,6 +49,8 @@ class Doubt:
         self.duplicate = "duplicate_of" in info
         #: The step that this one undoes (a compensation), or 0.
         self.undoes: Final[int] = info["compensates"] if type(info.get("compensates")) is int else 0
+        #: Of a call that happens once: the secret that its key was made under.
+        self.key_by: Final[Any] = None if self.duplicate else info.get("once_by")
         self.state: State = "pending"
         self.outcome = 0
         self.settled = False
@@ -189,6 +191,7 @@ class Steps:
             step.state = "given_up"
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
+            step.hidden = "redacted" if meta.get("redacted") else None
             self._may_pass(step)
         else:
             step.state = "done"

@@ -103,6 +103,15 @@ class Call:
         return call
 
     @classmethod
+    def supplied(cls, seq: int, output: Any) -> Call:
+        """The same, where a person gives what came of it."""
+        call = cls(None, 0, 0)
+        call.seq = call.of = seq
+        call._result = Result(Piece(output, None, {}))
+        call._is_open.release()
+        return call
+
+    @classmethod
     def doubtful(cls, doubt: ContractViolationError) -> Call:
         """One of which the log does not say whether it was made."""
         call = cls(None, 0, 0)
@@ -313,7 +322,10 @@ class DuplicateStep:
 
     def lazy(self) -> str | None:
         """Known when the first one has ended; until then it is waited for, as by ``answer``."""
-        return None if self._wait() is not None else self.call.result(self.spec).lazy
+        if self._wait() is not None:
+            return None
+        result = self._result()
+        return None if result is None else result.lazy
 
     # -- waiting ---------------------------------------------------------------------------------------------------------
 
@@ -354,6 +366,13 @@ class DuplicateStep:
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
+    def _result(self) -> Result | None:
+        """``None`` where what the log has of the call can't be given: ``answer`` says why."""
+        try:
+            return self.call.result(self.spec)
+        except ContractViolationError:
+            return None
+
     def _outcome(self, suspended: bool) -> Outcome:
         try:
             result = self.call.result(self.spec)
@@ -366,7 +385,8 @@ class DuplicateStep:
         return self._write(result.returned, error, meta)
 
     def _piece(self, suspended: bool) -> Outcome | None:
-        pieces = self.call.result(self.spec).pieces
+        result = self._result()
+        pieces = () if result is None else result.pieces
         if self._next == len(pieces):
             return None
         piece = pieces[self._next]

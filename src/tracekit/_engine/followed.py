@@ -26,7 +26,7 @@ class Followed(Replay):
 
     def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
         super().__init__(trace, redactor)
-        self._supplied: Final = dict(supplied)
+        self.supplied: Final = dict(supplied)
         self._cursor = 1
 
     @property
@@ -108,7 +108,7 @@ class Followed(Replay):
         return None
 
     def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
-        if step.seq not in self._supplied:
+        if step.seq not in self.supplied:
             return super().outcome(step, seq)
         with self._lock:
             self._used[seq] = 1
@@ -116,7 +116,7 @@ class Followed(Replay):
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
         entry = self.trace.entry(seq)
-        return Outcome(self._decode(self._supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
+        return Outcome(self._decode(self.supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
 
     def _stuck(self) -> ReplayError:
         return self.fail(failures.not_followed(self.run_id, self._unconsumed()))

@@ -64,10 +64,12 @@ class LoggedCall:
             return Result(None, self._not_given("it was left before its end"), pieces, lazy)
         return Result(self._piece(log, self.outcome, spec), None, pieces, lazy)
 
-    @staticmethod
-    def _piece(log: Trace, seq: int, spec: Spec) -> Piece:
+    def _piece(self, log: Trace, seq: int, spec: Spec) -> Piece:
         entry = log.entry(seq)
-        return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, entry.get("meta") or {})
+        meta = entry.get("meta") or {}
+        if meta.get("redacted"):
+            raise self._not_given("a secret was taken out of it, which the log does not have")
+        return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
 
     def _not_given(self, why: str) -> ContractViolationError:
         return ContractViolationError(

@@ -6,7 +6,7 @@ resumed only if its log is intact, whatever is pending may be made again, and no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from .._journal.reader import Verdict
@@ -17,7 +17,7 @@ __all__ = ["FOR", "Decision", "Segment", "decide", "in_doubt", "newer"]
 #: Codes that speak for going on, or only tell something. Every other code refuses.
 FOR: Final = frozenset(
     {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
-    | {"pending_reversible", "pending_inside", "settled", "supplied"}
+    | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error"}
 )
 
 Reason = dict[str, Any]
@@ -62,13 +62,15 @@ def decide(
     segments: Iterable[Segment] = (),
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
+    secret: Callable[[], str | None] | None = None,
     run_id: str | None = None,
 ) -> Decision:
     """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
 
     ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
     files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
-    word that what a power loss took may be cut off. ``run_id`` is for a file that holds no entry.
+    word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
+    once, where that is to be looked at. ``run_id`` is for a file that holds no entry.
     """
     who = verdict.run_id or run_id or ""
     if verdict.end is not None and verdict.state != "broken":
@@ -80,6 +82,7 @@ def decide(
     for step in log.steps.values():
         reasons += _of_a_step(log, step, supplied)
     reasons += map(_unknown, log.unknown)
+    reasons += _of_keys(log, secret)
     resume = all(reason["code"] in FOR for reason in reasons)
     return Decision(
         who,
@@ -177,6 +180,22 @@ def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
         yield {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
 
 
+def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
+    """Under another secret each key is another one: no call that happens once could be told from those that were made."""
+    if secret is None:
+        return
+    undone = {step.undoes for step in log.steps.values() if step.state == "done"}
+    keyed = [step for step in log.steps.values() if step.key_by is not None and step.state != "given_up"]
+    keyed = [step for step in keyed if step.seq not in undone]
+    if keyed and {step.key_by for step in keyed} != {(known := secret())}:
+        what = "is missing" if known is None else "is another one"
+        text = (
+            f"the secret of the store, under which the keys of {len(keyed)} calls that happen once were made, {what}: "
+            "no such call could be made or answered"
+        )
+        yield {"code": "secret_missing", "text": text, "steps": [step.seq for step in keyed]}
+
+
 # -- step by step ------------------------------------------------------------------------------------------------------------
 
 
@@ -205,8 +224,11 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[R
     if step.state == "pending" and step.went_on and not step.inner:
         text = f"was being read, and the program had gone on with its first pieces (at entry {step.went_on})"
         yield _reason("stream_in_progress", step, text)
-    if step.state == "done" and step.hidden and not step.inner:
-        yield _hidden(step, supplied)
+    if step.hidden and not step.inner:
+        if step.state == "done":
+            yield _hidden(step, supplied)
+        elif step.state == "failed":
+            yield _reason("redacted_error", step, "failed, and the program is given the error with a placeholder in it")
 
 
 def _in_doubt(step: Doubt) -> Reason:
@@ -236,11 +258,12 @@ def _again(log: Steps, step: Doubt) -> Reason:
 
 
 def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
-    if step.seq in supplied:
+    if step.seq in supplied and not step.chunks:
         return _reason("supplied", step, "is answered by what the operator supplies")
+    what = "gave pieces, which can't be supplied" if step.chunks else "supply its output"
     if step.hidden == "redacted":
-        return _reason("redacted_output", step, "gave a secret that is not in the log: supply its output")
-    return _reason("opaque_output", step, "gave a value that could not be recorded: supply its output")
+        return _reason("redacted_output", step, f"gave a secret that is not in the log: {what}")
+    return _reason("opaque_output", step, f"gave a value that could not be recorded: {what}")
 
 
 def _unknown(entry: Mapping[str, Any]) -> Reason:

@@ -139,6 +139,10 @@ class Resumption(Recording):
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def supplied(self) -> Mapping[int, Any]:
+        return self.log.supplied
+
     def past(self) -> Trace:
         return self.log.trace
 

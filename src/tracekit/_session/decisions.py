@@ -9,13 +9,14 @@ from typing import Any
 
 from .._engine.recovery import Decision, Segment, decide, newer
 from .._journal.heads import read_head
+from .._journal.keys import Keys
 from .._journal.lock import holder
 from .._journal.names import SEGMENT, SUFFIX, holds_its_run
 from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
 from .._journal.scan import ENDS
 from .._journal.summary import first_entry, last_entry
-from ..errors import RecoveryRefusedError, TraceVersionError
+from ..errors import RecoveryRefusedError, TracekitError, TraceVersionError
 
 __all__ = ["candidates", "decided", "decision_on", "refused", "store_at", "store_of"]
 
@@ -83,6 +84,7 @@ def decided(
         segments=_segments(trace.path, run_id, segments),
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
+        secret=lambda: _secret(trace.path),
         run_id=run_id,
     )
     # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.
@@ -100,6 +102,14 @@ def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Se
         inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
         found.append(Segment(decision_on(segment, segments=())._replace(run_id=name), inside))
     return found
+
+
+def _secret(path: str) -> str | None:
+    """Which secret the store of a trace makes its keys under; ``None`` where it has none that can be read."""
+    try:
+        return Keys(store_of(path).root).known_by()
+    except (TracekitError, OSError):
+        return None
 
 
 def store_at(store: Any) -> Store:

@@ -316,6 +316,7 @@ _ADVICE: Final[dict[str, str]] = {
     "irreversible_failed": _SETTLE,
     "irreversible_timed_out": _SETTLE,
     "class_missing": _SETTLE,
+    "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
     "redacted_output": _SUPPLY,
     "opaque_output": _SUPPLY,
     "finished": "there is nothing to resume; `tracekit show RUN` shows it",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from .._engine.program import Program
+from .._engine.redaction import PLACEHOLDER
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from ..errors import RunStateError
+from ..errors import RecoveryRefusedError, RunStateError
 
-__all__ = ["hash_seed", "program_of", "trusted"]
+__all__ = ["check_given", "hash_seed", "program_of", "trusted"]
 
 
 def program_of(
@@ -44,6 +46,36 @@ def program_of(
             next_action=f"name the program: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
         )
     return program, program.cwd
+
+
+def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
+    """``RecoveryRefusedError`` where a program that goes live would be given a placeholder in the place of a secret."""
+    first = trace.entry(1)
+    if entry is not None:
+        if PLACEHOLDER.search(json.dumps(trace.expand(first.get("input")))):
+            raise _placeholder(
+                first["run_id"],
+                "redacted_input",
+                f"the recorded input of the run, with which {entry} would be called, has lost a secret",
+                "resume it by its program, or with `resume()` in Python, with the input as it was",
+            )
+    elif not command and any(PLACEHOLDER.search(argument) for argument in program.arguments):
+        what = f"-m {program.module}" if program.module else program.script
+        raise _placeholder(
+            first["run_id"],
+            "redacted_arguments",
+            "the recorded arguments of the program have lost a secret",
+            f"name them as they were: tracekit recovery resume RUN -- {what} ARGS…",
+        )
+
+
+def _placeholder(run_id: str, code: str, text: str, next_action: str) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"resuming run {run_id} is refused: {text}",
+        run_id=run_id,
+        reasons=[{"code": code, "text": text}],
+        next_action=next_action,
+    )
 
 
 def trusted(store: Store, path: str) -> bool:

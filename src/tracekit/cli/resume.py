@@ -16,7 +16,7 @@ from ..errors import RecoveryRefusedError, TracekitError
 from .decided import shown
 from .launching import launch
 from .output import REFUSED, emit, fail, message, structured
-from .programs import hash_seed, program_of
+from .programs import check_given, hash_seed, program_of
 from .resumers import check_siblings
 from .store import located
 
@@ -72,6 +72,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
             sys.exit(REFUSED)
         with Trace(path) as trace:
             program, cwd = program_of(trace, where, path, command, options["entry"], "recovery resume")
+            check_given(trace, program, command, options["entry"])
             environment = hash_seed(trace)
         if options["entry"] is None:
             check_siblings(where, path)
