@@ -191,13 +191,9 @@ def _t_as_completed(world: Any, a: int, b: int) -> Any:
 
 
 programs.STATEMENTS.update(clock=_clock, dice=_dice, failing=_failing, span=_span, equal=_nested_gather)
-IN_THREAD: dict[str, Any] = {
-    kind: call for kind, call in programs.IN_THREAD.items() if kind not in ("handover", "first_future")
-}
-IN_THREAD.update(
+programs.IN_THREAD.update(
     t_clock=_t_clock, t_event=_t_event, t_handover=_t_handover, t_first=_t_first, t_as_completed=_t_as_completed
 )
-programs.IN_THREAD.update(IN_THREAD)
 
 _ms = st.integers(1, 6)
 _few = st.integers(1, 4)
@@ -219,7 +215,7 @@ def drawn_programs(*, threads: bool) -> st.SearchStrategy[list[Any]]:
         st.tuples(st.just("event"), _few, _few),
     )
     if threads:
-        kinds = sorted(IN_THREAD)
+        kinds = sorted(programs.IN_THREAD)
         in_thread = st.lists(st.tuples(st.sampled_from(kinds), _few, _few), min_size=1, max_size=3)
         leaves = st.one_of(
             leaves,

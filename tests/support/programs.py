@@ -13,8 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_futures
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 __all__ = ["IN_THREAD", "STATEMENTS", "Tools", "random_program", "run"]
@@ -47,23 +46,21 @@ _NODES = (
     "queue",
     "event",
 )
-_THREADED = ("to_thread", "pool", "threads")
-_IN_THREADS = ("compute", "compute", "nap", "tlock", "get_nothing", "handover", "first_future")
 
 
-def random_program(seed: int, *, threads: bool = True, size: int = 4) -> Program:
-    """The program of ``seed``: some ``size`` statements, three levels deep at most."""
+def random_program(seed: int, *, size: int = 4) -> Program:
+    """The program of ``seed``: some ``size`` statements, three levels deep at most, of tasks alone."""
     rng = random.Random(seed)
-    return [_statement(rng, 3, threads) for _ in range(rng.randint(1, size))]
+    return [_statement(rng, 3) for _ in range(rng.randint(1, size))]
 
 
-def _statement(rng: random.Random, depth: int, threads: bool) -> tuple[Any, ...]:
+def _statement(rng: random.Random, depth: int) -> tuple[Any, ...]:
     if depth == 0 or rng.random() < 0.35:
         return (rng.choice(_LEAVES), rng.randint(1, 5))
-    kind = rng.choice(_NODES + (_THREADED if threads else ()))
+    kind = rng.choice(_NODES)
 
     def block() -> Program:
-        return [_statement(rng, depth - 1, threads) for _ in range(rng.randint(1, 3))]
+        return [_statement(rng, depth - 1) for _ in range(rng.randint(1, 3))]
 
     if kind in ("gather", "group", "first", "as_completed"):
         return (kind, [block() for _ in range(rng.randint(2, 4))])
@@ -73,15 +70,7 @@ def _statement(rng: random.Random, depth: int, threads: bool) -> tuple[Any, ...]
         return (kind, block())
     if kind == "queue":
         return (kind, [rng.randint(1, 5) for _ in range(rng.randint(2, 5))])
-    if kind == "event":
-        return (kind, rng.randint(1, 4), rng.randint(1, 4))
-    if kind == "to_thread":
-        return (kind, _thread_block(rng))
-    return (kind, [_thread_block(rng) for _ in range(rng.randint(2, 4))])
-
-
-def _thread_block(rng: random.Random) -> Program:
-    return [(rng.choice(_IN_THREADS), rng.randint(1, 4), rng.randint(1, 4)) for _ in range(rng.randint(1, 3))]
+    return (kind, rng.randint(1, 4), rng.randint(1, 4))
 
 
 class _World:
@@ -299,27 +288,6 @@ def _t_get_nothing(world: _World, ms: int, _: int) -> Any:
         return world.tools.compute(0)
 
 
-def _t_handover(world: _World, ms: int, patience: int) -> Any:
-    """A queue with a time limit against an answer: which of them came first is seen."""
-    items: queue.Queue[Any] = queue.Queue()
-    thread = threading.Thread(target=lambda: items.put(world.tools.compute(ms)))
-    thread.start()
-    try:
-        seen = items.get(timeout=patience / 1000)
-    except queue.Empty:
-        seen = "late"
-    thread.join()
-    return seen if world.strict else 0
-
-
-def _t_first_future(world: _World, a: int, b: int) -> Any:
-    with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(world.tools.compute, ms) for ms in (a, a + b)]
-        done, _ = wait_for_futures(futures, return_when=FIRST_COMPLETED)
-        first = futures[0] in done
-    return [first and world.strict, *(future.result() for future in futures)]
-
-
 STATEMENTS: dict[str, Callable[..., Awaitable[Any]]] = {
     "fetch": _fetch,
     "instant": _instant,
@@ -345,6 +313,4 @@ IN_THREAD: dict[str, Callable[..., Any]] = {
     "nap": _t_nap,
     "tlock": _t_lock,
     "get_nothing": _t_get_nothing,
-    "handover": _t_handover,
-    "first_future": _t_first_future,
 }

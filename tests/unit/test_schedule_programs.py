@@ -50,18 +50,18 @@ class Tools:
         return await self._session.call("report", value, body)
 
 
-def execute(session: Any, program: Any, loop: Callable[[], asyncio.AbstractEventLoop], *, strict: bool) -> list[Any]:
+def execute(session: Any, program: Any, loop: Callable[[], asyncio.AbstractEventLoop]) -> list[Any]:
     with session, asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(programs.run(program, Tools(session), strict=strict))
+        return runner.run(programs.run(program, Tools(session), strict=True))
 
 
-def twice(seed: int, *, threads: bool, strict: bool, loops: Callable[[int], asyncio.AbstractEventLoop]) -> Replay:
+def twice(seed: int, loops: Callable[[int], asyncio.AbstractEventLoop]) -> Replay:
     """Record program ``seed`` and replay it; whatever it saw must be the same."""
-    program = programs.random_program(seed, threads=threads)
+    program = programs.random_program(seed)
     recording = Recording()
-    seen = execute(recording, program, lambda: loops(seed), strict=strict)
+    seen = execute(recording, program, lambda: loops(seed))
     replay = Replay(recording.log)
-    again = execute(replay, program, lambda: loops(seed + 1), strict=strict)
+    again = execute(replay, program, lambda: loops(seed + 1))
     assert replay.failure is None
     assert again == seen
     assert replay.leftovers() == []
@@ -72,14 +72,7 @@ def twice(seed: int, *, threads: bool, strict: bool, loops: Callable[[int], asyn
 def test_shuffled_loops_see_the_same(first: int) -> None:
     """Whatever is ready runs in another order in each round, and the program sees what it saw: values, who was first, time-outs."""
     for seed in range(first, first + 20):
-        twice(seed, threads=False, strict=True, loops=Shuffled)
-
-
-@pytest.mark.parametrize("first", range(0, 20, 5))
-def test_threads_and_pools_see_the_same(first: int) -> None:
-    """Tasks that hand work to threads, pools and queues get their own answers, and time-outs where they had them."""
-    for seed in range(first, first + 5):
-        twice(seed, threads=True, strict=False, loops=lambda _: asyncio.new_event_loop())
+        twice(seed, Shuffled)
 
 
 def test_a_replay_does_not_wait() -> None:

@@ -80,10 +80,11 @@ def _open(native: int, name: str) -> int:
 class Crew:
     """The threads of one replay. What the hooks tell takes ``lock`` by itself; all else is called with it held.
 
-    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for.
+    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. ``runnable``
+    says whether one had a processor, or waited for one, at the last look.
     """
 
-    __slots__ = ("_launching", "_members", "_prompt", "_queued", "_queued_at", "lock", "solo")
+    __slots__ = ("_launching", "_members", "_prompt", "_queued", "_queued_at", "lock", "runnable", "solo")
 
     def __init__(self) -> None:
         self.lock: Final = RLock()
@@ -93,6 +94,7 @@ class Crew:
         self._prompt = 0
         self._queued_at = 0
         self.solo = 0
+        self.runnable = False
 
     @property
     def several(self) -> bool:
@@ -180,6 +182,7 @@ class Crew:
 
     def stillness(self, now: int) -> int:
         """For how long (ns) nobody who is not held has moved; looks at each."""
+        self.runnable = False
         if self._launching or self._about_to_run():
             return 0
         since, gone = 0, []
@@ -188,6 +191,7 @@ class Crew:
             if look is None:
                 gone.append(member)
             elif not member.waiting:
+                self.runnable |= look is True
                 if look is True or look != member.last:
                     member.last, member.since, member.proven = look, now, None
                 since = max(since, member.since)

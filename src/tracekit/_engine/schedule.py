@@ -8,7 +8,7 @@ same, and listed in ``reordered``. So a replay never hangs on an order that the 
 
 from __future__ import annotations
 
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from array import array
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from asyncio.events import _get_running_loop
@@ -28,7 +28,10 @@ __all__ = ["Schedule", "Ticket"]
 
 #: For how long (ns) all must have been still, with nothing to hand out, before the program counts as stuck.
 _STUCK: Final = 2_000_000_000
-#: For how long (ns of processor time) somebody may be busy while the next event is held back, and while a later one is.
+#: And where another process might still send it something.
+_FORSAKEN: Final = 10_000_000_000
+#: For how long (ns of processor time) somebody may be busy while the next event is held back, and while a later one is. Of
+#: the time in which nobody had or wanted a processor, and yet somebody moves now and then (he polls), a quarter counts.
 _BUSY: Final = 100_000_000
 _VERY_BUSY: Final = 5_000_000_000
 #: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
@@ -97,6 +100,10 @@ class Schedule:
         self._never: set[Ticket] = set()
         self._watches: dict[int, LoopWatch] = {}
         self._observing = False
+        #: The native id of the thread that looks at the others, where there was one.
+        self.observer = 0
+        #: Whether no other process could make this one go on.
+        self.alone: Callable[[], bool] = lambda: True
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
@@ -288,7 +295,7 @@ class Schedule:
                     again = watch.busy
                     due = None if again else self._take()
             else:
-                stuck = bool(self._never) and solo and watch.sealed
+                stuck = bool(self._never) and solo and watch.sealed and self.alone()
             rest = bool(self._asked or self._never)
         if stuck:
             self._give_up()
@@ -354,8 +361,9 @@ class Schedule:
                 pass
 
     def _observer(self) -> None:
+        self.observer = get_native_id()
         pause = _SHORT
-        since, begun = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
+        since, last, polled = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), 0
         while True:
             due: Ticket | None = None
             stuck = False
@@ -365,23 +373,25 @@ class Schedule:
                     return
                 wall = monotonic_ns()
                 still = self.crew.stillness(wall)
-                # On a loaded machine who waits for the processor is slow, not busy: elapsed time counts for a quarter.
+                if not self.crew.runnable:  # on a loaded machine who waits for the processor is slow, not busy
+                    polled += wall - last
+                last = wall
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
-                busy = max(now - since, (wall - begun) // 4)
+                busy = max(now - since, polled // 4)
                 waited_for = self._first() is not None
                 if waited_for:
                     in_order = self._in_order()
                     if still >= (QUICK if in_order else PATIENCE) or busy > (_BUSY if in_order else _VERY_BUSY):
                         due = self._take()
                 else:
-                    since, begun = now, wall
-                    stuck = still >= _STUCK
+                    since, polled = now, 0
+                    stuck = still >= _STUCK and (still >= _FORSAKEN or self.alone())
             if stuck:
                 self._give_up()
                 continue
             if due is not None:
                 self._release(due)
-                pause, since, begun = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
+                pause, since, polled = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), 0
                 continue
             pause = min(pause * 1.2, _LONG if waited_for else _IDLE)
             self._poke.acquire(False)
