@@ -6,6 +6,7 @@ import asyncio
 import copy
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.cut import cut, lines
+from tests.support.place import Place
 from tests.support.tracing import entries, of_type, replayed
 from tracekit import (
     Budget,
@@ -33,6 +35,8 @@ from tracekit import (
     traced_tool,
 )
 from tracekit._engine.spending import Spending
+from tracekit._engine.step import Spec
+from tracekit._engine.usage import usage_of
 
 calls: list[Any] = []
 PRICES = {"priced": Price(1000, 2000)}  # a tenth of a cent for a token asked, two for one answered
@@ -587,6 +591,87 @@ def test_a_replay_says_what_the_run_took() -> None:
     assert report.cost == 0.0
     assert report.recorded["llm_calls"] == report.recorded["tool_calls"] == 1
     assert report.as_dict()["recorded"] == report.recorded
+
+
+#: Asks two models whose prices a function tells, and dies in the middle, or goes on without that function.
+_PRICED = """
+import os, signal, sys
+sys.modules["genai_prices"] = None
+from tracekit import Budget, Price, record, replay, resume, traced_model
+
+@traced_model(model="ours", parameters={"max_tokens": 10})
+def ask(prompt):
+    if prompt == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open("asked", "a") as file:
+        file.write(prompt + " ")
+    return prompt.upper()
+
+def program():
+    return [ask(prompt) for prompt in ("a", "b", "c")]
+
+if sys.argv[1] == "resume":
+    with resume("priced") as run:
+        assert program() == ["A", "B", "C"]
+    with replay("priced") as session:
+        program()
+    assert session.report.exact
+else:
+    with record("priced", run_id="priced", budget=Budget(usd=1, prices=lambda model: Price(1000, 2000))):
+        program()
+"""
+
+
+@pytest.mark.parametrize("how", ["in Python", "by the command line"])
+def test_a_run_goes_on_with_the_prices_that_a_function_told(tmp_path: Path, how: str) -> None:
+    """What a function told of a model's price is on the log: a resumed run prices its calls by it, and costs what it would have."""
+    place = Place(tmp_path)
+    script = place.program(_PRICED)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths, "TRACEKIT_DIR": str(place.store)}
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    assert run(script, "b").returncode == -signal.SIGKILL
+    (path,) = place.runs
+    if how == "in Python":
+        went = run(script, "resume")
+    else:
+        went = place.cli("recovery", "resume", "priced", "--", script, "none")
+    assert went.returncode == 0, went.stderr
+    assert (tmp_path / "asked").read_text() == "a b c "
+    first, *told = of_type(str(path), "run.started", "llm.request")
+    assert first["meta"]["budget"]["prices_by"] == "function"
+    assert [one["meta"]["info"]["price"] for one in told] == [Price(1000, 2000).as_dict()] * 4
+    last = entries(str(path))[-1]
+    costs = [one["meta"]["cost_usd"] for one in of_type(str(path), "llm.response")]
+    estimate = told[1]["meta"]["info"]["estimate"]["cost_usd"]  # of the call that was cut off
+    assert last["meta"]["budget"]["spent"]["usd"] == pytest.approx(sum(costs) + estimate)
+    assert all(costs)
+    assert any("prices" in text for text in last["meta"].get("warnings", [])) == (how == "in Python")
+    recorded = usage_of(str(path))
+    assert (recorded["cost_usd"], recorded["unpriced"]) == (last["meta"]["budget"]["spent"]["usd"], [])
+
+
+def test_the_model_that_answered_has_its_price_on_the_log(tmp_path: Path) -> None:
+    """A function may price the dated name that answers otherwise than the name that was asked: both are on the log."""
+
+    @traced_model(model="ours", parameters={"max_tokens": 10})
+    def ours() -> Any:
+        return "x"
+
+    told = {"ours": Price(1, 1), "ours-2026": Price(2, 2)}
+    budget = Budget(usd=1, prices=told.get)
+    with record("x", budget=budget) as run:
+        ours()
+    spending = Spending(budget)
+    held = spending.reserve(Spec("llm", "ours", signature={"model": "ours"}), {}, None)
+    held.settle({"input_tokens": 5}, "ours-2026")
+    assert held.price_of("ours-2026") == Price(2, 2).as_dict()
+    assert of_type(run, "llm.request")[0]["meta"]["info"]["price"] == Price(1, 1).as_dict()
 
 
 # -- the command line ---------------------------------------------------------------------------------------------------------

@@ -58,11 +58,13 @@ class Budget:
         return {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """The budget as JSON values; prices that a function tells are left out."""
+        """The budget as JSON values; of prices that a function tells, only that (each call says what it told)."""
         told: dict[str, Any] = dict(self.limits)
         told.update(tokens_per_unit=self.tokens_per_unit, assumed_output_tokens=self.assumed_output_tokens)
         if isinstance(self.prices, Mapping):
             told["prices"] = {model: price.as_dict() for model, price in self.prices.items()}
+        elif self.prices is not None:
+            told["prices_by"] = "function"
         return told
 
     @classmethod

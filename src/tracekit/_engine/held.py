@@ -25,11 +25,11 @@ _NEVER_SENT: Final = frozenset(
 class Held:
     """The costs of one call in each of ``levels``: foreseen, and then as they were.
 
-    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it. ``free`` is a call that the other side
-    did not take.
+    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function told of the
+    model's price. ``free`` is a call that the other side did not take.
     """
 
-    __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate", "free")
+    __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate", "free", "price")
 
     def __init__(self, levels: Sequence[Spending], spec: Spec, info: Mapping[str, Any] | None) -> None:
         self._levels: Final = levels
@@ -38,6 +38,7 @@ class Held:
         self._closed = False
         self.costs: list[tuple[Spending, dict[str, float]]] = []
         self.estimate: dict[str, float] | None = None
+        self.price: Mapping[str, float] | None = None
         self.free = False
 
     @classmethod
@@ -47,7 +48,7 @@ class Held:
         about = signature.pop("info", None) or {}
         spec = Spec("llm" if entry["type"] == "llm.request" else "tool", str(entry.get("name")), signature=signature)
         held = cls((level,), spec, about)
-        held.estimate = about.get("estimate")
+        held.estimate, held.price = about.get("estimate"), about.get("price")
         held.costs = [(level, held._cost(level, held.estimate or {}))]
         return held
 
@@ -62,6 +63,7 @@ class Held:
             usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
             if level.budget.usd is not None:
                 usage["cost_usd"] = round(level.prices.of(self.model, *self._place, usage), 9)
+                self.price = level.prices.told(self.model)  # the outermost one's, where there are several
             self.estimate = {**usage, **(self.estimate or {})}
             self.costs.append((level, self._cost(level, usage)))
 
@@ -117,6 +119,11 @@ class Held:
             return round(level.prices.of_answer(answered, self.model, *self._place, usage), 9)
         except UnknownPriceError:  # it was known before the call
             return float((self.estimate or {}).get("cost_usd", 0.0))
+
+    def price_of(self, answered: object) -> Mapping[str, float] | None:
+        """What a function told of the price of the model that answered, where that is another than the one that was asked."""
+        asks = [level for level in self._levels if level.budget.usd is not None]
+        return asks[-1].prices.told(answered) if asks and answered != self.model else None
 
     def keep(self) -> None:
         """Nobody will tell what it took: what was held is spent."""

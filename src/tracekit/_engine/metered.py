@@ -34,6 +34,8 @@ def begin(
         raise session.refuse(free, spec, input, error) from None
     if held.estimate is not None:
         info = {**(info or {}), "estimate": held.estimate}
+        if held.price is not None:
+            info = {**info, "price": held.price}
     try:
         step: Any = session.begin(free, spec, input, info=info, **how)
     except BaseException:
@@ -110,4 +112,7 @@ class MeteredStep:
         told = info or {}
         usd = told.get("cost_usd")
         price = self._held.settle(told.get("usage"), told.get("model"), free=free or self._refused, usd=usd)
-        return info if price is None else {**told, "cost_usd": price}
+        if price is None:
+            return info
+        priced = self._held.price_of(told.get("model"))
+        return {**told, "cost_usd": price} if priced is None else {**told, "cost_usd": price, "price": priced}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -68,18 +69,31 @@ def checked(prices: object) -> PriceList:
 
 
 class Prices:
-    """Where to look a price up: in ``own`` first, then in the package."""
+    """Where to look a price up: in ``own`` first, then in what a log says that a function told, then in the package."""
 
-    __slots__ = ("_known", "_own")
+    __slots__ = ("_logged", "_own", "_used")
 
     def __init__(self, own: PriceList | None = None) -> None:
         self._own: Final = own
-        self._known: Final[dict[tuple[str, str | None], bool]] = {}
+        #: What a function told last, by model.
+        self._used: Final[dict[str, Price]] = {}
+        self._logged: Final[dict[str, Price]] = {}
 
     def prepare(self) -> None:
         """Load what will be needed, early and where it is told; ``RunStateError`` where there is no price at all to be had."""
         if self._own is None:
             _package()
+
+    def told(self, model: object) -> dict[str, float] | None:
+        """The price that a function told last of a model, for the log: it is nowhere else; ``None`` where none did."""
+        price = self._used.get(model) if isinstance(model, str) else None
+        return None if price is None else price.as_dict()
+
+    def learn(self, model: object, told: object) -> None:
+        """Know again what a log says that a function told; what is no price is none."""
+        if isinstance(model, str) and isinstance(told, Mapping):
+            with suppress(TypeError, ValueError):
+                self._logged[model] = self._used[model] = Price(**told)
 
     @property
     def complete(self) -> bool:
@@ -115,12 +129,14 @@ class Prices:
         return self.of(model, provider, origin, usage)
 
     def _user_price(self, model: str) -> Price | None:
-        if self._own is None:
-            return None
-        price = self._own.get(model) if isinstance(self._own, Mapping) else self._own(model)
+        if isinstance(self._own, Mapping):
+            return self._own.get(model)
+        price = None if self._own is None else self._own(model)
         if price is not None and not isinstance(price, Price):
             raise TypeError(f"prices({model!r}) returned {price!r}, which is no Price")
-        return price
+        if price is not None:
+            self._used[model] = price
+        return price or self._logged.get(model)
 
 
 def unknown(model: str, provider: str | None) -> UnknownPriceError:

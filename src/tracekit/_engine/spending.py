@@ -51,13 +51,16 @@ class Spending:
         "unreported",
     )
 
-    def __init__(self, budget: Budget, *, name: str = "run", outer: Spending | None = None) -> None:
+    def __init__(
+        self, budget: Budget, *, name: str = "run", outer: Spending | None = None, prices: Prices | None = None
+    ) -> None:
         self.budget: Final = budget
         self.name: Final = name
         self.outer: Final = outer
-        inherited = outer is not None and budget.prices is None
-        self.prices: Final[Prices] = outer.prices if outer is not None and inherited else Prices(budget.prices)
-        if budget.usd is not None:
+        if prices is None and outer is not None and budget.prices is None:
+            prices = outer.prices
+        self.prices: Final[Prices] = Prices(budget.prices) if prices is None else prices
+        if budget.usd is not None and prices is None:
             self.prices.prepare()
         #: One for all that are nested: what is reserved is reserved in all of them.
         self._lock: Final[threading.RLock] = threading.RLock() if outer is None else outer._lock
@@ -75,7 +78,7 @@ class Spending:
     def copy(self) -> Spending:
         """The same as it is now, for a forked process: what the two spend from here on is not added up."""
         outer = None if self.outer is None else self.outer.copy()
-        made = Spending(self.budget, name=self.name, outer=outer)
+        made = Spending(self.budget, name=self.name, outer=outer, prices=self.prices)
         made._spent.update(self._spent)
         made._started, made._before, made.refused = self._started, self._before, self.refused
         made.unreported = self.unreported
@@ -189,18 +192,33 @@ class Spending:
     # -- from a log ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def of_log(cls, budget: Budget, entries: Iterable[Mapping[str, Any]], *, name: str = "run") -> Spending:
+    def of_log(
+        cls,
+        budget: Budget,
+        entries: Iterable[Mapping[str, Any]],
+        *,
+        name: str = "run",
+        prices: Prices | None = None,
+    ) -> Spending:
         """The ledger of a run that is resumed: what its log says was spent. The time in which no process ran it is not counted."""
-        made = cls(budget, name=name)
+        made = cls(budget, name=name, prices=prices)
         made.from_log = True
         made.read(entries)
         return made
 
     @classmethod
-    def resumed(cls, trace: Trace) -> Spending | None:
-        """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none."""
+    def resumed(cls, trace: Trace, given: Budget | None = None) -> Spending | None:
+        """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none.
+
+        Where a function told its prices, that of the budget which the program has ``given`` now does, or else the log says what it told.
+        """
         told = (trace.entry(1).get("meta") or {}).get("budget")
-        return None if told is None else cls.of_log(Budget.of_dict(told), trace.entries())
+        if told is None:
+            return None
+        prices: Prices | None = None
+        if told.get("prices_by") == "function":
+            prices = Prices(given.prices if given is not None and callable(given.prices) else None)
+        return cls.of_log(Budget.of_dict(told), trace.entries(), prices=prices)
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add what these entries of one log say was spent, in this ledger alone."""
@@ -221,6 +239,7 @@ class Spending:
         kind = entry["type"]
         if kind in ("llm.request", "tool.call"):
             held = open_calls[entry["seq"]] = Held.of_entry(self, entry)
+            self.prices.learn(held.model, held.price)
             _add(self._held, held.costs[0][1], 1)
         elif kind == "budget.exceeded":
             self._remember(entry.get("error") or {})
@@ -233,6 +252,7 @@ class Spending:
         else:
             held = open_calls.pop(entry["step"])
             meta = entry.get("meta") or {}
+            self.prices.learn(meta.get("model"), meta.get("price"))
             if kind.endswith(".skipped"):  # answered by an earlier call; or given up for another attempt, and then made
                 held.give_back() if "output" in entry or "error" in entry else held.keep()
             else:

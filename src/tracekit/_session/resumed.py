@@ -178,7 +178,11 @@ class Resuming(Record):
             opened=self._live,
         )
         taken.callback(log.schedule.close)
-        session.spending = Spending.resumed(log.trace)
+        given = self.options["budget"]
+        session.spending = Spending.resumed(log.trace, given)
+        by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
+        if by == "function" and not callable(getattr(given, "prices", None)):
+            session.remark(_PRICES)
         world.enter()
         taken.callback(world.leave)
         taken.callback(self._let_go)
@@ -307,6 +311,9 @@ class Resuming(Record):
         super()._last_entry(session, error)
 
 
+_PRICES: Final = (
+    "the function that told its budget's prices is not known: models are priced as the log says, others by genai-prices"
+)
 _ABORT: Final = "`tracekit recovery abort RUN --reason TEXT` gives it up"
 _SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
 _SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
