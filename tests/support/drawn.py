@@ -256,8 +256,10 @@ class Attentive(Shuffled):
         call = executor.submit(func, *args)
         calls = self._calls.setdefault(executor, [])
         calls.append(call)
+        pause = 0.0001
         while not (call.running() or call.done() or sum(c.running() for c in calls) >= executor._max_workers):
-            _reality.sleep(0.0001)
+            _reality.sleep(pause)
+            pause = min(2 * pause, 0.05)  # who looks all the time is never still, and a replay would wait for him
         return asyncio.wrap_future(call, loop=self)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
