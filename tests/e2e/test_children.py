@@ -352,7 +352,7 @@ with record("parent") as opened:
     from tracekit._engine.scope import current
     from tracekit._engine.lanes import started
     scope = current.get()
-    ticket = children._welcome(scope, started(scope.lane, "process:child.py"), [], False).ticket
+    ticket = children._welcome(scope, started(scope.lane, "process:child.py"), ["child.py"], False).ticket
 open("ticket", "w").write(ticket)
 """)
     ticket = (place.root / "ticket").read_text()
@@ -465,14 +465,39 @@ with record() as opened:
 
 
 def test_two_processes_of_one_shell(place: Place) -> None:
-    """What a process that did not join starts with the same words has a segment of its own, too."""
-    exact(
-        place,
-        'def main():\n    return subprocess.run(f"{sys.executable} child.py a; {sys.executable} child.py b", shell=True, '
-        "capture_output=True, text=True).stdout",
-        ["a", "b"],
-    )
+    """What a process that did not join starts with the same words has a segment of its own, too. But a replay does not start that
+    process, since nothing answers what else it does: the run says so at its end, and only ``guard="off"`` lets it run, and answers
+    what it starts."""
+    done = place.run("""
+def main():
+    command = f"{sys.executable} child.py a; echo real >> effects; {sys.executable} child.py b"
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+with record("parent") as opened:
+    first = main()
+print(opened.warnings)
+try:
+    with replay(opened):
+        main()
+except BaseException as error:
+    print(type(error).__name__, error)
+print(open("effects").read().split())
+with replay(opened, guard="off"):
+    assert main() == first
+""")
+    assert done.returncode == 0, done.stderr
     assert len(place.segments()) == 2
+    told = "the process /process:child.py#1 did not join the run, only what it has started: a replay will refuse to start it"
+    assert told in done.stdout
+    assert "LiveCallBlockedError" in done.stdout
+    assert "['a', 'real', 'b']" in done.stdout
+    assert place.effects == ["a", "b", "real", "real"]
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_shell_that_only_becomes_the_program_is_no_shell(place: Place, shell: bool) -> None:
+    """``sh -c "python child.py x"`` and ``env NAME=value python child.py x`` are that program itself, and replayed."""
+    words = "f'exec {sys.executable} child.py a'" if shell else "['env', 'A=1', sys.executable, 'child.py', 'a']"
+    exact(place, f"def main():\n    return subprocess.run({words}, shell={shell}, capture_output=True).stdout", ["a"])
 
 
 def test_without_the_variable_nothing_is_imported() -> None:

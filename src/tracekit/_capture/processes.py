@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from .._engine.lanes import Lane, started
 from .._engine.scope import Scope, current
-from . import guard, guard_caller, process_pools
+from . import guard, guard_caller, process_pools, process_status
 from .guard_attempts import Attempt
 from .launch import parent_lane
 from .patch import AttributePatch, Patch, Switch, when_imported
@@ -35,10 +37,14 @@ if "tracekit" in sys.modules:
     from tracekit._session import joining
     joining.join()
 """
+#: What a shell's command may begin with: ``NAME=value``.
+_SETTING: Final = re.compile(r"[A-Za-z_]\w*=")
+#: Modules in which an event loop has a process of its own, and hears of its end by itself.
+_LOOPS: Final = frozenset({"asyncio.unix_events", "asyncio.windows_events"})
 _POOLS: Final = frozenset({("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker")})
 
 
-class Welcome(Protocol):
+class Welcome(process_status.Standing, Protocol):
     """What a session says to a process that is about to be started."""
 
     @property
@@ -55,23 +61,24 @@ class Welcome(Protocol):
         ...
 
 
-Ask = Callable[[Scope, Lane, list[str], bool], Welcome | None]
+Ask = Callable[[Scope, Lane, list[str] | None, bool], Welcome | None]
 _welcome: Ask | None = None
 #: What the process that multiprocessing is starting here is told.
 _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", default=None)
 
 
 def welcome(ask: Ask) -> None:
-    """From now on ``ask`` is asked for each process that a run starts, by its lane and arguments (``True``: a pool's worker)."""
+    """From now on ``ask`` is asked for each process that a run starts: by its lane, its command (``None``: a process of
+    ``multiprocessing``), and whether it is a pool's worker."""
     global _welcome
     _welcome = ask
 
 
-def _asked(scope: Scope, name: str, arguments: list[str], pool: bool = False) -> Welcome | None:
+def _asked(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Welcome | None:
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
     if _welcome is None:
         return None
-    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), arguments, pool)
+    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
 
 
 # -- subprocess ------------------------------------------------------------------------------------------------------------
@@ -85,7 +92,7 @@ def _popen(original: Any) -> Any:
         if scope is None or not (args or "args" in kwargs) or guard_caller.find().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         words = _words(args[0] if args else kwargs["args"])
-        found = _asked(scope, _named(words), words[1:])
+        found = _asked(scope, _named(words), words)
         if found is None:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         given = args[_ENV] if len(args) > _ENV else kwargs.get("env")
@@ -97,6 +104,8 @@ def _popen(original: Any) -> Any:
         with found.admitted():
             original(self, *args, **kwargs)
         found.started(self.pid)
+        if sys._getframe(1).f_globals.get("__name__") not in _LOOPS:
+            process_status.follow(self, found)
         return None
 
     return __init__
@@ -104,7 +113,14 @@ def _popen(original: Any) -> Any:
 
 def _words(command: Any) -> list[str]:
     if isinstance(command, str | bytes | os.PathLike):
-        return os.fsdecode(command).split() or [""]
+        text = os.fsdecode(command)
+        try:
+            words = shlex.split(text)
+        except ValueError:  # an open quote
+            words = text.split()
+        while len(words) > 1 and _SETTING.match(words[0]):
+            words = words[1:]
+        return words or [""]
     return [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
 
 
@@ -142,7 +158,7 @@ def _start(original: Any) -> Any:
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
         pool = (getattr(target, "__module__", None), name) in _POOLS
-        found = _asked(scope, name.replace("/", "_"), [], pool)
+        found = _asked(scope, name.replace("/", "_"), None, pool)
         if found is None:
             return original(self)
         token = _starting.set(found.ticket)
@@ -153,6 +169,8 @@ def _start(original: Any) -> Any:
             _starting.reset(token)
         if pool:
             process_pools.workers.add(self.pid)
+        else:
+            process_status.follow(self, found)
         found.started(self.pid)
         return None
 
@@ -199,6 +217,7 @@ def _patches() -> list[Patch]:
         ("subprocess", "Popen", "__init__", _popen),
         ("multiprocessing.process", "BaseProcess", "start", _start),
         ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
+        *process_status.places,
         *process_pools.pools,
     ):
         loaded: Any = sys.modules.get(module)

@@ -13,6 +13,7 @@ __all__ = [
     "THREAD_ORDER",
     "another_identity",
     "another_step",
+    "asked_too_often",
     "clock_drift",
     "clock_never_read",
     "draw_too_many",
@@ -212,6 +213,19 @@ def draw_too_many(run_id: str, function: str) -> DivergenceError:
         next_action=_CHANGED,
         recorded=None,
         actual=function,
+        differences=[],
+    )
+
+
+def asked_too_often(run_id: str, process: str) -> DivergenceError:
+    """The program asks how a process stands where the recorded one did not."""
+    return DivergenceError(
+        f"the program asks here how the process {process} stands, and the recorded one did not ask (again)",
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+        recorded=None,
+        actual=process,
         differences=[],
     )
 

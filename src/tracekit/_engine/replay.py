@@ -374,6 +374,15 @@ class Replay:
                     value = self._instant(function)
         return from_json(value)  # type: ignore[no-any-return]
 
+    def status_read(self, scope: Scope, function: str, process: str) -> Any:
+        """What the recorded program was told of ``process`` here; one question more than it asked is a divergence."""
+        with self._lock:
+            self._check()
+            found, value = self._state(scope.lane).take(function, self._window)
+            if not found:
+                self._fail(failures.asked_too_often(self.run_id, process))
+        return from_json(value)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         real()  # so that the state of a generator that the program seeded follows
         with self._lock:

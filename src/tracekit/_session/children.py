@@ -5,48 +5,46 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from .. import _reality, errors
-from .._capture import guard, guard_attempts, instrumentation, process_pools, processes
+from .. import _reality
+from .._canonical import from_json, to_json
+from .._capture import guard_attempts, instrumentation, process_pools, processes
+from .._engine.callsite import caller
 from .._engine.lanes import Lane
 from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import Scope
 from .._journal.names import SEGMENT, SUFFIX, segment_of
-from .._journal.scan import ENDS
-from .._journal.summary import first_entry, last_entry
-from ..errors import LogWriteError, ReplayError, UnconsumedStepsError
+from .._journal.summary import first_entry
+from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, UnconsumedStepsError
 from . import takeover
+from .child import STATUS, Child
 from .forks import Segment
+from .started import started_as
+from .stillness import Answer
 
-__all__ = ["Family", "Report", "follow", "forget", "is_open", "remark_unjoined", "segments_of"]
+__all__ = ["Family", "below", "follow", "forget", "remark_unjoined", "segments_of"]
 
-#: How long a replay waits at its end for the processes that it has started, in seconds; one that has failed waits less.
+#: For how long a process may be busy after the run, in seconds; less where the replay has failed.
 _PATIENCE: Final = 30.0
 _IMPATIENCE: Final = 2.0
-_LOOK: Final = 0.005
-#: A process that sleeps, and has used no processor time for so long, waits for something.
-_QUIET: Final = 0.75
 #: Arguments of more characters than this are told apart by their hash.
 _LONG: Final = 2048
-
-Report = dict[str, Any]
 
 _families: Final[dict[Replay, Family]] = {}
 
 
-def _welcome(scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> Any:
+def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
-        return _Invitation(session, scope, lane, arguments, pool)
+        return _Invitation(session, scope, lane, words, pool)
     family = _families.get(session) if isinstance(session, Replay) else None
-    return None if family is None or session.ended else family.admit(scope, lane, arguments, pool)
+    return None if family is None or session.ended else family.admit(scope, lane, words, pool)
 
 
 def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
@@ -68,10 +66,13 @@ process_pools.carry_by(_place)
 class _Invitation:
     """To a process that a recorded run starts."""
 
-    def __init__(self, session: Recording, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> None:
+    live: Final = True
+
+    def __init__(self, session: Recording, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> None:
         cause = _cause(session)
         journal = session.journal
-        self._session: Final = session
+        self.session: Final = session
+        self.path: Final = lane.path
         # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
         self._lane: Final = "" if pool or "@" in lane.path else lane.path
         self.ticket: Final = json.dumps(
@@ -81,7 +82,9 @@ class _Invitation:
                 "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
                 "lane": lane.path,
                 "pool": pool,
-                "arguments": _told(session, arguments),
+                "arguments": _told(session, (words or [])[1:]),
+                "by": os.getpid(),
+                "as": None if words is None else started_as(words),
                 "cause": cause,
                 "durability": journal.durability,
                 "agent": scope.agent,
@@ -96,7 +99,20 @@ class _Invitation:
 
     def started(self, pid: int) -> None:
         if self._lane:
-            self._session.invited.append(self._lane)
+            self.session.invited.append(self._lane)
+
+    def note(self, scope: Scope, told: Any) -> None:
+        if isinstance(told, dict):  # what it had written so far
+            tree, redacted = self.session.redactor.redact(to_json(told))
+            if redacted:
+                told = from_json(tree)
+                self.session.warn(
+                    f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
+                )
+        self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
+
+    def recall(self, scope: Scope) -> Any:
+        raise AssertionError("a recording recalls nothing")
 
 
 def remark_unjoined(session: Recording) -> None:
@@ -110,6 +126,11 @@ def remark_unjoined(session: Recording) -> None:
             session.remark(
                 f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
                 "in a @traced_tool"
+            )
+        elif joined[lane].indirect:
+            session.remark(
+                f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
+                "else it does would be real. Start the Python program itself, or put the process into a @traced_tool"
             )
 
 
@@ -146,6 +167,8 @@ def _patterns(session: Recording | Replay) -> list[list[Any]]:
 def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
     """From now on ``session``, whose own line has ``path``, starts the processes that the recorded run started."""
     family = _families[session] = Family(session, options, path, reports)
+    # Others may send it something: those that it has started, and who has started it.
+    session.schedule.alone = lambda: not path and not family.running()
     guard_attempts.on_signal.append(family.before_signal)
 
 
@@ -158,10 +181,11 @@ def forget(session: Replay) -> None:
 
 
 class Segmented(NamedTuple):
-    """A segment's file, and the arguments that its program was started with."""
+    """A segment's file, the arguments that its program was started with, and whether another program has started that (a shell)."""
 
     path: str
     arguments: Any
+    indirect: bool
 
 
 def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
@@ -176,7 +200,7 @@ def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
             meta = first_entry(path).get("meta") or {}
             lane = meta.get("lane")
             if isinstance(lane, str) and segment_of(lane) == match["segment"]:
-                found[lane] = Segmented(path, meta.get("arguments"))
+                found[lane] = Segmented(path, meta.get("arguments"), bool(meta.get("indirect")))
     return found
 
 
@@ -192,7 +216,7 @@ class Family:
         #: Where processes say how their replay went; one directory for the children of children too.
         self._reports = reports
         self._owns: bool = reports is None
-        self._children: list[_Child] = []
+        self._children: list[Child] = []
 
     @property
     def recorded(self) -> dict[str, Segmented]:
@@ -205,27 +229,42 @@ class Family:
             self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
         return self._reports
 
-    def admit(self, scope: Scope, lane: Lane, arguments: list[str], pool: bool) -> _Child | None:
+    def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Child | None:
         """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
-        if self._options["guard"] == "off":
-            return None
-        path = self._place(lane.path, _told(self.session, arguments))
+        path = self._place(lane.path, _told(self.session, (words or [])[1:]))
         if path is None:
-            if not pool:
+            if not pool or self._options["guard"] == "off":
                 return None
             path = lane.path
         reports = self._where()
         segment = self.recorded.get(path)
-        child = _Child(path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path))
+        if segment is not None and segment.indirect and self._options["guard"] != "off":
+            raise self.session.fail(self._indirect(path))
+        child = Child(
+            self.session, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
+        )
         self._children.append(child)
         return child
+
+    def _indirect(self, path: str) -> LiveCallBlockedError:
+        return LiveCallBlockedError(
+            f"the process {path} did not join the recorded run, only what it had started: whatever else it does would be real, so it "
+            "was not started",
+            run_id=self.session.run_id,
+            location=caller(),
+            operation="a process that starts others",
+            target=path,
+            kind="process",
+            next_action="start the Python program itself, without a shell or a launcher, and record again; or put the process into a "
+            "@traced_tool; or replay(..., guard='off') to let it run for real, and what it starts be answered",
+        )
 
     def place(self, scope: Scope, lane: Lane) -> dict[str, Any]:
         """A call for a pool's process: whichever takes it."""
         path = lane.path
         segment = self.recorded.get(path)
         self._children.append(
-            _Child(path, None if segment is None else segment.path, True, self._where(), {}),
+            Child(self.session, path, None if segment is None else segment.path, True, self._where(), {}),
         )
         return {"lane": path, "agent": scope.agent}
 
@@ -271,17 +310,38 @@ class Family:
             if child.pid == pid and not child.pool:
                 child.come_so_far()
 
+    def running(self) -> list[Child]:
+        """Those that have not come to their ends; a pool's workers are the pool's."""
+        return [child for child in self._children if not child.pool and child.report() is None and child.runs()]
+
     def settle(self) -> None:
         session = self.session
-        hurry = session.failure is not None
-        until = _reality.monotonic() + (_IMPATIENCE if hurry else _PATIENCE)
+        until = _reality.monotonic() + (_PATIENCE if session.failure is None else _IMPATIENCE)
         session.elsewhere = bool(self._path or self._children)
-        failed = [failure for child in self._children if (failure := child.failure(until)) is not None]
+        end = session.trace.entry(len(session.trace))["ts_ns"]
+        failed = [failure for child, told in self._resting(until) if (failure := child.conclude(told, end)) is not None]
+        for child in self._children:
+            if not child.pool:
+                child.leaving(until)
+            failure = child.failure()
+            if failure is not None:
+                failed.append(failure)
         self._say(failed)
         if session.failure is None:
             self._missed()
         if self._owns and self._reports is not None:
             shutil.rmtree(self._reports, ignore_errors=True)
+
+    def _resting(self, until: float) -> list[tuple[Child, Answer | None]]:
+        """The processes that don't come to their ends by themselves: everything in all of them waits, or they take too long."""
+        before: list[Any] = []
+        while True:
+            stood = [(child, child.rest(until)) for child in self.running()]
+            left = [(child, told) for child, told in stood if child.report() is None and child.runs()]
+            looks = [(child.path, told["look"]) for child, told in left if told is not None and not told["busy"]]
+            if not left or _reality.monotonic() >= until or (len(looks) == len(left) and looks == before):
+                return left
+            before = looks
 
     def _say(self, failed: list[ReplayError]) -> None:
         session = self.session
@@ -315,119 +375,13 @@ class Family:
                 return
 
 
-class _Child:
-    """A process of a replay."""
-
-    def __init__(self, path: str, segment: str | None, pool: bool, reports: str, ticket: dict[str, Any]) -> None:
-        self.path: Final = path
-        self.pool: Final = pool
-        self.pid = 0
-        self.remarks: list[str] = []
-        self.differences: list[dict[str, Any]] = []
-        self.clock_drift: list[dict[str, Any]] = []
-        self._segment: Final = segment
-        name = segment_of(path)
-        self._report: Final = os.path.join(reports, f"{name}.json")
-        self.ticket: Final = json.dumps({**ticket, "reports": reports, "pool": pool})
-
-    def admitted(self) -> AbstractContextManager[None]:
-        return _admitted()
-
-    def started(self, pid: int) -> None:
-        self.pid = pid
-
-    def report(self) -> Report | None:
-        try:
-            with open(self._report, "rb") as file:
-                told: Report = json.load(file)
-            return told
-        except (OSError, ValueError):
+def below(session: Replay) -> list[Any] | None:
+    """What the processes look like that this one has started in a replay; ``None``: one of them is busy."""
+    family = _families.get(session)
+    found: list[Any] = []
+    for child in [] if family is None else family.running():
+        told = child.rest(_reality.monotonic() + 1)
+        if told is None or told["busy"]:
             return None
-
-    def wait(self, until: float) -> Report | None:
-        """What it says at its end; ``None`` where it ended without a word, or has not ended."""
-        while self.report() is None and self._runs() and _reality.monotonic() < until:
-            _reality.sleep(_LOOK)
-        told = self.report()
-        while told is not None and self._runs() and _reality.monotonic() < until:  # it has said it, and is leaving
-            _reality.sleep(_LOOK)
-        return told
-
-    def come_so_far(self) -> None:
-        """Wait until it has come to its end, or waits for something itself: perhaps for the signal."""
-        until, since, before = _reality.monotonic() + _PATIENCE, _reality.monotonic(), None
-        while self.report() is None and self._runs() and _reality.monotonic() < until:
-            now = _doing(self.pid)
-            if now != before or now is None:
-                since, before = _reality.monotonic(), now
-            elif _reality.monotonic() - since > _QUIET:
-                return
-            _reality.sleep(_LOOK)
-
-    def _runs(self) -> bool:
-        if not self.pid:
-            return False
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # awaited by the program, or another's child (a fork server's)
-            try:
-                with open(f"/proc/{self.pid}/stat", "rb") as file:
-                    return file.read().rpartition(b")")[2].split()[0] != b"Z"
-            except OSError:
-                return False
-
-    def failure(self, until: float) -> ReplayError | None:
-        if self.pool:
-            told = self.report()
-            return None if told is None else self._failed(told)
-        if not self.pid:
-            return None
-        told = self.wait(until)
-        if told is not None:
-            return self._failed(told)
-        if self._runs():
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
-            what = f"the process {self.path} had not ended {_PATIENCE:g} s after the run, and is ended"
-        else:
-            what = f"the process {self.path} ended without having been replayed to its end"
-        if self._segment is None or is_open(self._segment):
-            self.remarks.append(what)
-            return None
-        return self._error("ReplayError", what, "look at what it wrote to stderr", None)
-
-    def _failed(self, told: Report) -> ReplayError | None:
-        self.remarks += [str(remark) for remark in told.get("remarks") or ()]
-        for key, into in (("differences", self.differences), ("clock_drift", self.clock_drift)):
-            into += [{**one, "process": self.path} for one in told.get(key) or ()]
-        failure = told.get("failure")
-        if failure is None:
-            return None
-        what = f"in the process {self.path}: {failure['text']}"
-        return self._error(failure["type"], what, failure.get("next_action"), failure.get("step"))
-
-    def _error(self, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
-        found = getattr(errors, kind, None)
-        family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
-        return family(what, next_action=next_action, child=self.path, child_step=step)
-
-
-def _doing(pid: int) -> bytes | None:
-    """How much processor time a process that sleeps has used; ``None`` where it runs, or nothing is known."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return b" ".join(fields[11:13]) if fields[0] == b"S" else None
-
-
-@contextmanager
-def _admitted() -> Iterator[None]:
-    with guard.allow():
-        yield
-
-
-def is_open(segment: str) -> bool:
-    """Whether the process of this segment did not end it: it was killed, or outlived the run."""
-    return last_entry(segment).get("type") not in ENDS
+        found.append(told["look"])
+    return found

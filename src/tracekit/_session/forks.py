@@ -114,6 +114,8 @@ class Segment:
         redactor: Redactor,
         program: str | None = None,
         arguments: list[str] | None = None,
+        *,
+        indirect: bool = False,
     ) -> None:
         self.run_id: Final = run_id
         self.durability: Final = durability
@@ -122,6 +124,7 @@ class Segment:
         self._cause: Final = cause
         self._program: Final = program
         self._arguments: Final = arguments
+        self._indirect: Final = indirect
         #: The process's own line, where it joined the run by what its environment says.
         self.root: Root | None = None
         self._opened: Journal | None = None
@@ -169,6 +172,8 @@ class Segment:
         about.update(ordered=True, clocks=_reality.clocks())
         if self._arguments is not None:
             about["arguments"] = self._arguments
+        if self._indirect:
+            about["indirect"] = True
         tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
         self.session.journal = journal

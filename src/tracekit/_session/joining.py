@@ -29,6 +29,7 @@ from ..errors import ReplayError
 from . import forks, takeover
 from .parts import Part
 from .runs import Run, register
+from .started import is_itself
 
 if TYPE_CHECKING:
     from .recorded import Record
@@ -116,6 +117,7 @@ class Recorded:
             Redactor.of_process(patterns),
             ticket["program"],
             ticket["arguments"],
+            indirect=not is_itself(ticket["by"], ticket["as"]),
         )
         session = self.session = self.segment.session
         self.pid: Final = os.getpid()

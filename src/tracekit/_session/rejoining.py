@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from .._capture import credentials, guard, instrumentation, process_pools, processes
+from .._capture import credentials, guard, guard_attempts, instrumentation, process_pools, processes
 from .._engine import gate
 from .._engine.lanes import Lane, Root
 from .._engine.recording import ROOT
@@ -29,8 +29,10 @@ from .._journal.reader import Trace
 from .._journal.runs import segment_of
 from ..errors import LiveCallBlockedError, ReplayError, TraceExhaustedError, TracekitError, UnconsumedStepsError
 from . import children, takeover
+from .child import is_open
 from .joining import at_process_end, mine, part_of
 from .replayed import Replaying
+from .stillness import Teller
 
 __all__ = ["rejoin"]
 
@@ -152,11 +154,28 @@ class _Rejoined:
         at_process_end(self.end, self.failed)
 
     def _play(self, path: str, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
-        self._open = children.is_open(path)
+        self._open = is_open(path)
         player = self._player = _Player(path, options, self._lane, ticket["reports"], ticket["agent"])
         player.__enter__()
         mine.add(player.session)
+        Teller(
+            self._report, self._left, lambda: player.session.schedule.observer, lambda: children.below(player.session)
+        )
+        guard_attempts.on_signal.append(self._before_signal)
         guard.instead_of_listening(self._listen)
+
+    def _left(self) -> list[dict[str, Any]]:
+        """The recorded steps that the program has not come to."""
+        assert self._player is not None
+        session = self._player.session
+        return [{**step, "ts_ns": session.trace.entry(step["seq"])["ts_ns"]} for step in session._unconsumed()]
+
+    def _before_signal(self, pid: int) -> None:
+        """The process may end itself here, without a further word."""
+        if pid == self._pid and self._open and not self._left():
+            _tell(
+                self._report, _about(None, (f"the process {self._lane} ended itself by a signal, where its log ends",))
+            )
 
     def _watch(self, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
         """A pool's worker that has done nothing by itself: it does here what it is given, each from its own segment."""
@@ -205,7 +224,7 @@ class _Rejoined:
                 if player.started:
                     mine.discard(player.session)
         except ReplayError as failure:
-            if children.is_open(path) and isinstance(failure, TraceExhaustedError):
+            if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)
             _tell(os.path.join(self._reports, f"{segment_of(lane)}.json"), _about(failure))
             # A pool's worker that dies of it would leave the program waiting for ever.

@@ -1,0 +1,306 @@
+"""How long a process takes, and how it ends: what a program is told of it comes back in a replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.family import Family
+
+#: A tool that waits until another process has had an effect.
+UNTIL = """
+@traced_tool(side_effect="read_only")
+def until(word):
+    while not os.path.exists("effects") or word not in open("effects").read().split():
+        time.sleep(0.002)
+
+"""
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Family:
+    found = Family(tmp_path)
+    found.child("""
+import sys, time
+for n in range(3):
+    print(pay(n), flush=True)
+    time.sleep(0.02)
+sys.exit(3)
+""")
+    found.child(
+        """
+import signal
+print("said", flush=True)
+pay("ready")
+signal.pause()
+""",
+        "waiting.py",
+    )
+    return found
+
+
+def test_a_polling_loop(family: Family) -> None:
+    """``poll`` answers as often with ``None`` as it did, however fast the replayed process is, and then with the recorded status."""
+    family.exact(
+        """
+def main():
+    process = subprocess.Popen([sys.executable, "child.py"])
+    rounds = 0
+    while process.poll() is None:
+        rounds += 1
+        time.sleep(0.003)
+    return rounds > 0, rounds, process.returncode, process.poll(), process.wait()
+""",
+        ["0", "1", "2"],
+    )
+    assert family.result["v"][0] is True
+    assert family.result["v"][2:] == [3, 3, 3]
+
+
+def test_a_loop_of_waits_with_a_limit(family: Family) -> None:
+    """``wait(timeout=…)`` times out in a replay where it did, at once, and nowhere else; in a thread as well."""
+    family.exact(
+        """
+import threading
+
+def rounds_until(process, found):
+    while True:
+        try:
+            found.append(process.wait(timeout=0.01))
+            return
+        except subprocess.TimeoutExpired as error:
+            found.append(str(error.timeout))
+
+def main():
+    process = subprocess.Popen([sys.executable, "child.py"])
+    here, there = [], []
+    other = threading.Thread(target=rounds_until, args=(process, there))
+    other.start()
+    rounds_until(process, here)
+    other.join()
+    return here, there
+""",
+        ["0", "1", "2"],
+    )
+    for found in family.result["v"]:
+        assert found[-1] == 3
+        assert set(found[:-1]) == {"0.01"}
+
+
+def test_a_process_that_takes_too_long_and_is_terminated(family: Family) -> None:
+    """The time runs out and the process is ended, in a replay as in the recording, and its exit status is the recorded one."""
+    family.exact(
+        UNTIL
+        + """
+def main():
+    process = subprocess.Popen([sys.executable, "waiting.py"])
+    until("ready")
+    try:
+        process.wait(timeout=0.1)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    return process.wait(), process.poll()
+""",
+        ["ready"],
+    )
+    assert family.result["v"] == [-15, -15]
+
+
+def test_communicate_with_a_limit(family: Family) -> None:
+    """What the process had written when its time ran out is the recorded text; what it was given goes to it in a replay, too."""
+    family.child(
+        """
+import signal, sys
+print(pay(sys.stdin.read()), flush=True)
+pay("ready")
+signal.pause()
+""",
+        "reading.py",
+    )
+    family.exact(
+        UNTIL
+        + """
+def limited(process, *given):
+    try:
+        process.communicate(*given, timeout=0.1)
+    except subprocess.TimeoutExpired as error:
+        return error.output, error.stderr, error.timeout
+
+def main():
+    process = subprocess.Popen([sys.executable, "reading.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    limited(process, "given")
+    until("ready")
+    found = [*limited(process)]
+    process.kill()
+    return [*found, process.communicate()[0], process.returncode]
+""",
+        ["ready", "given"],
+    )
+    assert family.result == [{"$t": "bytes", "v": "Z2l2ZW4K"}, None, 0.1, "given\n", -9]
+
+
+def test_run_with_a_limit(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``subprocess.run(timeout=…)`` ends the process and raises what it raised."""
+    body = """
+def main():
+    try:
+        run("waiting.py", timeout=float(os.environ["LIMIT"]))
+    except subprocess.TimeoutExpired as error:
+        return error.output, error.timeout
+"""
+    for limit in ("1", "8", "60"):  # long enough for the process to have begun
+        monkeypatch.setenv("LIMIT", limit)
+        family.program(body)
+        family.record()
+        if family.effects:
+            break
+    for _ in range(2):
+        done = family.replay()
+        assert (done.returncode, family.effects) == (0, ["ready"]), done.stderr
+        assert "the replay is exact" in done.stdout
+    assert family.result == {"$t": "tuple", "v": [{"$t": "bytes", "v": "c2FpZAo="}, float(limit)]}
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("waits", ["connection.recv()", "time.sleep(1000)", "threading.Event().wait(1000)"])
+def test_a_multiprocessing_worker_that_is_terminated(family: Family, method: str, waits: str) -> None:
+    """It ends in a replay where its log does, whatever it waits for there, and the program hears what it heard."""
+    family.exact(
+        UNTIL
+        + f"""
+import threading
+
+def work(connection):
+    pay(1)
+    pay("last")
+    {waits}
+
+def main():
+    context = multiprocessing.get_context("{method}")
+    near, far = context.Pipe()
+    process = context.Process(target=work, args=(far,))
+    process.start()
+    until("last")
+    found = [process.is_alive(), process.exitcode]
+    process.join(0.05)
+    found.append(process.exitcode)
+    process.terminate()
+    process.join()
+    found += [process.exitcode, process.is_alive()]
+    process.close()
+    return found
+""",
+        ["1", "last"],
+    )
+    assert family.result == [True, None, None, -15, False]
+    (entries,) = family.segments().values()
+    assert entries[-1]["type"] == "tool.return"
+
+
+def test_a_worker_that_is_polled(family: Family) -> None:
+    """``is_alive`` and ``join`` with a limit in a loop."""
+    family.exact(
+        """
+def work(n):
+    for i in range(n):
+        pay(i)
+        time.sleep(0.01)
+
+def main():
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(3,))
+    process.start()
+    rounds = [0, 0]
+    while process.is_alive() and rounds[0] < 3:
+        rounds[0] += 1
+        time.sleep(0.001)
+    while process.exitcode is None:
+        process.join(timeout=0.005)
+        rounds[1] += 1
+    return rounds, process.exitcode
+""",
+        ["0", "1", "2"],
+    )
+
+
+def test_a_process_that_somebody_else_has_killed(family: Family) -> None:
+    """The program waits for it; in a replay it ends where its log does, with the recorded status."""
+    family.exact(
+        UNTIL
+        + """
+processes = {}
+
+@traced_tool(side_effect="irreversible")
+def kill(name):
+    with open("killed", "a") as file:
+        file.write("k")
+    os.kill(processes[name].pid, signal.SIGUSR1)
+
+def main():
+    processes["it"] = subprocess.Popen([sys.executable, "waiting.py"])
+    until("ready")
+    kill("it")
+    return processes["it"].wait()
+""",
+        ["ready"],
+    )
+    assert family.result == -10
+    assert (family.root / "killed").read_text() == "k"
+
+
+CHANGED = """
+def main():
+    process = subprocess.Popen([sys.executable, "child.py"])
+    process.wait()
+    return [process.poll() for _ in range(int(os.environ["POLLS"]))]
+"""
+
+
+def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that asks once more than the recorded one is told so, with its line."""
+    monkeypatch.setenv("POLLS", "2")
+    family.program(CHANGED)
+    family.record()
+    monkeypatch.setenv("POLLS", "3")
+    done = family.replay()
+    assert done.returncode == 1
+    assert "the program asks here how the process /process:child.py#1 stands" in done.stderr
+    assert "parent.py:" in done.stderr
+
+
+def test_another_exit_status_is_a_divergence(family: Family) -> None:
+    """What decides it is not recorded: the replay says which process ended with what, where the program hears of it."""
+    family.program('def main():\n    return run("child.py").returncode\n')
+    family.record()
+    child = family.root / "child.py"
+    child.write_text(child.read_text().replace("sys.exit(3)", "sys.exit(4)"))
+    done = family.replay()
+    assert done.returncode == 1
+    assert "process /process:child.py#1" in done.stderr
+    assert family.effects == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("ends", ["process.wait()", "process.kill(); process.wait()", "0"])
+def test_a_process_that_waits_for_what_does_not_come(
+    family: Family, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay says that it waits and which step it has not come to, whether the program waits for it, ends it, or is over."""
+    family.child('\nimport sys\npay("one")\nprint(sys.stdin.readline())\npay("two")\n', "reading.py")
+    family.program(f"""
+import atexit
+def main():
+    process = subprocess.Popen([sys.executable, "reading.py"], stdin=subprocess.PIPE, text=True)
+    if "SILENT" not in os.environ:
+        process.communicate("go")
+    else:
+        globals()["kept"] = process
+        {ends}
+""")
+    family.record()
+    assert family.effects == ["one", "two"]
+    monkeypatch.setenv("SILENT", "1")
+    done = family.replay()
+    assert done.returncode == 1
+    assert "the process /process:reading.py#1 waits for what does not come" in done.stderr
+    assert "tool.call 'pay'" in done.stderr
+    assert family.effects == ["one", "two"]
