@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
+import logging
 import os
 import random
+import shutil
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from contextvars import Context
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.tracing import both, of_type, recorded, replayed
 from tracekit import ContractViolationError, DivergenceError, record, traced, traced_model, traced_tool
+from tracekit._capture import guard
 from tracekit.agents import (
     Intention,
     IntentionEvent,
@@ -97,22 +109,11 @@ def _shell(port: int) -> None:
     os.system(f"{sys.executable} -c \"import socket; socket.create_connection(('127.0.0.1', {port}))\"")
 
 
-def _thread(port: int) -> None:
-    caught: list[Exception] = []
-
-    def reach() -> None:
-        try:
-            _connect(port)
-        except ContractViolationError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=reach)
-    thread.start()
-    thread.join()
-    raise caught[0]
+def _in_thread(port: int) -> None:
+    threading.Thread(target=_connect, args=(port,)).start()
 
 
-@pytest.mark.parametrize("reach", [_connect, _post, _child, _shell, _thread])
+@pytest.mark.parametrize("reach", [_connect, _post, _child, _shell, _in_thread])
 def test_a_responder_that_reaches_out_by_other_ways_is_refused(reach: Callable[[int], None]) -> None:
     """Sockets, plain HTTP, processes, nothing of it instrumented: refused before it happens, on the log, the same in a replay.
     A connection that was open before is of no use to it either; outside of the responder everything goes on as before."""
@@ -144,6 +145,192 @@ def test_a_responder_that_reaches_out_by_other_ways_is_refused(reach: Callable[[
     refused = of_type(run, "contract.violated")
     assert refused[0]["name"] == "socket.sendall"
     assert len(refused) == 2
+
+
+def _raw_thread(place: Path) -> None:
+    _thread.start_new_thread((place / "new").touch, ())
+
+
+def _own_context(place: Path) -> None:
+    Context().run((place / "new").touch)
+
+
+def _own_run(place: Path) -> None:
+    with record(nested="link"):
+        mail("a")
+
+
+def _os_open(place: Path) -> None:
+    os.close(os.open(place / "new", os.O_CREAT | os.O_WRONLY))
+
+
+def _kill(place: Path) -> None:
+    os.kill(int((place / "pid").read_text()), signal.SIGKILL)
+
+
+ACTS: dict[str, Callable[[Path], Any]] = {
+    "open": lambda place: open(place / "new", "w"),
+    "append": lambda place: open(place / "kept", "a"),
+    "os.open": _os_open,
+    "mkdir": lambda place: (place / "new").mkdir(),
+    "remove": lambda place: (place / "kept").unlink(),
+    "rename": lambda place: (place / "kept").rename(place / "new"),
+    "chmod": lambda place: (place / "kept").chmod(0),
+    "copy": lambda place: shutil.copy(place / "kept", place / "new"),
+    "sqlite": lambda place: sqlite3.connect(place / "new"),
+    "timer": lambda place: threading.Timer(0, (place / "new").touch).start(),
+    "thread": _raw_thread,
+    "pool": lambda place: ThreadPoolExecutor(1).submit((place / "new").touch),
+    "context": _own_context,
+    "run": _own_run,
+    "kill": _kill,
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_responder_that_acts_in_the_process_is_refused(act: str, tmp_path: Path) -> None:
+    """Files, databases, threads, signals, a run or a context of its own: refused before it happens, on the log, the same in a replay."""
+    place = tmp_path / "place"
+    place.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        (place / "kept").write_text("kept")
+        (place / "pid").write_text(str(child.pid))
+
+        def state() -> Any:
+            return {path.name: (path.stat().st_mtime_ns, path.stat().st_mode) for path in place.iterdir()}
+
+        before = state()
+
+        @responder("object.created")
+        def meddle(event: IntentionEvent) -> None:
+            ACTS[act](place)
+
+        def program() -> Any:
+            with pytest.raises(ContractViolationError, match=r"meddle.*by itself.*was not done") as caught:
+                run_once(meddle)
+            return str(caught.value)
+
+        run, first, second = both(program)
+        assert first == second
+        assert len(of_type(run, "contract.violated")) == 1
+        child.communicate(b"\n")
+        assert child.returncode == 0
+    assert state() == before
+    assert made == []
+
+
+def test_what_was_open_before_is_not_written_to_by_number(tmp_path: Path) -> None:
+    """os.write and its like, to a file and to a socket; nothing arrives. Standard output is for everybody."""
+    ours, theirs = socket.socketpair()
+    with open(tmp_path / "open", "wb", buffering=0) as file, ours, theirs:
+        ways: list[Callable[[], Any]] = [
+            lambda: os.write(file.fileno(), b"x"),
+            lambda: os.writev(file.fileno(), [b"x"]),
+            lambda: os.pwrite(file.fileno(), b"x", 0),
+            lambda: os.write(ours.fileno(), b"x"),
+        ]
+
+        @responder("object.created")
+        def meddle(event: IntentionEvent) -> None:
+            print("thinking")
+            for way in ways:
+                with pytest.raises(ContractViolationError, match="by itself"):
+                    way()
+
+        run, _, _ = both(lambda: run_once(meddle) and None)
+        assert len(of_type(run, "contract.violated")) == len(ways)
+        assert os.write(ours.fileno(), b"after") == 5
+        assert theirs.recv(10) == b"after"
+    assert (tmp_path / "open").read_bytes() == b""
+
+
+def test_what_a_responder_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may read, import, keep a log (whose file is opened late, and changed in between), and use what is in memory only."""
+    (tmp_path / "rules.txt").write_text("be brief")
+    (tmp_path / "late_rules.py").write_text("RULE = 'be kind'")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    log = logging.getLogger("tests.deciding")
+    log.propagate = False
+    handler = RotatingFileHandler(tmp_path / "log", maxBytes=40, backupCount=2, delay=True)
+    log.addHandler(handler)
+
+    @responder("object.created")
+    def decide(event: IntentionEvent) -> Intention:
+        for number in range(5):
+            log.warning("considering rule number %d", number)
+        import late_rules  # type: ignore[import-not-found]
+
+        with closing(sqlite3.connect(":memory:")) as database:
+            counted = database.execute("select 7").fetchone()[0]
+        with open(os.devnull, "w") as nowhere:
+            nowhere.write("x")
+        os.kill(os.getpid(), 0)
+        return patch("page", {"rules": [(tmp_path / "rules.txt").read_text(), late_rules.RULE], "counted": counted})
+
+    try:
+        run, first, second = both(lambda: run_once(decide).world["page"])
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+        sys.modules.pop("late_rules", None)
+    assert first == second == {"n": 0, "rules": ["be brief", "be kind"], "counted": 7}
+    assert not of_type(run, "contract.violated")
+    assert (tmp_path / "log.1").exists()
+
+
+def test_what_a_responder_puts_off_is_held_back_while_the_loop_runs(tmp_path: Path) -> None:
+    """A task, a callback, a call in a pool that was there before: what they try is refused, though the responder has long returned."""
+    refused: list[str] = []
+
+    def later() -> None:
+        with pytest.raises(ContractViolationError, match=r"put_off.*by itself"):
+            (tmp_path / "new").touch()
+        refused.append("by itself")
+
+    async def task() -> None:
+        later()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        waiting: list[Any] = []
+
+        @responder("object.created")
+        def put_off(event: IntentionEvent) -> Intention:
+            loop = asyncio.get_running_loop()
+            waiting[:] = [loop.create_task(task()), pool.submit(later)]
+            loop.call_soon(later)
+            return ask("a")
+
+        @responder("llm.response")
+        def read(event: IntentionEvent) -> None: ...
+
+        async def answer(messages: Any, **rest: Any) -> str:
+            await waiting[0]
+            await asyncio.wrap_future(waiting[1])
+            (tmp_path / "by the executor").touch()
+            return "said"
+
+        async def main() -> None:
+            await Loop([put_off, read], [LLMExecutor(answer)]).run_async(create("page", {}))
+
+        with record() as run:
+            asyncio.run(main())
+    assert len(refused) == 3
+    assert len(of_type(run, "contract.violated")) == 3
+    assert [path.name for path in tmp_path.iterdir() if path.name in ("new", "by the executor")] == ["by the executor"]
+
+
+def test_the_process_is_as_it_was_after_a_loop() -> None:
+    """Nothing stays exchanged, and no event is looked at."""
+    before = {name: getattr(os, name) for name in ("write", "writev", "sendfile")}
+    threads, send = threading.Thread.start, socket.socket.send
+    run_once(responder("object.created")(lambda event: None))
+    with record():
+        run_once(responder("object.created")(lambda event: None))
+    assert {name: getattr(os, name) for name in before} == before
+    assert (threading.Thread.start, socket.socket.send) == (threads, send)
+    assert (guard._engaged, guard._events) == ((), {})
 
 
 def test_executors_reach_out_while_no_responder_decides() -> None:

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from threading import RLock, current_thread
+from threading import RLock, current_thread, get_ident
 from typing import Any, Final, Literal
 
 from .._engine.scope import current
 from ..errors import LiveCallBlockedError, RunStateError
 from . import guard_seams
-from .guard_attempts import FILES, LIVE, Attempt, Kind
+from .guard_attempts import ACTS, FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
 
@@ -49,6 +49,7 @@ _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', ur
 _lock: Final = RLock()
 _engaged: tuple[Guard, ...] = ()
 _events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
+_heard: tuple[bool, ...] = ()
 _hooked = False
 _bytecode: bool | None = None  # what the user had set, while a dry run has it changed
 _listening: Callable[[], object] | None = None
@@ -111,6 +112,8 @@ class Guard:
 
     def blocks(self, attempt: Attempt) -> bool:
         """Whether this guard, as it was set, stands against that operation here and now."""
+        if attempt.kind == "act":
+            return False
         if attempt.kind == "file":
             if not self.dry_run:
                 return False
@@ -125,10 +128,16 @@ class Guard:
 
 
 class Watch(Guard):
-    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a :data:`Refuse` is asked (:func:`refuse`)."""
+    """Blocks nothing by itself: while it is engaged, a session whose ``reach`` is a :data:`Refuse` is asked (:func:`refuse`), about
+    changes of files and other acts as well. ``say`` is asked about whatever the engaging thread does, in every context.
 
-    def __init__(self) -> None:
+    One without ``say`` watches for longer, and from the interpreter's own events alone: it exchanges nothing that others use.
+    """
+
+    def __init__(self, say: Refuse | None = None) -> None:
         super().__init__("context")
+        self.say: Final = say
+        self.thread: Final = get_ident()
 
     def engage(self) -> None:
         with _lock:
@@ -200,16 +209,26 @@ def check(attempt: Attempt | None) -> None:
 
 def refuse(attempt: Attempt) -> None:
     """Raise what the caller's session says of a live operation, in a recording as well; what a replay allows is asked, too."""
-    scope = current.get()
-    say: Refuse | None = None if scope is None else getattr(scope.session, "reach", None)
-    if say is None or attempt.kind == "file":
+    say = _say()
+    if say is None or (attempt.kind == "act" and _allowed.get()):
         return
     caller = find()
-    if caller.passes(attempt.kind):
+    if caller.passes(attempt.kind) or (attempt.kind == "file" and caller.keeps):
         return
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
     raise say(attempt, caller.location)
+
+
+def _say() -> Refuse | None:
+    """Who is asked about what the running code does: its session, or a watch of its thread."""
+    scope = current.get()
+    say: Refuse | None = None if scope is None else getattr(scope.session, "reach", None)
+    if say is None:
+        for guard in _engaged:
+            if isinstance(guard, Watch) and guard.say is not None and guard.thread == get_ident():
+                return guard.say
+    return say
 
 
 def instead_of_listening(call: Callable[[], object] | None) -> None:
@@ -254,17 +273,31 @@ def _replaying() -> Any:
 def _set(guards: tuple[Guard, ...]) -> None:
     """Bring hook, table, seams and the interpreter's flag in line with these guards; under the lock."""
     global _engaged
-    live = any(guard.scope != "off" for guard in guards)
-    files = any(guard.dry_run for guard in guards)
+    strict = [guard for guard in guards if not isinstance(guard, Watch)]
+    watched = len(strict) < len(guards)
+    closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
+    live = any(guard.scope != "off" for guard in strict)
+    files = any(guard.dry_run for guard in strict)
     if guards:
         _hook()
     _engaged = guards  # before the table: what is in the table finds its guards, what has none left finds nothing
-    wanted = {**(LIVE if live else {}), **(FILES if files else {})}
+    _listen_to(live or watched, files or watched, watched)
+    guard_seams.use(check, _note, live=live or closely, files=files or closely, acts=closely)
+    _forbid_bytecode(files)
+
+
+def _listen_to(*tables: bool) -> None:
+    """Have those tables of events in force: live operations, files, acts."""
+    global _heard
+    if tables == _heard:
+        return
+    _heard = tables
+    wanted = {
+        event: table[event] for table, on in zip((LIVE, FILES, ACTS), tables, strict=True) if on for event in table
+    }
     _events.update(wanted)
     for event in [event for event in _events if event not in wanted]:
         del _events[event]
-    guard_seams.use(check, _note, live=live, files=files)
-    _forbid_bytecode(files)
 
 
 def _note(name: object, addresses: Iterable[object]) -> None:

@@ -7,15 +7,17 @@ long ago, or by a class of its own derived from ``_socket.socket``, is seen like
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from .guard_hosts import numeric
 
-__all__ = ["FILES", "LIVE", "Attempt", "Kind", "on_signal", "peer"]
+__all__ = ["ACTS", "FILES", "LIVE", "Attempt", "Kind", "descriptor", "on_signal", "peer", "thread_start"]
 
-Kind = Literal["connect", "lookup", "listen", "send", "process", "file"]
+#: An ``act`` is nothing that a replay holds back: only who may do nothing at all is asked about it.
+Kind = Literal["connect", "lookup", "listen", "send", "process", "file", "act"]
 
 
 class Attempt:
@@ -69,6 +71,18 @@ def _to(kind: Kind, operation: str) -> Callable[[tuple[Any, ...]], Attempt | Non
         return Attempt(kind, operation, address, sock)
 
     return describe
+
+
+def descriptor(operation: str, fd: object) -> Attempt | None:
+    """Writing to a descriptor that is open already: of a file, or a socket."""
+    if not isinstance(fd, int):
+        return None
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return None
+    outside = stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+    return Attempt("act", operation, f"descriptor {fd}") if outside else None
 
 
 def _lookup(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
@@ -145,8 +159,23 @@ on_signal: list[Callable[[int], object]] = []
 
 
 def _signal(args: tuple[Any, ...]) -> None:
-    for call in on_signal:
+    for call in on_signal if args[1] else ():  # signal 0 only asks whether there is such a process
         call(abs(args[0]))
+
+
+def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        _signal(args)
+        return Attempt("act", operation, f"process {args[0]}") if args[1] else None  # 0 asks whether it is there
+
+    return describe
+
+
+def thread_start(args: tuple[Any, ...]) -> Attempt:
+    """The start of a thread, by the name of what is to run in it."""
+    thread = getattr(args[0], "__self__", None)
+    runs = getattr(thread, "_target", None) or thread or args[0]
+    return Attempt("act", "thread.start", str(getattr(runs, "__qualname__", type(runs).__qualname__)))
 
 
 _Table = Mapping[str, Callable[[tuple[Any, ...]], Attempt | None]]
@@ -186,3 +215,9 @@ FILES: Final[_Table] = {
         )
     },
 }  # fmt: skip
+
+#: What else reaches beyond the caller's own line of execution, by audit event.
+ACTS: Final[_Table] = {
+    **{f"os.{name}": _to_process(f"os.{name}") for name in ("kill", "killpg")},
+    **{f"_thread.{name}": thread_start for name in ("start_new_thread", "start_joinable_thread")},
+}

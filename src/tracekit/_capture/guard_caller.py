@@ -14,7 +14,7 @@ __all__ = ["Caller", "find"]
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: What stands between the caller and the operation.
-_SEAMS: Final = ("tracekit._capture.guard", "tracekit._capture.processes")
+_SEAMS: Final = ("tracekit._capture.guard", "tracekit._capture.pools", "tracekit._capture.processes")
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
@@ -22,6 +22,11 @@ _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpd
 _PROBES: Final = frozenset({"platform", "uuid", "ctypes.util", "distro.distro"})
 _PAIRS: Final = frozenset({"socketpair", "_fallback_socketpair"})
 _MAKERS: Final = frozenset({"create_connection", "create_server"})
+#: Whose files are no work of the program's: compiled modules, logs, what debuggers and test runners keep.
+_KEEPERS: Final = ("importlib.", "logging", "pdb", "bdb")
+_KEEPING: Final = frozenset(
+    {"IPython", "_pytest", "concurrent_log_handler", "coverage", "loguru", "structlog", "traitlets"}
+)
 _CLOSING: Final = frozenset({"_do_shutdown", "unwrap"})
 
 
@@ -65,9 +70,17 @@ class Caller:
             return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES or self._tracker
         if kind == "listen" and self._nearest == "urllib3.util.connection":
             return True  # it binds a socket at its import, to see whether there is IPv6
-        if kind == "file":
+        if kind == "act" and self._nearest.startswith(_DEBUGGERS):
+            return True
+        if kind in ("file", "act"):
             return self._nearest.partition(".")[0] == "tracekit"
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a file is changed that is none of the program's: by the import system, a log, a debugger, a test runner."""
+        by_itself = any(module.startswith(_KEEPERS) for module, _ in self._standard)
+        return by_itself or self._nearest.partition(".")[0] in _KEEPING or self._nearest.startswith(_DEBUGGERS)
 
     @property
     def leaks(self) -> bool:

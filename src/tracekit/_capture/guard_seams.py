@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any, Final
 
-from .guard_attempts import Attempt, Kind, peer
+from .guard_attempts import Attempt, Kind, descriptor, peer, thread_start
 from .guard_hosts import numeric
 
 __all__ = ["use"]
@@ -49,17 +49,27 @@ class _Seam:
 
 _live: list[_Seam] = []
 _files: list[_Seam] = []
+_acts: list[_Seam] = []
+#: Functions that write to a descriptor, and which argument that is.
+_WRITERS: Final = {
+    "write": 0, "writev": 0, "pwrite": 0, "pwritev": 0, "sendfile": 0, "splice": 1, "copy_file_range": 1,
+}  # fmt: skip
 _waiting_for_uvloop = False
 
 
-def use(check: Check, note: Note, *, live: bool, files: bool) -> None:
-    """Have the seams for live operations and for files in place, or not. ``note`` learns what look-ups gave."""
+def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> None:
+    """Have the seams for live operations, for files and for acts in place, or not. ``note`` learns what look-ups gave."""
     if live and not _live:
         _live.extend(_Seam(*seam) for seam in _live_seams(check, note))
         _await_uvloop(check, note)
     if files and not _files:
         _files.extend(_Seam(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name))
-    for wanted, seams in ((live, _live), (files, _files)):
+    if acts and not _acts:
+        names = [name for name in _WRITERS if hasattr(os, name)]
+        _acts.extend(_Seam(os, name, _writing(check, name)) for name in names)
+        if sys.version_info < (3, 12):  # later ones tell it by an event
+            _acts.extend(_Seam(owner, name, _starting(check)) for owner, name in _thread_starts())
+    for wanted, seams in ((live, _live), (files, _files), (acts, _acts)):
         while seams and not wanted:
             seams.pop().restore()
 
@@ -152,6 +162,38 @@ def _pipe(check: Check, name: str) -> Make:
         def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
             check(Attempt("file", f"os.{name}", os.fspath(path)))
             return original(path, *args, **kwargs)
+
+        guarded.__name__ = name
+        return guarded
+
+    return make
+
+
+def _thread_starts() -> Iterable[tuple[Any, str]]:
+    import _thread
+    import threading
+
+    return ((_thread, "start_new_thread"), (_thread, "start_new"), (threading, "_start_new_thread"))
+
+
+def _starting(check: Check) -> Make:
+    def make(original: Any) -> Any:
+        def start_new_thread(*args: Any) -> Any:
+            check(thread_start(args))
+            return original(*args)
+
+        return start_new_thread
+
+    return make
+
+
+def _writing(check: Check, name: str) -> Make:
+    at = _WRITERS[name]
+
+    def make(original: Any) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            check(descriptor(f"os.{name}", args[at] if len(args) > at else None))
+            return original(*args, **kwargs)
 
         guarded.__name__ = name
         return guarded

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .._engine.lanes import started
 from .._engine.scope import Scope, current
-from . import handover
+from . import guard, handover
 from .callers import is_background
 from .launch import Entered, enclose, name_of, parent_lane
 from .patch import Patch
@@ -56,7 +56,7 @@ def _start(original: Any) -> Any:
         if scope is None:
             return original(self)  # type: ignore[no-any-return]
         if is_background(_work(self)):
-            return Context().run(original, self)  # type: ignore[no-any-return]
+            return Context().run(_apart, original, self)
         crew = _crew(scope)
         if not _is_worker(self):
             lane = started(parent_lane(scope), _thread_name(self), scope.live)
@@ -72,6 +72,12 @@ def _start(original: Any) -> Any:
 
     start.__qualname__ = "Thread.start"
     return start
+
+
+def _apart(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+    """What a library keeps going beside the program is no act of whoever happened to need it first."""
+    with guard.allow():
+        original(thread)
 
 
 def _enter_at_run(thread: Any, scope: Scope) -> None:

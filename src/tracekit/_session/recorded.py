@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 from .. import _reality
 from .._canonical import canonical
 from .._capture import callers, instrumentation, randomness, world
+from .._capture.guard_attempts import Attempt
 from .._engine.budget import Budget, budget_or_none
 from .._engine.callsite import caller
 from .._engine.classified import of_run
@@ -104,6 +105,9 @@ class Record(Block[Run]):
     def _enter(self) -> Run:
         outer = current.get()
         options = self.options
+        reach = None if outer is None else getattr(outer.session, "reach", None)
+        if reach is not None:  # who may reach nothing may not do it in a run of its own either
+            raise reach(Attempt("act", "record", "a run of its own"), caller())
         self._instead = takeover.part(self) or (None if outer is None else takeover.borrowed(outer.session))
         if self._instead is not None:
             self._run = self._instead.stand_in(options)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
+from .._capture import guard
 from .._engine.gate import here
 from .._engine.replay import Replay
 from ..errors import IntentionError, PendingRequestsError, ReplayError
@@ -193,9 +194,10 @@ class Agenda:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """A block that no request leaves unanswered without a word."""
+        """A block that no request leaves unanswered without a word, and in which what responders put off is held back, too."""
         try:
-            yield
+            with guard.Watch() if self.readings and here() is not None else nullcontext():
+                yield
         except BaseException as error:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):
                 said = f"left without an answer: {self._names()}"

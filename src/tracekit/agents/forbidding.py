@@ -22,11 +22,12 @@ Reach = Callable[[Attempt, str | None], ContractViolationError]
 
 
 class Forbidding:
-    """``session``, but for the calls that ``rule`` forbids."""
+    """``session``, but for the calls that ``rule`` forbids. ``decides``: nothing may be done in it at all."""
 
     def __init__(self, session: Any, rule: Rule, reach: guard.Refuse | None = None) -> None:
         self._session: Final = session
         self._rule: Final = rule
+        self.decides: Final = reach is not None
         if reach is not None:
             self.reach: Final = reach
 
@@ -51,29 +52,32 @@ class Forbidding:
 def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = None) -> Iterator[None]:
     """A block in ``scope`` (or where the caller is) in which ``rule`` holds. Outside every run nothing is caught, and all is allowed.
 
-    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes.
+    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes, files;
+    and nothing is started that could do it later: threads, another run.
     """
     scope = here() if scope is None else scope
     if scope is None:
         yield
         return
-    session: Any = Forbidding(scope.session, rule, None if reach is None else _noted(reach))
-    token = enter(Scope(session, scope.lane, scope.parent, scope.agent, scope.live, scope.spending))
+    say = None if reach is None else _noted(reach, scope)
+    token = enter(
+        Scope(Forbidding(scope.session, rule, say), scope.lane, scope.parent, scope.agent, scope.live, scope.spending)
+    )
     try:
-        with nullcontext() if reach is None else guard.Watch():
+        with nullcontext() if say is None else guard.Watch(say):
             yield
     finally:
         current.reset(token)
 
 
-def _noted(reach: Reach) -> guard.Refuse:
+def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
     """What ``reach`` says, once it is on the log. The target is told only: ports and paths differ between runs that are the same."""
 
     def refused(attempt: Attempt, location: str | None) -> BaseException:
         error = reach(attempt, location)
         scope = here()
-        if scope is None:
-            return error
+        if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own changes nothing
+            scope = forbidden
         spec = Spec("tool", attempt.operation, side_effect="irreversible")
         return scope.session.refuse(scope, spec, {}, error)
 

@@ -100,11 +100,21 @@ class Ledger:
 
         ``about`` is compared in a replay, ``info`` is not. ``LogWriteError`` where there is a log and it can't be written.
         """
+        self._nobody_decides()
         check_cause(kind, cause, None if cause is None else self.kind_of(cause))
         self._in_one_run(kind)
         ref = self._written(entry, name, kind, input, output, cause, about, dict(info or {}))
         self._kinds[ref.run_id, ref.segment, ref.seq] = kind
         return ref
+
+    def _nobody_decides(self) -> None:
+        scope = here()
+        who = deciding.get()
+        if who is not None or getattr(None if scope is None else scope.session, "decides", False):
+            raise IntentionError(
+                f"{'a responder' if who is None else f'responder {who!r}'} changed the world by itself",
+                next_action="let it return `create(…)` or `patch(…)`",
+            )
 
     def _in_one_run(self, kind: str) -> None:
         scope = here()

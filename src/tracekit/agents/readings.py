@@ -27,6 +27,10 @@ class Readings:
         self._responders: Final = responders
         self._unread: Final[list[Event]] = []
 
+    def __bool__(self) -> bool:
+        """Whether anybody reads at all."""
+        return bool(self._responders)
+
     def of(self, event: Event) -> list[Responder[Any]]:
         """The responders that are to read an event, in order."""
         readers = [responder for responder in self._responders if responder.responds_to(event)]

@@ -21,7 +21,7 @@ from .._canonical import dumps, from_json, to_json
 from .._engine.gate import here
 from ..errors import IntentionError, UnknownObjectError
 from .intentions import Event, Ref, copied, json_object
-from .ledger import Ledger, deciding
+from .ledger import Ledger
 
 __all__ = ["World", "merge_patch"]
 
@@ -128,12 +128,6 @@ class World:
         return digest
 
     def _change(self, kind: str, id: str, body: dict[str, Any], cause: Ref | Event | None) -> Event:
-        who = deciding.get()
-        if who is not None:
-            raise IntentionError(
-                f"responder {who!r} changed the world by itself",
-                next_action="let it return `create(…)` or `patch(…)`",
-            )
         ref = cause.ref if isinstance(cause, Event) else cause
         with self._lock:
             about = {"world": self.name}
