@@ -607,6 +607,26 @@ def test_another_tool_result_type_comes_back_as_it_was() -> None:
     assert first == second == (1, b"x")
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("lazy", ["coroutine", "generator"])
+def test_a_tool_that_leaves_its_work_to_others_is_refused(lazy: str) -> None:
+    """A plain function that returns a coroutine or a generator: nobody would see that through, and nothing is taken for an answer."""
+
+    async def later() -> None:
+        calls["tool"] += 1
+
+    def each() -> Iterator[int]:
+        calls["tool"] += 1
+        yield 1
+
+    def leave() -> Any:
+        return later() if lazy == "coroutine" else each()
+
+    with record(), pytest.raises(IntentionError, match=f"'leave' returned a {lazy}, and nobody would see it through"):
+        Loop([], [ToolExecutor(named(leave, "leave"), side_effect="read_only")]).run(call("leave"))
+    assert not calls
+
+
 def test_wrong_arguments_are_the_tools_own_error() -> None:
     """They are told as the tool tells them, and nothing is taken for an answer."""
 

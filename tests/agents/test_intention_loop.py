@@ -566,6 +566,78 @@ def test_a_long_conversation_is_on_the_log_once(models: Models) -> None:
     assert large < 5 * small
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_done_is_what_was_written_down(shape: str) -> None:
+    """A callable that puts its answer into the messages that it was given, a tool that changes its arguments, a responder that keeps
+    its intention and changes it later: none of it reaches the log, the next question, or another's event."""
+    kept: list[Intention] = []
+
+    def say(messages: Any, **rest: Any) -> str:
+        text = f"{len(messages)} said: {messages[-1]['content']}"
+        messages.append({"role": "assistant", "content": text})
+        messages[0]["content"] = "changed"
+        rest["stop"].append("changed")
+        return text
+
+    async def late(messages: Any, **rest: Any) -> str:
+        await asyncio.sleep(0)
+        return say(messages, **rest)
+
+    def sort(items: list[int]) -> list[int]:
+        items.sort()
+        return list(items)
+
+    @responder("object.created")
+    def begin(event: IntentionEvent) -> list[Intention]:
+        kept[:] = [ask("first", object="page", stop=["x"]), call("sort", {"items": [3, 1]}, object="page")]
+        return [*kept, patch("page", {"begun": True})]
+
+    @responder("object.patched")
+    def change(event: IntentionEvent) -> None:
+        kept[0].data["messages"][0]["content"] = kept[0].data["stop"][0] = "changed"  # type: ignore[index]
+        kept[1].data["items"].append(2)
+
+    @responder("llm.response")
+    def go_on(event: IntentionEvent, world: World) -> list[Intention]:
+        assert event.request is not None
+        said = [*event.request.data["messages"], {"role": "assistant", "content": event.text}]
+        event.request.data["messages"].append("changed")
+        if len(said) > 4:
+            return [patch("page", {"said": said})]
+        return [ask([*said, {"role": "user", "content": "next"}], object="page", stop=["x"])]
+
+    @responder("tool.return")
+    def sorted_out(event: IntentionEvent) -> Intention:
+        assert event.request is not None
+        return patch("page", {"sorted": event.output, "items": event.request.data["items"]})
+
+    def program() -> Any:
+        executors = [
+            LLMExecutor(late if shape in ("async", "both") else say),
+            ToolExecutor(sort, side_effect="read_only"),
+        ]
+        loop = Loop([begin, change, go_on, sorted_out], executors)
+        outcome = loop.run(create("page", {})) if shape == "sync" else asyncio.run(loop.run_async(create("page", {})))
+        return outcome.world["page"]
+
+    with pytest.warns(RuntimeWarning, match="changes what it is given"):
+        run, first = recorded(program)
+    report, second = replayed(run, program)
+    assert report.exact
+    assert first == second
+    assert (first["sorted"], first["items"]) == ([1, 3], [3, 1])
+    assert [one["content"] for one in first["said"]] == [
+        "first", "1 said: first", "next", "3 said: next", "next", "5 said: next",
+    ]  # fmt: skip
+    asked: dict[int, list[Any]] = {}
+    for entry in of_type(run, "decision"):
+        if entry["meta"]["event"] == "llm.request":
+            output = entry["output"]
+            asked[entry["seq"]] = asked.get(output.get("after"), []) + output["data"]["messages"]
+            assert output["data"]["stop"] == ["x"]
+    assert [*asked.values()] == [first["said"][:1], first["said"][:3], first["said"][:5]]
+
+
 def test_two_loops_in_one_run(models: Models) -> None:
     """Beside one another in two tasks, each with its own world: replayed exactly."""
 
@@ -580,6 +652,44 @@ def test_two_loops_in_one_run(models: Models) -> None:
     assert first == second
     assert len(models.asked) == 12
     assert [World.of(run, name=name).as_dict() for name in "ab"] == [first[0][0], first[1][0]]
+
+
+@pytest.mark.parametrize("way", ["task", "thread"])
+def test_two_loops_at_once_in_one_world_are_refused(models: Models, way: str) -> None:
+    """The order of their changes would be chance; the first goes on, and when it has ended the world is free again."""
+    world, first = World(), threading.Event()
+
+    async def one() -> str:
+        try:
+            async with asyncio.timeout(30):
+                await Loop([want, note], [LLMExecutor(models.say_late)], world=world).run_async(*pages(2))
+        except RunStateError as error:
+            return str(error)
+        return "done"
+
+    def other() -> str:
+        with pytest.raises(RunStateError, match="another loop is running in the world 'world'"):
+            Loop([want], world=world).run(create("page-9", {}))
+        return "refused"
+
+    async def main() -> Any:
+        if way == "task":
+            return [said[:40] for said in await asyncio.gather(one(), one())]
+
+        async def ask_other(messages: Any, **rest: Any) -> Any:
+            if not first.is_set():
+                first.set()
+                assert await asyncio.to_thread(other) == "refused"
+            return models.say(messages)
+
+        await Loop([want, note], [LLMExecutor(ask_other)], world=world).run_async(*pages(2))
+        return "done"
+
+    with record() as run:
+        said = asyncio.run(main())
+        Loop(world=world).run(create("page-9", {}))
+    assert said == ("done" if way == "thread" else ["done", "[run-state] another loop is running in t"])
+    assert len(World.of(run)) == 3
 
 
 def test_a_loop_goes_on_in_the_world_of_another(models: Models) -> None:

@@ -147,6 +147,7 @@ class Agenda:
     def _ask(self, intention: Intention, cause: Ref | None, by: str) -> None:
         if intention.object is not None:
             self._world.needs(intention.object, f"the {intention.kind} of {by}")
+        intention = intention.alone()  # what is done is what is written down
         kind, name, object = intention.kind, intention.name, intention.object
         ref = self._world.ledger.ask(by, kind, name, intention.data, object, cause)
         request = self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
@@ -196,7 +197,7 @@ class Agenda:
     def ending(self) -> Iterator[None]:
         """A block that no request leaves unanswered without a word, and in which what responders put off is held back, too."""
         try:
-            with guard.Watch() if self.readings and here() is not None else nullcontext():
+            with self._world.looping(), guard.Watch() if self.readings and here() is not None else nullcontext():
                 yield
         except BaseException as error:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):

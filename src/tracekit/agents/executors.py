@@ -21,7 +21,7 @@ from .._capture.instrumentation import instrumented
 from .._capture.plugins import discover
 from .._capture.routes import register
 from .._capture.transports import attach
-from .._capture.wrapper import Captured, captured_of
+from .._capture.wrapper import LAZY, Captured, captured_of
 from .._engine.contract import SideEffectClass, side_effect_class
 from ..errors import IntentionError
 from .callables import captured_in, check_named, names_of, tools_of
@@ -203,7 +203,16 @@ class ToolExecutor(Executor):
 
     def perform(self, request: Intention) -> Any:
         made = self.tools[self.name_of(request)](**request.data)
-        return _output(made) if self.asynchronous_for(request) else {"output": made}
+        if self.asynchronous_for(request):
+            return _output(made)
+        if type(made) in LAZY:
+            if inspect.iscoroutine(made):
+                made.close()
+            raise IntentionError(
+                f"{self.name_of(request)!r} returned a {type(made).__name__}, and nobody would see it through",
+                next_action="give the coroutine function itself; or let the tool return what it came to, a list for a generator",
+            )
+        return {"output": made}
 
 
 async def _output(made: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .._canonical import contains_opaque, to_json
@@ -76,6 +76,10 @@ class Intention:
     data: Mapping[str, Any]
     object: str | None = None
     cause: Ref | None = None
+
+    def alone(self) -> Intention:
+        """The same with data of its own, that nobody else can change."""
+        return replace(self, data=copied(dict(self.data)))
 
 
 @dataclass(frozen=True, slots=True)

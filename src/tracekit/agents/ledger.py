@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from .._engine.gate import Session, here
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
 from .ids import Origin, segment_of_path
-from .intentions import ANSWERS, FAILURES, Ref
+from .intentions import ANSWERS, FAILURES, Ref, copied
 
 __all__ = ["CAUSES", "Ledger", "check_cause", "deciding", "trace_of"]
 
@@ -81,7 +81,7 @@ class Ledger:
         on = None if cause is None else cause.as_dict()
         ref = self.write("decision", by, kind, input=on, output=told, cause=cause)
         if messages is not None:
-            self._said[object] = ref.seq, messages
+            self._said[object] = ref.seq, copied(messages)
         return ref
 
     def write(

@@ -61,7 +61,7 @@ class Request:
         executor = self._executor()
         with self._place() as place:
             try:
-                return place.answer(executor.perform(self.intention))
+                return place.answer(executor.perform(self.intention.alone()))
             except IntentionError:
                 raise
             except Exception as error:
@@ -77,7 +77,7 @@ class Request:
             return await asyncio.to_thread(self.make)
         with self._place() as place:
             try:
-                return place.answer(await executor.perform(self.intention))
+                return place.answer(await executor.perform(self.intention.alone()))
             except IntentionError:
                 raise
             except Exception as error:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from .._canonical import dumps, from_json, to_json
 from .._engine.gate import here
-from ..errors import IntentionError, UnknownObjectError
+from ..errors import IntentionError, RunStateError, UnknownObjectError
 from .intentions import Event, Ref, copied, json_object
 from .ledger import Ledger
 
@@ -44,6 +45,7 @@ class World:
     a name is a ``RunStateError`` when something is written of it.
 
     Change a world in one line of execution, that of its :class:`~tracekit.agents.Loop`: the order of the log is the order of events.
+    A second loop in it at the same time is refused.
     """
 
     def __init__(self, name: str = "world") -> None:
@@ -55,6 +57,7 @@ class World:
         #: The same as the log has it, without secrets: the very same object where it had none.
         self._stored: Final[dict[str, Any]] = {}
         self._lock: Final = threading.RLock()
+        self._in_a_loop = False
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -126,6 +129,21 @@ class World:
         told = {"objects": len(self), "events": self.changes}
         self.ledger.write("data", self.name, "world.hash", input=told, output=digest)
         return digest
+
+    @contextmanager
+    def looping(self) -> Iterator[None]:
+        """A block in which a loop changes this world. ``RunStateError`` while another does: the order of their events would be chance."""
+        with self._lock:
+            if self._in_a_loop:
+                raise RunStateError(
+                    f"another loop is running in the world {self.name!r}: in which order the two change it would be chance",
+                    next_action="run them one after the other, give both sets of responders to one loop, or each loop a world",
+                )
+            self._in_a_loop = True
+        try:
+            yield
+        finally:
+            self._in_a_loop = False
 
     def _change(self, kind: str, id: str, body: dict[str, Any], cause: Ref | Event | None) -> Event:
         ref = cause.ref if isinstance(cause, Event) else cause
