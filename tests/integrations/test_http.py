@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import http.server
 import threading
 from typing import Any
 
@@ -238,3 +239,49 @@ def test_context_is_restored(provider: StubProvider, instrumented: None) -> None
         with pytest.raises(httpx2.ConnectError):
             client.get("http://127.0.0.1:9/")
         assert current.get() is before
+
+
+class _Echo(http.server.BaseHTTPRequestHandler):
+    """Answers with what it got, and counts."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_deep_bodies(instrumented: None) -> None:
+    """A body of JSON comes back byte for byte however deep it is nested, as it was sent and as it was answered."""
+
+    def program() -> list[bytes]:
+        with httpx2.Client() as client:
+            bodies = [b'{"echo":' + b"[" * depth + b"]" * depth + b"}" for depth in depths]
+            found = [client.post(url, content=body, headers={"content-type": "application/json"}) for body in bodies]
+        return [answer.content for answer in found]
+
+    depths = [140, 148, 149, 150, 151, 186, 187, 188, 189, 190, 200, 252, 253, 254, 255, 300, 1023, 1500]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}/echo"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with tracekit.record() as run:
+                found = program()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not run.warnings
+    assert _Echo.asked == len(depths)
+    with tracekit.replay(run) as session:
+        assert program() == found
+    assert session.report.exact
+    assert _Echo.asked == len(depths)

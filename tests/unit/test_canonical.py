@@ -586,7 +586,7 @@ def test_hostile_trees_are_refused(tree: Any) -> None:
 
 
 def test_hostile_nesting_is_refused() -> None:
-    """Nesting beyond 200 levels is refused, also where the tree was made in memory."""
+    """Nesting beyond 300 levels is refused, also where the tree was made in memory."""
     tree: Any = 1
     for _ in range(100_000):
         tree = [tree]

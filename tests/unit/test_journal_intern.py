@@ -292,10 +292,10 @@ def test_a_billion_laughs_are_refused(tmp_path: Path) -> None:
 
 def test_references_cannot_nest_past_the_limit(tmp_path: Path) -> None:
     """A tower of references deeper than the limit is refused, however shallow each line is."""
-    blobs: list[Any] = [["a"]] + [[{"$ref": seq}] for seq in range(2, 199)]
-    assert _hostile(tmp_path, blobs, {"$ref": 199})
-    blobs += [[{"$ref": seq}] for seq in range(199, 3000)]
-    with pytest.raises(TraceIntegrityError, match="more than 200 levels"):
+    blobs: list[Any] = [["a"]] + [[{"$ref": seq}] for seq in range(2, 299)]
+    assert _hostile(tmp_path, blobs, {"$ref": 299})
+    blobs += [[{"$ref": seq}] for seq in range(299, 3000)]
+    with pytest.raises(TraceIntegrityError, match="more than 300 levels"):
         _hostile(tmp_path, blobs, {"$ref": 3000})
 
 

@@ -245,17 +245,17 @@ def test_a_line_over_the_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "right"),
     [
-        ("[" * 150 + "]" * 150, True),
-        ("[" * 250 + "]" * 250, False),
-        ('{"a":' * 250 + "1" + "}" * 250, False),
-        ('[{"a":' * 120 + "1" + "}]" * 120, False),
+        ("[" * 290 + "]" * 290, True),
+        ("[" * 350 + "]" * 350, False),
+        ('{"a":' * 350 + "1" + "}" * 350, False),
+        ('[{"a":' * 170 + "1" + "}]" * 170, False),
         (json.dumps("[" * 5000 + '"\\"[{'), True),
         ("[" + ",".join(["[]"] * 5000) + "]", True),
         ("[" * 5000 + "]" * 5000, False),
     ],
 )
 def test_nesting_is_bounded(tmp_path: Path, value: str, right: bool) -> None:
-    """Values deeper than 200 levels are refused by line before they are parsed; brackets in strings and side by side are none."""
+    """Values deeper than 300 levels are refused by line before they are parsed; brackets in strings and side by side are none."""
     entries = small_run(end=False)
     entries[3]["output"] = "PLACE"
     path = tmp_path / "a.jsonl"
@@ -270,7 +270,7 @@ def test_nesting_is_bounded(tmp_path: Path, value: str, right: bool) -> None:
     if right:
         assert Trace(path).check().count == 7
     else:
-        with pytest.raises(TraceIntegrityError, match="line 4 nests deeper than 200"):
+        with pytest.raises(TraceIntegrityError, match="line 4 nests deeper than 300"):
             Trace(path).check()
 
 

@@ -15,8 +15,8 @@ from .registry import codecs_by_tag, loaded_class
 
 __all__ = ["MAX_NESTING", "Decoder", "contains_opaque", "from_json", "refuse"]
 
-#: JSON levels that are followed.
-MAX_NESTING: Final = 200
+#: JSON levels that are followed: more than were ever written.
+MAX_NESTING: Final = 300
 
 Tree = Any
 

@@ -30,8 +30,10 @@ __all__ = [
     "to_json",
 ]
 
-#: JSON levels of one value; what is nested deeper is opaque. (A reader takes 200 per line: the entry around it has some too.)
+#: JSON levels of one value; what is nested deeper is opaque. (A reader takes 300 per line: the entry around it has some too.)
 MAX_DEPTH: Final = 190
+#: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
+_LEVELS: Final = MAX_DEPTH - 2
 #: Items visited in one value before it is called too large (shared parts count each time: they are written each time).
 MAX_ITEMS: Final = 2_000_000
 #: Larger integers are opaque: arithmetic on what a trace says must not take for ever.
@@ -117,6 +119,8 @@ def quick(value: object) -> bytes | None:
         for node in seen:
             if type(node) is dict and "$" in "".join(node):
                 return None
+    if len(seen) > _LEVELS // 2 and data.count(b"[") + data.count(b"{") > _LEVELS:
+        return None  # it may be nested too deep
     return data
 
 
@@ -165,7 +169,7 @@ def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Tree]:
 def _plain(value: dict[str, Any] | list[Any]) -> bool:
     """Whether orjson writes ``value`` faithfully as it is. Level by level: cycles and depth end in the slow walk."""
     level: list[Any] = [value]
-    left = MAX_DEPTH
+    left = _LEVELS - 1
     try:
         while True:
             below: list[Any] = []
@@ -240,10 +244,12 @@ class Walk:
         me = id(value)
         if me in self.above:
             return self.opaque(value, "it contains itself")
-        if depth >= MAX_DEPTH - 2:  # a tag takes two levels
+        if depth >= _LEVELS:
             return self.opaque(value, "it is nested too deep")
         self.above.add(me)
         try:
+            if kind is list:  # without a handler: the stack has room for all the levels
+                return self.items(value, depth)
             return handler_of(kind)(self, value, depth)
         except (KeyboardInterrupt, TooLarge):
             raise
@@ -257,7 +263,10 @@ class Walk:
         values = list(values)
         self.spend(len(values))
         visit = self.value
-        return [visit(item, depth + 1) for item in values]
+        trees = []
+        for item in values:  # a comprehension is a frame of its own
+            trees.append(visit(item, depth + 1))  # noqa: PERF401
+        return trees
 
     def mapping(self, pairs: Any, depth: int) -> Tree:
         """A dictionary, as pairs where JSON has no such keys (or a key might be taken for a tag)."""
@@ -267,7 +276,10 @@ class Walk:
         for key, _ in pairs:
             if type(key) is not str or key[:1] == "$" or not (key.isascii() or _encodable(key)):
                 return {"$t": "dict", "v": [[visit(key, depth + 3), visit(item, depth + 3)] for key, item in pairs]}
-        return {key: visit(item, depth + 1) for key, item in pairs}
+        trees = {}
+        for key, item in pairs:
+            trees[key] = visit(item, depth + 1)
+        return trees
 
     def spend(self, count: int) -> None:
         self.left -= count

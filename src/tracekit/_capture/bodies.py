@@ -86,7 +86,7 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
 
     ``value`` is what :func:`parsed` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
     """
-    if value is not NOT_JSON:
+    if value is not NOT_JSON and _flat(content, value):
         format = _format(content, value)
         if format is not None:
             return value, format
@@ -96,6 +96,26 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
         except UnicodeDecodeError:
             pass
     return content, "bytes"
+
+
+#: A body that is nested deeper is kept as text: as a value it might be opaque.
+_LEVELS: Final = 150
+
+
+def _flat(content: bytes, value: Any) -> bool:
+    if _containers(content) <= _LEVELS:
+        return True
+    level = [value]
+    for _ in range(_LEVELS):
+        level = [
+            item
+            for node in level
+            for item in (node.values() if type(node) is dict else node)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _format(content: bytes, value: Any) -> str | None:

@@ -426,13 +426,13 @@ class Replay:
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> int:
-        tree, data = self._encode({"input": input, "output": output})
+        tree = {"input": self._encode(input)[0], "output": self._encode(output)[0]}  # apart, as they were recorded
         with self._lock:
             self._check()
             state = self._state(scope.lane)
             seq = self._next(state, type)
             if seq is None:
-                raise self._exhausted(scope, type, name, data, state)
+                raise self._exhausted(scope, type, name, dumps(tree), state)
             entry = self.trace.entry(seq)
             recorded = {"input": self.trace.expand(entry["input"]), "output": self.trace.expand(entry["output"])}
             about = dict(signature or {})

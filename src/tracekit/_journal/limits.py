@@ -12,7 +12,7 @@ class Limits(NamedTuple):
     """``line``: bytes of one line. ``depth``: nesting of a value. ``expanded``: bytes of a value with all references resolved."""
 
     line: int = 64 << 20
-    depth: int = 200
+    depth: int = 300
     expanded: int = 256 << 20
 
 
