@@ -21,6 +21,7 @@ from tracekit import (
     Budget,
     BudgetExceededError,
     DivergenceError,
+    Price,
     RecoveryRefusedError,
     Run,
     record,
@@ -45,7 +46,7 @@ from tracekit.agents import (
     pending_requests,
     responder,
 )  # fmt: skip
-from tracekit.errors import IntentionError, PendingRequestsError, RunStateError, UnreadEventsError
+from tracekit.errors import IntentionError, PendingRequestsError, RunStateError, UnknownObjectError, UnreadEventsError
 
 
 class Models:
@@ -352,6 +353,134 @@ def test_a_failure_that_nobody_reads_says_who_reads_others(models: Models) -> No
     [note] = first
     assert note.startswith("no responder reads llm.error of 'small' (entry ")
     assert note.endswith("retry: llm.error of 'smal'")
+
+
+def test_a_run_that_ends_while_a_loop_is_running_says_what_has_no_answer(models: Models) -> None:
+    """A loop that nobody waits for: the end of the run warns, and names each request that is left."""
+
+    async def never(messages: Any, **rest: Any) -> str:
+        models.asked.append("")
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> Any:
+        with record() as run:
+            task = asyncio.ensure_future(Loop([want, note], [LLMExecutor(never)]).run_async(*pages(2)))
+            while len(models.asked) < 2:
+                await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return run
+
+    with pytest.warns(RuntimeWarning, match="the run ended while a loop was running"):
+        run = asyncio.run(main())
+    [said] = [one for one in run.warnings if "while a loop was running" in one]
+    for number, request in enumerate(pending_requests(run)):
+        assert f"llm.request 'small' for object 'page-{number}' (entry {request['seq']}, from want)" in said
+    assert len(pending_requests(run)) == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_missing_executor_fails_in_a_resumption_too(models: Models, shape: str, tmp_path: Path) -> None:
+    """Cut anywhere, it goes on to the same error with the same list, and nothing is asked."""
+
+    @responder("llm.response")
+    def look(event: IntentionEvent) -> Intention:
+        return call("serach", {"q": event.text}, object=event.object)
+
+    async def late(messages: Any, **rest: Any) -> Any:
+        await asyncio.sleep(0)
+        return models.say(messages)
+
+    def program() -> Any:
+        loop = Loop([want, look], [LLMExecutor(late if shape in ("async", "both") else models.say)])
+        with pytest.raises(
+            PendingRequestsError, match=r"no executor takes tool\.call 'serach' for object 'page-0'"
+        ) as caught:
+            loop.run(*pages(1)) if shape == "sync" else asyncio.run(loop.run_async(*pages(1)))
+        return caught.value.pending
+
+    run, first, second = both(program)
+    assert first == second
+    assert [(one["name"], one["reason"]) for one in first] == [("serach", "no executor")]
+    for count in range(2, len(lines(run)) - 1):
+        path = cut(run, count, tmp_path / str(count))
+        answered = len(of_type(path, "llm.response"))
+        models.asked.clear()
+        with resume(path, store=str(tmp_path / str(count))):
+            third = program()
+        assert [(one["name"], one["object"]) for one in third] == [("serach", "page-0")]
+        assert len(models.asked) == 1 - answered
+        assert [one["name"] for one in pending_requests(path)] == ["serach"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_patch_of_an_unknown_object_ends_the_loop(models: Models, shape: str, tmp_path: Path) -> None:
+    """A responder with a typo: refused and not on the log, the world as before; the same in a replay and a resumption."""
+
+    @responder("llm.response")
+    def slip(event: IntentionEvent) -> Intention:
+        return patch("pgae", {"text": event.text})
+
+    async def late(messages: Any, **rest: Any) -> Any:
+        await asyncio.sleep(0)
+        return models.say(messages)
+
+    def program() -> Any:
+        world = World()
+        loop = Loop([want, slip], [LLMExecutor(late if shape in ("async", "both") else models.say)], world=world)
+        with pytest.raises(UnknownObjectError, match="'page-0'") as caught:
+            loop.run(*pages(1)) if shape == "sync" else asyncio.run(loop.run_async(*pages(1)))
+        return caught.value.object, world.as_dict(), world.hash
+
+    run, first, second = both(program)
+    assert first == second
+    assert first[0] == "pgae"
+    assert [one["name"] for one in of_type(run, "object.patched")] == ["page-0"]
+    assert World.of(run).hash == first[2]
+    for count in range(2, len(lines(run)) - 1):
+        path = cut(run, count, tmp_path / str(count))
+        with resume(path, store=str(tmp_path / str(count))):
+            assert program() == first
+        assert [one["name"] for one in of_type(path, "object.patched")] == ["page-0"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_budget_holds_over_a_crash(models: Models, asynchronous: bool, tmp_path: Path) -> None:
+    """What was spent before the crash is spent, once: the resumed run is stopped where the whole one was, and its replay, too."""
+
+    @responder("llm.response")
+    def on_and_on(event: IntentionEvent) -> list[Intention]:
+        return [patch("page-0", {"text": event.text}), ask(event.text, object="page-0")]
+
+    def program() -> None:
+        executor = LLMExecutor(models.say_late if asynchronous else models.say, model="small")
+        Loop([on_and_on], [executor]).run(*pages(1), ask("first", object="page-0"))
+
+    limits = Budget(usd=1.5, prices={"small": Price(1, 1)}, assumed_output_tokens=1)
+    with pytest.raises(BudgetExceededError), pytest.warns(RuntimeWarning, match="budget"), record(budget=limits) as run:
+        program()
+    assert len(models.asked) == 3
+    for count in range(2, len(lines(run)) - 1):
+        path = cut(run, count, tmp_path / str(count))
+        answered = len(of_type(path, "llm.response"))
+        models.asked.clear()
+        store = str(tmp_path / str(count))
+        with (
+            pytest.raises(BudgetExceededError),
+            pytest.warns(RuntimeWarning, match="budget"),
+            resume(path, store=store),
+        ):
+            program()
+        assert len(models.asked) == 3 - answered
+        [end] = of_type(path, "run.failed")
+        assert end["meta"]["budget"]["spent"]["usd"] == pytest.approx(
+            1.5, abs=0.001
+        )  # one in doubt counts as estimated
+        with pytest.raises(BudgetExceededError), replay(path, store=store):
+            program()
+        assert len(models.asked) == 3 - answered
 
 
 def test_no_executor_at_all_fails(models: Models) -> None:

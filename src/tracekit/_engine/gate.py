@@ -13,6 +13,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from .lanes import Lane, collisions, started
 from .scope import Scope, current
@@ -255,6 +256,9 @@ class Session(Protocol):
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
         ...
 
+
+#: What says what a run would leave undone if it ended now, by session; asked at its end.
+undone: Final[WeakKeyDictionary[Any, list[Callable[[], str | None]]]] = WeakKeyDictionary()
 
 #: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
 strayed: dict[str, int] | None = None

@@ -45,5 +45,9 @@ def end(session: Recording) -> None:
             session.warn(
                 f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came"
             )
+    for say in gate.undone.pop(session, ()):
+        left = say()
+        if left is not None:
+            session.warn(left)
     for sentence in (*clock.degraded(), *randomness.degraded()):
         session.warn(sentence)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from .._capture import guard
+from .._engine import gate
 from .._engine.gate import here
 from .._engine.replay import Replay
 from ..errors import IntentionError, PendingRequestsError, ReplayError
@@ -196,6 +197,9 @@ class Agenda:
     @contextmanager
     def ending(self) -> Iterator[None]:
         """A block that no request leaves unanswered without a word, and in which what responders put off is held back, too."""
+        scope = here()
+        told = [] if scope is None else gate.undone.setdefault(scope.session, [])
+        told.append(self._undone)
         try:
             with self._world.looping(), guard.Watch() if self.readings and here() is not None else nullcontext():
                 yield
@@ -205,6 +209,12 @@ class Agenda:
                 error.add_note(said)
                 _remark(said)
             raise
+        finally:
+            told.remove(self._undone)
+
+    def _undone(self) -> str | None:
+        """What the run says where it ends while the loop is still running."""
+        return f"the run ended while a loop was running; left without an answer: {self._names()}" if self.pending else None
 
     def _left(self, why: str) -> PendingRequestsError:
         about = [
