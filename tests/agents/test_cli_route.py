@@ -346,6 +346,74 @@ def test_a_resumed_request_never_has_a_placeholder_for_a_secret(place: Place) ->
     assert secret not in place.runs[0].read_text()
 
 
+@pytest.mark.parametrize("beside", ["gone", "another", "same"])
+def test_a_request_with_secrets_is_given_again_on_standard_input(place: Place, beside: str) -> None:
+    """Standard input counts, whatever the file that was named holds by now, or whether it is there at all."""
+    place.program(KILLED, "app.py")
+    text = json.dumps({"intent": "look", "payload": {"for": "keys", "password": "a1B2c3D4"}})
+    _route(place, place.program(text, "asked.json"), status=-signal.SIGKILL)
+    if beside == "gone":
+        (place.directory / "asked.json").unlink()
+    elif beside == "another":
+        place.program(text.replace("a1B2c3D4", "x"), "asked.json")
+    (place.directory / "second-life").touch()
+    resumed = place.cli("recovery", "resume", "last", input=text)
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout.splitlines()[-1])["payload"] == "keys"
+    assert place.effects() == 2
+    assert "a1B2c3D4" not in place.runs[0].read_text()
+    assert place.cli("replay", "last").returncode == 0
+    assert place.effects() == 2
+
+
+@pytest.mark.parametrize("source", ["file", "standard input"])
+def test_a_run_is_not_gone_on_with_by_another_request(place: Place, source: str) -> None:
+    """Secrets that the trace does not keep are compared all the same: another one reaches no agent, and the right one still may."""
+    place.program(KILLED, "app.py")
+    text = json.dumps({"intent": "look", "payload": {"for": "keys", "password": "a1B2c3D4"}})
+    _route(place, place.program(text, "asked.json"), status=-signal.SIGKILL)
+    (place.directory / "second-life").touch()
+    other = text.replace("a1B2c3D4", "b1B2c3D4")
+    if source == "file":
+        place.program(other, "asked.json")
+        refused = place.cli("recovery", "resume", "last")
+        assert "asked.json is not the one" in refused.stderr
+    else:
+        refused = place.cli("recovery", "resume", "last", input=other)
+        assert "standard input is not the one" in refused.stderr
+    assert refused.returncode == 4
+    assert place.effects() == 1
+    assert place.cli("recovery", "resume", "last", input=text).returncode == 0
+    assert place.effects() == 2
+
+
+def test_without_the_stores_secret_the_request_counts_and_that_is_told(place: Place) -> None:
+    """What can't be compared is said to be so. What is no request is told with where it stands."""
+    place.program(KILLED, "app.py")
+    text = json.dumps({"intent": "look", "payload": {"for": "keys", "password": "a1B2c3D4"}})
+    _route(place, place.program(text, "asked.json"), status=-signal.SIGKILL)
+    (place.directory / "second-life").touch()
+    wrong = place.cli("recovery", "resume", "last", input="asked.json")
+    assert (wrong.returncode, "in standard input: an envelope is a JSON object" in wrong.stderr) == (2, True)
+    (place.store / "secret").unlink()
+    resumed = place.cli("recovery", "resume", "last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "can't be told" in resumed.stderr
+    assert place.effects() == 2
+
+
+def test_a_request_without_secrets_leaves_standard_input_alone(place: Place) -> None:
+    """It is in the trace: what stands on standard input is somebody else's, and the store needs no secret."""
+    place.program(KILLED, "app.py")
+    text = json.dumps({"intent": "look", "payload": {"for": "keys"}})
+    _route(place, "-", input=text, status=-signal.SIGKILL)
+    (place.directory / "second-life").touch()
+    resumed = place.cli("recovery", "resume", "last", input="no request")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "standard input" not in resumed.stderr
+    assert not (place.store / "secret").exists()
+
+
 @pytest.mark.parametrize("how", ["sys.exit(0)", "raise SystemExit", "sys.exit(3)"])
 def test_an_agent_that_ends_the_program_is_no_success(place: Place, how: str) -> None:
     """Exit code 1, said on stderr with the run; its replay ends the same way."""

@@ -20,12 +20,14 @@ from .._engine.recording import ROOT, Recording, encode_reads
 from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
 from .._engine.spending import Spending
+from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._journal.writer import Durability
 from ..errors import NotReplayableError, RunStateError
 from . import arguments, children, forks, gaps, overspending, takeover
 from .blocks import Block, called_from
+from .given import input_key
 from .linger import linger, linger_async
 from .runs import UNSET, Run, register, unregister
 
@@ -197,6 +199,10 @@ class Record(Block[Run]):
             given = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
         encoded = session.encoder.encode_whole(given)
         tail += b',"input":%b' % encoded.data
+        if encoded.redacted and not encoded.notes and self._program is None:
+            key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), given)
+            if key is not None:
+                about["input_key"] = key
         about["ordered"] = True
         session.journal.append("run.started", 0, 0, tail + session.meta(about))
         if options["agent"] is not None or options["identity"] is not None:

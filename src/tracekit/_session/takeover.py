@@ -18,6 +18,7 @@ __all__ = [
     "borrowed",
     "gives_way",
     "go_on_as",
+    "goes_on",
     "is_whole_program",
     "joined_as",
     "lend",
@@ -28,6 +29,7 @@ __all__ = [
     "replacement",
     "set_controller",
     "stands_in",
+    "was_given",
     "whole_program",
 ]
 
@@ -39,6 +41,7 @@ _count = 0
 _counting: Final = threading.Lock()
 _controller: Callable[[Record], StandIn | None] | None = None
 _input_of: Callable[[int], Any] | None = None
+_is_input: Callable[[int, Any], bool | None] | None = None
 _joined: Callable[[Record], StandIn | None] | None = None
 _whole: Recording | None = None
 _lent: Final[list[tuple[Any, StandIn]]] = []
@@ -76,14 +79,17 @@ def go_on_as(program: str) -> None:
 
 
 def set_controller(
-    controller: Callable[[Record], StandIn | None], input_of: Callable[[int], Any] | None = None
+    controller: Callable[[Record], StandIn | None],
+    input_of: Callable[[int], Any] | None = None,
+    is_input: Callable[[int, Any], bool | None] | None = None,
 ) -> None:
     """From now on ``controller`` is asked by each ``record()`` for what stands in for it.
 
-    ``input_of`` says what the n-th run of the program was given, for :func:`next_input`.
+    ``input_of`` says what the n-th run of the program was given, for :func:`next_input`, ``is_input`` whether it was given that, for
+    :func:`was_given`: only where runs are gone on with.
     """
-    global _controller, _input_of
-    _controller, _input_of = controller, input_of
+    global _controller, _input_of, _is_input
+    _controller, _input_of, _is_input = controller, input_of, is_input
 
 
 def stands_in() -> bool:
@@ -94,6 +100,16 @@ def stands_in() -> bool:
 def next_input() -> Any:
     """What the run was given that stands in for the next ``record()``; ``None`` where nothing does."""
     return None if _input_of is None else _input_of(_count + 1)
+
+
+def goes_on() -> bool:
+    """Whether a run is gone on with: what it is given then reaches the live world."""
+    return _is_input is not None
+
+
+def was_given(value: Any) -> bool | None:
+    """Whether the run that is gone on with was given ``value``; ``None`` where that can't be told."""
+    return None if _is_input is None else _is_input(_count + 1, value)
 
 
 def replacement(block: Record) -> StandIn | None:

@@ -54,7 +54,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     gate.refuse_outside(resumers.outside)
     if isinstance(meta.get("program"), str):
         takeover.go_on_as(meta["program"])
-    takeover.set_controller(resumers.find, resumers.input_of)
+    takeover.set_controller(resumers.find, resumers.input_of, resumers.is_input)
     whole: Resuming | None = None
     if told.get("entry") is not None:
         body = _called(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))

@@ -8,10 +8,12 @@ from typing import Any
 
 from .._canonical import to_json
 from .._engine.redaction import PLACEHOLDER
+from .._journal.keys import Keys
 from .._journal.runs import Store
 from .._session import Record, Replaying, Resuming
+from .._session.given import is_input
 from ..errors import LiveCallBlockedError, RecoveryRefusedError, RunStateError
-from .siblings import Sibling, recorded_input, siblings
+from .siblings import Sibling, first_meta, recorded_input, siblings
 
 __all__ = ["Resumers", "check_siblings"]
 
@@ -96,6 +98,13 @@ class Resumers:
             return None
         given = recorded_input(sibling.path)
         return None if PLACEHOLDER.search(json.dumps(to_json(given))) else given
+
+    def is_input(self, ordinal: int, value: Any) -> bool | None:
+        """Whether the ``n``-th run of the program was given this; ``None`` where that can't be told."""
+        sibling = self._siblings.get(ordinal)
+        if sibling is None:
+            return None
+        return is_input(Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
 
     def outside(self, family: str, name: str) -> None:
         """A captured call before the run has come to the end of its log would be repeated."""

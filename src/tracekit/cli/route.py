@@ -17,7 +17,7 @@ from ..agents.envelope import IntentEnvelope
 from ..agents.registry import AgentRegistry
 from ..agents.result import IntentResponse
 from ..agents.router import IntentRouter
-from ..errors import EnvelopeError, RegistryError
+from ..errors import EnvelopeError, RecoveryRefusedError, RegistryError
 from ..failures import FailureType
 from . import output
 
@@ -79,7 +79,49 @@ def route(
 def _recorded(path: str) -> IntentEnvelope:
     """The request of the run that is replayed or gone on with: its file, or standard input, may be gone."""
     given = takeover.next_input()
-    return IntentEnvelope.from_dict(given) if isinstance(given, Mapping) else IntentEnvelope.from_json(_read(path))
+    if isinstance(given, Mapping):
+        return IntentEnvelope.from_dict(given)
+    if not takeover.goes_on():
+        return IntentEnvelope.from_json(_read(path))
+    text, source = _given_again(path)
+    try:
+        request = IntentEnvelope.from_json(text)
+    except EnvelopeError as error:
+        raise EnvelopeError(f"in {source}: {error.what}", key=error.__dict__["key"], next_action=_AGAIN) from None
+    same = takeover.was_given(request.as_dict())
+    if same is False:
+        problem = f"the request in {source} is not the one that the run was given"
+        raise RecoveryRefusedError(
+            f"{problem}: its secrets, which no trace keeps, or something else in it, differ; nothing was resumed",
+            reasons=[{"code": "other_request", "text": problem}],
+            next_action=f"{_AGAIN}; to ask with another one, give the run up (`tracekit recovery abort`) and route that",
+        )
+    if same is None:
+        output.message(
+            f"tracekit: that the secrets of the request in {source} are the ones of before can't be told: "
+            "the store's secret, or a hash under it, is missing"
+        )
+    return request
+
+
+def _given_again(path: str) -> tuple[bytes, str]:
+    """The request from whoever gives it once more, and where that is: standard input if there is any, else its file."""
+    if sys.stdin is not None and not sys.stdin.isatty():
+        output.message("tracekit: the trace does not keep the secrets of the request: looking for it on standard input")
+        found: bytes = _read("-")
+        if found.strip():
+            return found, "standard input"
+    if path != "-":
+        try:
+            return _read(path), path
+        except EnvelopeError as error:
+            unreadable = f", and {error.what}"
+    else:
+        unreadable = ""
+    raise EnvelopeError(f"the request had secrets, which no trace keeps{unreadable}", key=None, next_action=_AGAIN)
+
+
+_AGAIN: Final = "give it again as it was: `tracekit recovery resume RUN < ENVELOPE.json`"
 
 
 def _left(run: Run | None, left: SystemExit) -> NoReturn:
