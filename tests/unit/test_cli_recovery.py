@@ -438,4 +438,8 @@ def test_settle_refuses_wrong_use(shop: Path, tmp_path: Path) -> None:
     assert shop.read_bytes() == before
     done = call("settle", "shop", step, "--not-done", *reason)
     assert done.exit_code == 0
-    assert call("settle", "shop", step, "--not-done", *reason).exit_code == 4
+    bad.write_text('{"$t": "datetime", "v": "22/11/2026"}')
+    refused = call("settle", "shop", step, "--done", str(bad), *reason)
+    assert refused.exit_code == 2
+    assert "22/11/2026" in refused.output
+    assert call("settle", "shop", step, "--not-done", *reason).exit_code == 0  # nothing was done since

@@ -421,6 +421,122 @@ def test_a_redacted_output_is_supplied_or_refused(tmp_path: Path) -> None:
     assert secret.encode() not in Path(path).read_bytes()
 
 
+def test_what_the_log_has_is_not_overruled(tmp_path: Path) -> None:
+    """Only an output that is missing may be supplied: another step's, or a step's that there is not, is refused before anything runs."""
+    secret = "sk-proj-" + "a1B2" * 12
+
+    @traced_tool(side_effect="read_only")
+    def fetch() -> str:
+        return secret
+
+    def program() -> None:
+        look(1)
+        fetch()
+        pay(1)
+
+    with pytest.warns(RuntimeWarning, match="redacted"), record("secret") as run:
+        program()
+    store = tmp_path / "secret"
+    path = cut(run, 5, store)
+    before = Path(path).read_bytes()
+    done.clear()
+    for wrong in (2, 3, 77):
+        with (
+            pytest.raises(tracekit.RecoveryRefusedError) as caught,
+            resume(path, store=store, supply={4: secret, wrong: 1}),
+        ):
+            program()
+        assert [one["code"] for one in caught.value.reasons if one.get("step") == wrong] == ["not_to_supply"]  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="'4'"):
+        resume(path, store=store, supply={"4": secret})  # type: ignore[dict-item]
+    assert not done
+    assert Path(path).read_bytes() == before
+    with resume(path, store=store, supply={4: secret}):
+        program()
+    assert done == {"pay 1": 1}
+
+
+@traced_tool(side_effect="irreversible")
+def send_all(names: list[str]) -> Iterator[str]:
+    for name in names:
+        done[f"sent {name}"] += 1
+        yield name
+
+
+@traced_tool(side_effect="irreversible")
+async def send_all_later(names: list[str]) -> Any:
+    for name in names:
+        done[f"sent {name}"] += 1
+        await asyncio.sleep(0)
+        yield name
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_generator_is_settled_with_all_its_items(tmp_path: Path, pieces: int, asynchronous: bool) -> None:
+    """Those that the log has come first; the program is given the rest from the settlement, in the resumed run and in its replay."""
+    names = ["ann", "bob", "cyd"]
+
+    async def collect() -> list[str]:
+        return [name async for name in send_all_later(names)]
+
+    def program() -> list[str]:
+        sent = asyncio.run(collect()) if asynchronous else list(send_all(names))
+        pay(len(sent))
+        return sent
+
+    with record("mail") as run:
+        program()
+    store = tmp_path / "mail"
+    first = next(e["seq"] for e in entries(run) if e["type"] == "tool.call")
+    path = cut(run, first + pieces, store)
+    done.clear()
+    if pieces:
+        for wrong in ("all", ["bob", "ann", "cyd"], []):
+            with pytest.raises(ValueError, match="all its items"):
+                recovery.settle(path, first, output=wrong, reason="they were sent", store=store)
+    recovery.settle(path, first, output=names, reason="they were sent", store=store)
+    with resume(path, store=store):
+        assert program() == names
+    assert done == {"pay 3": 1}
+    with replay(path, store=store) as session:
+        assert program() == names
+    assert done == {"pay 3": 1}
+    assert session.report.failure is None
+
+
+def test_a_settlement_may_be_corrected(tmp_path: Path) -> None:
+    """As long as nothing was done since: a value that no program can be given, or one that was not meant, is no dead end."""
+
+    def program() -> None:
+        pay(1)
+        pay(2)
+
+    with record("pay") as run:
+        program()
+    store = tmp_path / "pay"
+    path = cut(run, 2, store)
+    done.clear()
+    for not_done in (False, True, False):
+        given: dict[str, Any] = {"not_done": True} if not_done else {"output": "paid before"}
+        recovery.settle(path, 2, reason="seen", store=store, **given)
+    with resume(path, store=store):
+        program()
+    assert done == {"pay 2": 1}
+    with replay(path, store=store):
+        program()
+    path = cut(run, 2, tmp_path / "other")
+    recovery.settle(path, 2, output=1, reason="seen", store=tmp_path / "other")
+    recovery.settle(path, 2, not_done=True, reason="it was not", store=tmp_path / "other")
+    done.clear()
+    with resume(path, store=tmp_path / "other"):
+        program()
+    assert done == {"pay 1": 1, "pay 2": 1}
+    with replay(path, store=tmp_path / "other"):
+        program()
+    assert done == {"pay 1": 1, "pay 2": 1}
+
+
 def test_decorated_and_async(tmp_path: Path) -> None:
     """``resume`` is a decorator and an async block as well."""
 

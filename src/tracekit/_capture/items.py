@@ -14,7 +14,7 @@ from .._canonical import to_json
 from .._engine.callsite import caller
 from .._engine.gate import Outcome
 from .._engine.scope import Scope, current
-from ..errors import DivergenceError, ReplayError, TraceExhaustedError
+from ..errors import DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
 from .driving import drive
 
 __all__ = ["failed", "given", "live_async_items", "live_items", "recorded_async_items", "recorded_items"]
@@ -74,14 +74,19 @@ def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) ->
 def recorded_items(step: Any) -> Any:
     """The recorded items; the caller must do with them what was done then."""
     told: dict[str, Any] = {}
+    count = 0
     while True:
         chunk = step.next_chunk()
         if chunk is None:
             outcome = step.answer()
             _same(step, told, outcome)
-            return given(_finished(step, outcome))
+            finished = given(_finished(step, outcome))
+            if not _settled(outcome):
+                return finished
+            return (yield from _rest(step, finished, count))
         _same(step, told, chunk)
         told = {}
+        count += 1
         try:
             sent = yield chunk.output
         except GeneratorExit:
@@ -145,15 +150,20 @@ def _about(driven: drive, told: dict[str, Any] | None) -> dict[str, Any] | None:
 async def recorded_async_items(step: Any) -> Any:
     """The recorded items of an async generator."""
     told: dict[str, Any] = {}
+    count = 0
     while True:
         chunk = await step.next_chunk_async()
         if chunk is None:
             outcome = await step.answer_async()
             _same(step, told, outcome)
-            given(_finished(step, outcome))
+            finished = given(_finished(step, outcome))
+            if _settled(outcome):
+                for item in _rest(step, finished, count):
+                    yield item
             return
         _same(step, told, chunk)
         told = {}
+        count += 1
         try:
             sent = yield chunk.output
         except GeneratorExit:
@@ -163,6 +173,26 @@ async def recorded_async_items(step: Any) -> Any:
         else:
             if sent is not None:
                 told = {"sent": sent}
+
+
+def _settled(outcome: Outcome) -> bool:
+    """Whether a person has said what the generator gave."""
+    return "settled" in ((outcome.meta or {}).get("info") or {})
+
+
+def _rest(step: Any, output: Any, count: int) -> Any:
+    """Of all items, as a person has told them, those after the ``count`` that the log has."""
+    if type(output) is not list or len(output) < count:
+        raise step.session.fail(
+            NotReplayableError(
+                "what a person said that a generator gave is no list of its items",
+                run_id=step.session.run_id,
+                step=step.seq,
+                location=caller(),
+                next_action="settle the step again: `--done` takes a JSON list of all its items, those that the log has first",
+            )
+        )
+    yield from output[count:]
 
 
 def _shown(error: BaseException) -> str:

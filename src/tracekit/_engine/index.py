@@ -155,6 +155,7 @@ class Index:
             if role == "skipped" and "output" not in entry and "error" not in entry:
                 self.repeated.add(step)
                 return OTHER
+            self.repeated.discard(step)  # a person had given it up, and then said what it gave
             meta = entry.get("meta")
             if meta and meta.get("abandoned"):
                 # Nobody waits for it: the caller had left. It is no event of the simulation.

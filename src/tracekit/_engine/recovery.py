@@ -27,14 +27,15 @@ class Decision(NamedTuple):
     """What may be done with a run: ``resume`` or ``abort``, and why.
 
     ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
-    ``in_doubt`` lists the steps whose effect may or may not have happened; ``pending`` the steps without an outcome.
+    ``in_doubt`` lists the steps whose effect may or may not have happened, one of a child process as ``"SEGMENT:STEP"``;
+    ``pending`` the steps of the run's own file without an outcome.
     """
 
     run_id: str
     state: str
     decision: Literal["resume", "abort"]
     reasons: tuple[Reason, ...] = ()
-    in_doubt: tuple[int, ...] = ()
+    in_doubt: tuple[int | str, ...] = ()
     pending: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -72,15 +73,18 @@ def decide(
     word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
     once, where that is to be looked at. ``run_id`` is for a file that holds no entry.
     """
-    who = verdict.run_id or run_id or ""
+    who, segments = verdict.run_id or run_id or "", [*segments]
+    elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments if one.state != "sealed" for seq in one.in_doubt)
     if verdict.end is not None and verdict.state != "broken":
-        # Nothing is to be done; what stands in it is no longer in doubt, or was told when it was aborted.
-        reasons = [*_held(holder), _ended(verdict)]
-        return Decision(who, verdict.state, "abort", tuple(reasons))
+        # Nothing is to be done; what stands in it is no longer in doubt, or was told when it was aborted. But of a child process
+        # that died in the middle of an effect nobody has been told.
+        reasons = [*_held(holder), _ended(verdict), *_of_dead(who, segments)]
+        return Decision(who, verdict.state, "abort", tuple(reasons), elsewhere)
     log = Steps(entries)
     reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
     for step in log.steps.values():
         reasons += _of_a_step(log, step, supplied)
+    reasons += _of_supplied(log, supplied)
     reasons += map(_unknown, log.unknown)
     reasons += _of_keys(log, secret)
     resume = all(reason["code"] in FOR for reason in reasons)
@@ -89,7 +93,7 @@ def decide(
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        in_doubt(log),
+        in_doubt(log) + elsewhere,
         tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
     )
 
@@ -177,7 +181,24 @@ def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
             text = f"the program started the process of segment {segment.run_id}: a run with child processes can't be resumed"
         else:
             continue
-        yield {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
+        yield _segment(segment, text)
+
+
+def _of_dead(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
+    """Child processes of a run that has ended: those that did not end in order, with an effect in doubt."""
+    for segment, _ in segments:
+        if segment.state != "sealed" and segment.in_doubt:
+            told = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
+            text = (
+                f"the child process of segment {segment.run_id} did not end in order: {'; '.join(told)}; find out, then "
+                f"`tracekit recovery settle {run_id}.{segment.run_id} STEP`"
+            )
+            yield _segment(segment, text)
+
+
+def _segment(segment: Decision, text: str) -> Reason:
+    about = {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
+    return about | ({"in_doubt": [*segment.in_doubt]} if segment.in_doubt else {})
 
 
 def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
@@ -264,6 +285,21 @@ def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
     if step.hidden == "redacted":
         return _reason("redacted_output", step, f"gave a secret that is not in the log: {what}")
     return _reason("opaque_output", step, f"gave a value that could not be recorded: {what}")
+
+
+def _of_supplied(log: Steps, supplied: Collection[int]) -> Iterator[Reason]:
+    """Of what the operator supplies, all that the log does not lack: nothing that it says is overruled so."""
+    for seq in sorted(supplied):
+        step = log.steps.get(seq)
+        if step is None:
+            text = f"step {seq} is supplied an output, and entry {seq} of the log begins no step"
+            yield {"code": "not_to_supply", "text": text, "step": seq}
+        elif step.state != "done":
+            yield _reason("not_to_supply", step, "is supplied an output, and it did not give one: `settle` is for that")
+        elif step.inner and step.hidden:
+            yield _reason("not_to_supply", step, f"is supplied an output, and nobody asks it, inside step {step.inner}")
+        elif not step.hidden:
+            yield _reason("not_to_supply", step, "is supplied an output, and the log has it: is it another step's?")
 
 
 def _unknown(entry: Mapping[str, Any]) -> Reason:

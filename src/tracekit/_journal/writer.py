@@ -39,6 +39,11 @@ _INTERRUPTED: Final = 0.1
 _IDLE: Final = 20
 
 
+_MEND: Final = "free space or mend the device, then resume this run or start a new one; what had been written is intact"
+_GONE: Final = (
+    "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
+)
+
 _os_write: Final = os.write
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
@@ -75,9 +80,14 @@ class Journal:
         #: Entries that could not be written while the program went on.
         self.lost = 0
         self._fd = fd
+        found = os.fstat(fd)
+        #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
+        self._file: Final = (found.st_dev, found.st_ino)
         #: Where the file ends: the last entry's ``seq``, hash and time, and the size. Replaced whole, never in parts.
         self._end = (seq, head, ts, size)
         self._broken: str | None = None
+        #: Whether that is since the file is not there any more as it was written.
+        self._gone = False
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock = threading.RLock()
         #: Where the file will end once the entry that is being written is.
@@ -119,6 +129,8 @@ class Journal:
         durability is ``none``). Raises ``LogWriteError``; the entry is then not in the file.
         """
         with self._lock:
+            if sync:
+                self._look()
             if self._reads:
                 self._flush_reads()
             seq = self._write(kind, lane, parent, tail)
@@ -173,6 +185,34 @@ class Journal:
                 self._in_flight = None
             return seq
 
+    def _look(self) -> None:
+        """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
+        written = self._end[3]
+        if self._broken is not None:
+            return  # whoever writes is told
+        try:
+            found = os.fstat(self._fd)
+        except OSError as error:
+            self._lose(f"its descriptor was closed by the program ({error})")
+        if (found.st_dev, found.st_ino) != self._file:
+            self._lose("its descriptor was closed by the program, and is another file's now")
+        if not found.st_nlink:
+            self._lose("it was removed")
+        if found.st_size < written:
+            self._lose(f"somebody has cut it, from {written} bytes to {found.st_size}")
+
+    def _lose(self, why: str) -> NoReturn:
+        self._broken, self._gone = why, True
+        raise self._error(why)
+
+    def _owned(self) -> bool:
+        """Whether the descriptor is ours still."""
+        try:
+            found = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
+
     def _settle(self) -> None:
         if self._broken is not None:
             raise self._error(self._broken)
@@ -225,7 +265,7 @@ class Journal:
             f"the log {self.path} can't be written: {why}",
             run_id=self.run_id,
             path=self.path,
-            next_action="free space or mend the device, then resume this run or start a new one; what had been written is intact",
+            next_action=_GONE if self._gone else _MEND,
         )
 
     # -- durability ------------------------------------------------------------------------------------------------------
@@ -310,6 +350,7 @@ class Journal:
         """One round of the background thread: whether there was anything to do."""
         worked = bool(self._reads)
         try:
+            self._look()
             self.flush()
             if self._lazy:
                 # What was there a round ago: an effect is just now syncing what is newer, and would have to wait for us.
@@ -329,12 +370,14 @@ class Journal:
         if self._background is not None:
             self._background.stop()
         try:
+            self._look()
             self.flush()
             self.sync()
         finally:
             with self._lock:
                 self._broken = self._broken or "the journal is closed"
-                os.close(self._fd)
+                if self._owned():
+                    os.close(self._fd)
 
     def abandon(self) -> None:
         """Forget the file without touching it: for a forked child, whose parent goes on writing."""
@@ -342,7 +385,7 @@ class Journal:
         self._sync_lock = threading.Lock()
         self._followers.clear()
         self._reads.clear()
-        if not self.closed:
+        if not self.closed and self._owned():
             os.close(self._fd)  # the parent keeps its own, and the lock with it
         self.closed = True
         self._broken = "the journal belongs to the parent process"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RunStateError
 
-__all__ = ["patterns", "run_id", "run_to_replay", "strings", "taken_as"]
+__all__ = ["outputs_by_step", "patterns", "run_id", "run_to_replay", "strings", "taken_as"]
 
 
 def taken_as(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
@@ -48,6 +48,14 @@ def patterns(value: Any) -> tuple[Any, ...]:
         elif not isinstance(one, re.Pattern):
             raise TypeError(f"redact is a list of regular expressions; {one!r} in it is none")
     return found
+
+
+def outputs_by_step(name: str, value: Any) -> None:
+    """``TypeError`` unless it is ``None`` or a dictionary by the numbers of steps."""
+    taken_as(name, value, Mapping, "a dictionary of outputs by step")
+    for step in value or ():
+        if type(step) is not int:
+            raise TypeError(f"{name}: a step is the number of an entry, not {step!r}")
 
 
 def run_id(value: Any) -> None:

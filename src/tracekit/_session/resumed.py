@@ -325,6 +325,7 @@ _ADVICE: Final[dict[str, str]] = {
     "class_missing": _SETTLE,
     "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
     "redacted_output": _SUPPLY,
+    "not_to_supply": "supply only what `tracekit recovery scan RUN` says is missing",
     "opaque_output": _SUPPLY,
     "finished": "there is nothing to resume; `tracekit show RUN` shows it",
     "aborted": "start a new run",
@@ -355,6 +356,7 @@ def resume(
     """
     arguments.run_to_replay(run, Run, "resume")
     arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    arguments.outputs_by_step("supply", supply)
     options = {
         **DEFAULTS,
         "name": None,

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .._canonical import contains_opaque, dumps_in_order, to_json
+from .._canonical import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from .._engine.doubt import Doubt, Steps
 from .._engine.recovery import Decision
-from .._journal.entry import FAMILIES
+from .._journal.entry import FAMILIES, family_of
 from .._journal.limits import DEFAULT
 from .._journal.reader import Trace
-from ..errors import RecoveryRefusedError
+from ..errors import NotReplayableError, RecoveryRefusedError
 from . import reopening
 from .decisions import refused, store_at
 from .settling_ended import settle_ended
@@ -36,10 +36,11 @@ def settle(
 ) -> int:
     """Say of a step in doubt, pending or failed that it was done and gave ``output``, or that it was ``not_done``.
 
-    A step that was done answers with ``output`` when the run is resumed; one that was not done is made again. Where the program has
-    gone on with its error, it keeps the error: then this only says that somebody has looked. ``reason`` and ``by`` (the user of the
-    operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run that has ended or
-    that another process runs, and for a step that has nothing to settle.
+    A step that was done answers with ``output`` when the run is resumed (a generator: with the list of all its items, those that the
+    log has first); one that was not done is made again. Where the program has gone on with its error, it keeps the error: then this
+    only says that somebody has looked. As long as nothing was done since, a settlement can be corrected by another. ``reason`` and
+    ``by`` (the user of the operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run
+    that has ended or that another process runs, and for a step that has nothing to settle.
 
     One more can be settled when its run has ended: a call that happens once in the whole store (``exactly_once="store"``), for the
     runs that will ask for it. That stands beside its key, the log stays as it is, and 0 is returned.
@@ -70,10 +71,15 @@ def settle_as(
     run = store_at(store).find(run)
     if settle_ended(run, step, tree, done=done, reason=reason, by=by):
         return 0
+    if done:
+        _rebuildable(tree)
     looked: list[Doubt] = []
 
     def look(trace: Trace, decision: Decision) -> None:
-        looked.append(_settleable(Steps(trace.entries(damaged=True)), step, done, decision))
+        found = _settleable(Steps(trace.entries(damaged=True)), step, done, decision)
+        if done and found.chunks:
+            _all_items(trace, found, tree)
+        looked.append(found)
 
     with reopening.reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
         found = looked[0]
@@ -105,15 +111,47 @@ def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
     if step is None:
         raise _refused(decision, f"entry {seq} is not the intention of a tool, a model call or an exchange")
     what = f"step {seq}, {step.family} {step.name!r},"
-    if step.state in ("done", "given_up") or step.settled:
+    if (step.state in ("done", "given_up") or step.settled) and not _unread(log, step):
         raise _refused(decision, f"{what} has its outcome (entry {step.outcome})")
     if step.state == "failed" and not step.effect:
         raise _refused(
             decision, f"{what} is {step.side_effect} and failed: the program has its error, nothing is in doubt"
         )
-    if step.state == "pending" and step.went_on and not done:
+    if step.chunks and step.family != "tool":
+        raise _refused(
+            decision, f"{what} gave pieces of a model's answer, which nobody can give by hand: abort the run"
+        )
+    if step.went_on and not done:
         raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
     return step
+
+
+def _unread(log: Steps, step: Doubt) -> bool:
+    """Whether a person has settled it, and nothing was done since: then he may correct himself."""
+    return step.settled and step.state in ("done", "given_up") and max(log.steps) < step.outcome
+
+
+def _rebuildable(tree: Any) -> None:
+    """``ValueError`` unless a program can be given it: a codec of the program's own is not known here."""
+    try:
+        from_json(tree)
+    except NotReplayableError as error:
+        why = str(getattr(error, "reason", error))
+        if not why.startswith("no codec"):
+            raise ValueError(f"this output can't be given to a program: {why}") from None
+
+
+def _all_items(trace: Trace, step: Doubt, tree: Any) -> None:
+    """``ValueError`` unless ``tree`` lists all items of a generator, first those that the log has."""
+    recorded = [
+        trace.expand(entry["output"])
+        for entry in trace.entries(damaged=True)
+        if entry.get("step") == step.seq and family_of(entry["type"]) == ("tool", "chunk")
+    ]
+    if type(tree) is not list or dumps(tree[: len(recorded)]) != dumps(recorded):
+        raise ValueError(
+            f"step {step.seq} is a generator: its output is a list of all its items, and begins with the {len(recorded)} of the log"
+        )
 
 
 def _refused(decision: Decision, text: str) -> RecoveryRefusedError:

@@ -157,7 +157,10 @@ def settle(
             raise click.BadParameter("say why", param_hint="--reason")
         path = located(run, Store(store))
         tree = None if done is None else _tree(done)
-        seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
+        try:
+            seq = settle_as(path, step, tree, done=done is not None, reason=reason, by=by)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--done") from None
         if output.structured(as_json):
             output.emit({"path": path, "step": step, "done": done is not None, "seq": seq or None})
         else:

@@ -1,0 +1,104 @@
+"""A log that is taken away while its run goes on: nothing irreversible happens without it, and nobody else's file is written into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.tracing import of_type
+from tracekit import Run, record, traced_tool
+from tracekit.errors import LogWriteError
+
+done: Counter[int] = Counter()
+
+
+@traced_tool(side_effect="irreversible")
+def pay(amount: int) -> int:
+    done[amount] += 1
+    return amount
+
+
+def journal_of(run: Run) -> int:
+    """The descriptor that the run's log is written through."""
+    about = os.stat(run.path)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found = os.stat(int(name))
+        except (OSError, ValueError):
+            continue
+        flags = int(Path(f"/proc/self/fdinfo/{name}").read_text().split("flags:")[1].split()[0], 8)
+        if (found.st_dev, found.st_ino) == (about.st_dev, about.st_ino) and flags & os.O_APPEND:
+            return int(name)
+    raise AssertionError("no descriptor of the log is open")
+
+
+def removed(run: Run, store: Path) -> None:
+    shutil.rmtree(store)
+
+
+def emptied(run: Run, store: Path) -> None:
+    os.truncate(run.path, 0)
+
+
+def closed(run: Run, store: Path) -> None:
+    os.close(journal_of(run))
+
+
+@pytest.mark.parametrize("durability", ["none", "effects", "always"])
+@pytest.mark.parametrize(("take", "said"), [(removed, "removed"), (emptied, "cut"), (closed, "closed by the program")])
+def test_no_effect_without_the_log(
+    take: Callable[[Run, Path], None], said: str, durability: str, tmp_path: Path
+) -> None:
+    """Whoever removes the store, cuts the file or closes the descriptor stops the next effect, with one error that says what was done."""
+    done.clear()
+    store = tmp_path / "store"
+
+    def program() -> None:
+        with record("job", store=store, durability=durability) as run:  # type: ignore[arg-type]
+            pay(1)
+            take(run, store)
+            pay(2)
+
+    with pytest.raises(LogWriteError, match=said) as caught:
+        program()
+    assert done == {1: 1}
+    assert caught.value.__context__ is None or not isinstance(caught.value.__context__, LogWriteError)
+
+
+def test_a_program_that_meets_no_effect_is_told_at_the_end(tmp_path: Path) -> None:
+    """A run that lost its log is not passed over in silence."""
+
+    def program() -> None:
+        with record("job", store=tmp_path / "store"):
+            pay(1)
+            shutil.rmtree(tmp_path / "store")
+
+    with pytest.raises(LogWriteError, match="removed"):
+        program()
+
+
+def test_nothing_is_written_into_a_file_that_got_the_descriptor(tmp_path: Path) -> None:
+    """A program that closes what is not its own, and opens files: its file stays its own, open, and the log what it was."""
+    done.clear()
+    run = record("job", store=tmp_path / "store")
+    opened = run.__enter__()
+    pay(1)
+    number = journal_of(opened)
+    os.close(number)
+    mine = os.open(tmp_path / "customers.csv", os.O_RDWR | os.O_CREAT)
+    if mine != number:
+        os.dup2(mine, number)
+        os.close(mine)
+    with pytest.raises(LogWriteError, match="another file's") as caught:
+        pay(2)
+    run.__exit__(LogWriteError, caught.value, None)
+    os.write(number, b"ann\n")
+    os.close(number)
+    assert (tmp_path / "customers.csv").read_bytes() == b"ann\n"
+    assert done == {1: 1}
+    assert len(of_type(opened, "tool.return")) == 1
