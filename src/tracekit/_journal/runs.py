@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from .lock import lock
 from .names import SEGMENT, SUFFIX, new_run_id, segment_of, valid_run_id
 from .reader import Trace, Verdict
 from .scan import not_found
+from .segments import beside, is_segment, with_segments
 from .summary import RunSummary, summary
 from .writer import Durability, Journal
 
@@ -73,10 +73,7 @@ class Store:
 
     def segments(self, run_id: str) -> tuple[str, ...]:
         """The files of a run's segments."""
-        found = ((stem, SEGMENT.fullmatch(stem)) for stem in sorted(self._stems()))
-        return tuple(
-            os.path.join(self.runs, stem + SUFFIX) for stem, match in found if match and match["run"] == run_id
-        )
+        return beside(os.path.join(self.runs, run_id + SUFFIX))
 
     def list(self) -> tuple[RunSummary, ...]:
         """Every run, the newest first, by its first and last line."""
@@ -276,10 +273,7 @@ class Store:
         ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
         """
         with Trace(self.find(run), limits) as trace:
-            verdict = self.judge(trace, key=key)
-            if head is not None:
-                verdict = check_head(verdict, head)
-            return verdict if verdict.state == "broken" else self._with_segments(trace, verdict, key)
+            return self.judge_run(trace, key=key, head=head)
 
     def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
         """The verdict on one file, its name and the head kept for it included."""
@@ -298,77 +292,22 @@ class Store:
         head = os.path.join(os.path.dirname(directory), "heads", stem)
         return check_kept(trace, verdict, head, seal_key() if key is None else key)
 
-    def check(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
-        """The verdict on a file that is not broken; else ``TraceIntegrityError``."""
-        trace.check()
+    def judge_run(self, trace: Trace, *, key: bytes | None = None, head: str | None = None) -> Verdict:
+        """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
         verdict = self.judge(trace, key=key)
+        if head is not None:
+            verdict = check_head(verdict, head)
+        if verdict.state == "broken" or is_segment(trace.path):
+            return verdict
+        return with_segments(trace, verdict, lambda one: self.judge(one, key=key))
+
+    def check(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        """The verdict on a run that is not broken, nor one of its segments; else ``TraceIntegrityError``."""
+        trace.check()
+        verdict = self.judge_run(trace, key=key)
         if verdict.state == "broken":
             raise _broken(trace.path, verdict)
         return verdict
-
-    def _with_segments(self, trace: Trace, verdict: Verdict, key: bytes | None) -> Verdict:
-        directory, run_id = os.path.dirname(os.path.abspath(trace.path)), verdict.run_id
-        told = {str(segment.get("segment")): segment for segment in verdict.segments}
-        if os.path.samefile(directory, self.runs) if os.path.isdir(self.runs) else False:
-            for path in self.segments(str(run_id)):
-                told.setdefault(path[-len(SUFFIX) - 16 : -len(SUFFIX)], {"unlisted": True})
-        judged = []
-        for name, said in sorted(told.items()):
-            state, problem = self._segment(trace, os.path.join(directory, f"{run_id}.{name}{SUFFIX}"), name, said, key)
-            left_open = state == "unsealed" and bool(said.get("open"))
-            if left_open:  # the run's end says so itself: it is as it was
-                problem = f"open: its process had not ended it when the run ended ({problem})"
-            judged.append({"segment": name, **said, "state": state, "problem": problem})
-            if state == "broken" or (state == "unsealed" and verdict.state == "sealed" and not left_open):
-                verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}")
-        return verdict._replace(segments=tuple(judged))
-
-    def _segment(
-        self, parent: Trace, path: str, name: str, said: dict[str, Any], key: bytes | None
-    ) -> tuple[Any, str | None]:
-        """State and problem of one segment, compared with what the run's last entry says of it."""
-        if not re.fullmatch("[0-9a-f]{16}", name):
-            return "broken", "its name is none"
-        try:
-            trace = Trace(path, parent.limits)
-        except RunNotFoundError:
-            return "broken", "its file is missing"
-        with trace:
-            verdict = self.judge(trace, key=key)
-            if verdict.state == "broken":
-                return "broken", verdict.problem
-            if verdict.run_id not in (None, parent.status.run_id):
-                return "broken", f"it belongs to run {verdict.run_id}"
-            count = said.get("count")
-            if type(count) is int and (verdict.count < count or trace.hash_of(count) != said.get("head")):
-                return "broken", f"it is not what the run's end says: {count} entries with head {said.get('head')}"
-            if verdict.count and not _linked(parent, trace.entry(1)):
-                return "broken", "it was started by another entry than the one it names"
-            return verdict.state, verdict.problem
-
-
-def _linked(parent: Trace, first: dict[str, Any]) -> bool:
-    """Whether the entry of its parent's file, the run's own or another segment, that a segment names is the one whose hash it carries."""
-    causes = first.get("cause")
-    for cause in causes if isinstance(causes, list) else ():
-        if isinstance(cause, dict) and "hash" in cause and type(cause.get("seq")) is int:
-            segment = cause.get("segment")
-            if segment is None:
-                return _has(parent, cause)
-            if not (isinstance(segment, str) and re.fullmatch("[0-9a-f]{16}", segment)):
-                return False
-            path = os.path.join(os.path.dirname(os.path.abspath(parent.path)), f"{parent.status.run_id}.{segment}{SUFFIX}")
-            try:
-                with Trace(path, parent.limits) as trace:
-                    return _has(trace, cause)
-            except (RunNotFoundError, TraceIntegrityError):
-                return False
-    return True
-
-
-def _has(trace: Trace, cause: dict[str, Any]) -> bool:
-    seq = cause["seq"]
-    return bool(0 < seq <= trace.status.count and trace.hash_of(seq) == cause["hash"])
 
 
 def _is_file(file: os.DirEntry[str]) -> bool:

@@ -22,10 +22,22 @@ __all__ = ["candidates", "decided", "decision_on", "refused", "store_at", "store
 
 
 def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
-    """The runs that did not end, or not as the head kept for them says; with ``all`` every run: the file, and its segments'."""
+    """The runs that did not end, or not as the head kept for them says, or with a child process that died in the middle of an effect;
+    with ``all`` every run: the file, and its segments'."""
     for path, segments in store.paths().items():
-        if all or not _ended(path, store.heads):
+        if all or not _ended(path, store.heads) or _leaves_doubt(path, segments):
             yield path, segments
+
+
+def _leaves_doubt(path: str, segments: Sequence[str]) -> bool:
+    """Whether a child process of a run that has ended did not, and what it did is in doubt; who gave the run up has looked."""
+    try:
+        open_ones = [segment for segment in segments if last_entry(segment).get("type") not in ENDS]
+        if not open_ones or last_entry(path).get("type") == "run.aborted":
+            return False
+        return any(decision_on(segment, segments=()).in_doubt for segment in open_ones)
+    except (OSError, TracekitError):
+        return True  # it is told by whoever decides on it
 
 
 def _ended(path: str, heads: str) -> bool:
@@ -52,7 +64,7 @@ def decision_on(
     held = holder(path)
     try:
         with Trace(path) as trace:
-            verdict = store_of(path).judge(trace)
+            verdict = store_of(path).judge_run(trace)
             return decided(
                 trace,
                 verdict,

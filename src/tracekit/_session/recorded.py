@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
@@ -21,10 +22,10 @@ from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current
 from .._engine.spending import Spending
 from .._journal.keys import Keys
-from .._journal.reader import Trace
 from .._journal.runs import Store
+from .._journal.segments import told_of
 from .._journal.writer import Durability
-from ..errors import NotReplayableError, RunStateError
+from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import arguments, children, forks, gaps, overspending, takeover
 from .blocks import Block, called_from
 from .given import input_key
@@ -262,34 +263,27 @@ class Record(Block[Run]):
                 self._last_entry(session, error)
             journal.close()
             self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
+        except LogWriteError:
+            if not isinstance(error, LogWriteError):  # else the program has been told, and nobody has caught it
+                raise
         finally:
             session.ended = True
-            try:
+            world.leave()
+            with suppress(LogWriteError, OSError):  # it has said so above
                 journal.close()
-            finally:  # a disk that is gone says so here again
-                world.leave()
         for sentence in session.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
 
     def _segments(self) -> list[dict[str, Any]]:
         """The files of the run's other processes, each with count and head, or as open."""
-        found = []
-        for path in self._store.segments(self._session.run_id):
-            with Trace(path) as trace:
-                verdict = trace.status
-            about: dict[str, Any] = {"segment": path[-len(".jsonl") - 16 : -len(".jsonl")]}
-            if verdict.state == "sealed":
-                about.update(count=verdict.count, head=verdict.head)
-            else:
-                about["open"] = True
-            found.append(about)
-        return found
+        return [told_of(path) for path in self._store.segments(self._session.run_id)]
 
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:
         journal = session.journal
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
+        children.count_spending(session)
         overspending.warn(session, error)
         spending = session.spending
         if spending is not None:

@@ -14,6 +14,7 @@ from .._engine.recovery import Decision
 from .._engine.redaction import Redactor
 from .._journal.names import SUFFIX
 from .._journal.reader import Trace, Verdict
+from .._journal.segments import told_of
 from ..errors import RecoveryRefusedError, RunStateError
 from .decisions import decided, refused, store_at, store_of
 
@@ -90,17 +91,7 @@ def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
 
 def segments(path: str, run_id: str) -> list[dict[str, Any]]:
     """The files of a run's other processes, each with count and head, or as open."""
-    found = []
-    for segment in store_of(path).segments(run_id):
-        with Trace(segment) as trace:
-            verdict = trace.status
-        about: dict[str, Any] = {"segment": segment[-len(SUFFIX) - 16 : -len(SUFFIX)]}
-        if verdict.state == "sealed":
-            about.update(count=verdict.count, head=verdict.head)
-        else:
-            about["open"] = True
-        found.append(about)
-    return found
+    return [told_of(segment) for segment in store_of(path).segments(run_id)]
 
 
 def sealed(session: Recording) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import click
 
-from .._journal.reader import Trace
+from .._journal.reader import Trace, Verdict
 from .._journal.runs import Store
+from .._journal.segments import beside, name_of
 from . import output
 from .store import located
 from .timeline import Step, Timeline, duration, error_text, printable, said, short, streamed
@@ -33,25 +35,35 @@ _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only"
 def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool, first: int, limit: int) -> None:
     """Show a run: its id, the beginning of its id, "last", or the path of its file.
 
-    Exit code: 0 for a sealed run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
+    What its child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows one of them alone. Exit code: 0 for a sealed
+    run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
     """
-    with output.reported(), Trace(located(run, where := Store(store))) as trace:
-        verdict = where.judge(trace)
+    with output.reported(), Trace(located(run, where := Store(store))) as trace, ExitStack() as stack:
+        verdict = where.judge_run(trace)
         structured = output.structured(as_json)
+        files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
         if as_why:
             from .why import explain, print_answers
 
-            answers = explain(Timeline(trace, verdict))
+            answers = explain(_timeline(trace, verdict, files, where))
             output.emit(answers) if structured else print_answers(answers)
         elif structured:
             output.emit(entries_of(trace, first, expand))
+            for file in files:
+                name = name_of(file.path)
+                output.emit({"segment": name, **entry} for entry in entries_of(file, 1, expand))
         else:
-            _print_tree(Timeline(trace, verdict), first, limit)
+            _print_tree(_timeline(trace, verdict, files, where), first, limit)
         if verdict.problem and (structured or verdict.state == "broken"):
             output.message(
                 f"{verdict.state}: {printable(verdict.problem)}" + (f" (line {verdict.line})" if verdict.line else "")
             )
         sys.exit(_STATE[verdict.state])
+
+
+def _timeline(trace: Trace, verdict: Verdict, files: Sequence[Trace], where: Store) -> Timeline:
+    processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
+    return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
 
 
 def entries_of(trace: Trace, first: int, expand: bool) -> Any:
@@ -72,15 +84,32 @@ def _print_tree(timeline: Timeline, first: int, limit: int) -> None:
 
     console = output.console()
     console.print(_heading(timeline))
+    left = _print_rows(timeline, first, limit or sys.maxsize)
+    for process in timeline.processes:
+        head = Text(f"process {printable(process.lane)}", style="bold") + Text(
+            f"  segment {process.segment}", style="dim"
+        )
+        console.print(head, soft_wrap=True)
+        left = _print_rows(process, 1, left)
+        if process.verdict.state != "sealed":
+            console.print(_verdict(process), soft_wrap=True)
+    console.print(_verdict(timeline), soft_wrap=True)
+
+
+def _print_rows(timeline: Timeline, first: int, left: int) -> int:
+    """Print the entries of one file, at most ``left`` lines; returns how many are left."""
+    from rich.text import Text
+
+    console = output.console()
     lanes: dict[int, str] = {0: ""}
-    left = limit or sys.maxsize
     for depth, entry, step in timeline.rows(first):
         if entry["type"] == "lane":
             born = entry.get("input") or {}
             lanes[born.get("id", 0)] = f"{born.get('name', '?')}#{born.get('n', 1)}"
             continue
         if not left:
-            console.print(Text(f"… more: tracekit show {timeline.run_id} --from {entry['seq']}", style="dim"))
+            file = timeline.run_id if timeline.segment is None else f"{timeline.run_id}.{timeline.segment}"
+            console.print(Text(f"… more: tracekit show {file} --from {entry['seq']}", style="dim"), soft_wrap=True)
             break
         left -= 1
         line = Text(f"{entry['seq']:>6} ", style="dim") + Text("  " * depth)
@@ -88,7 +117,7 @@ def _print_tree(timeline: Timeline, first: int, limit: int) -> None:
         if lane := lanes.get(entry["lane"], ""):
             line += Text(f"  [{printable(lane)}]", style="magenta")
         console.print(line, soft_wrap=True)
-    console.print(_verdict(timeline))
+    return left
 
 
 def _heading(timeline: Timeline) -> Any:

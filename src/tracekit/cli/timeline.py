@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from .._journal.entry import family_of
 from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.segments import lane_of
 
 __all__ = ["Step", "Timeline", "duration", "error_text", "printable", "said", "short", "streamed"]
 
@@ -36,12 +37,14 @@ class Step:
     """
 
     __slots__ = (
-        "answer", "chunks", "error", "facts", "family", "first_chunk", "name", "outcome", "seq", "side_effect", "took", "ts",
+        "answer", "chunks", "error", "facts", "family", "first_chunk", "name", "outcome", "place", "seq", "side_effect", "took", "ts",
     )  # fmt: skip
 
-    def __init__(self, entry: Mapping[str, Any], family: str) -> None:
+    def __init__(self, entry: Mapping[str, Any], family: str, place: int | str) -> None:
         meta = entry.get("meta") or {}
         self.seq: Final[int] = entry["seq"]
+        #: Where it stands in the run: its ``seq``, with the segment before it where a child process made it.
+        self.place: Final = place
         self.family: Final = family
         self.name: Final[str] = entry.get("name") or family
         self.side_effect: Final[str | None] = meta.get("side_effect")
@@ -85,11 +88,18 @@ class Step:
 
 
 class Timeline:
-    """All of a trace that verifies, gone through once: steps by ``seq``, and the entries of each other type."""
+    """All of a trace that verifies, gone through once: steps by ``seq``, and the entries of each other type.
 
-    def __init__(self, trace: Trace, verdict: Verdict) -> None:
+    ``segment`` names the file of a child process; ``processes`` are those of a run, each with its own timeline.
+    """
+
+    def __init__(
+        self, trace: Trace, verdict: Verdict, segment: str | None = None, processes: Sequence[Timeline] = ()
+    ) -> None:
         self.trace: Final = trace
         self.verdict: Final = verdict
+        self.segment: Final = segment
+        self.processes: Final = processes
         self.steps: Final[dict[int, Step]] = {}
         self.others: Final[dict[str, list[int]]] = {}
         self.first: dict[str, Any] = {}
@@ -112,7 +122,7 @@ class Timeline:
         if known is None:
             self.others.setdefault(kind, []).append(entry["seq"])
         elif known[1] == "intention":
-            self.steps[entry["seq"]] = Step(entry, known[0])
+            self.steps[entry["seq"]] = Step(entry, known[0], self.place(entry["seq"]))
         elif (step := self.steps.get(entry.get("step", 0))) is not None:
             if known[1] == "chunk":
                 step.chunks += 1
@@ -122,6 +132,24 @@ class Timeline:
         if not self.first:
             self.first = entry
         self.last = entry
+
+    def place(self, seq: int) -> int | str:
+        """What an entry is called in the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
+        return seq if self.segment is None else f"{self.segment}:{seq}"
+
+    @property
+    def whole(self) -> Iterator[Timeline]:
+        """The run's own, then that of each of its processes."""
+        yield self
+        yield from self.processes
+
+    def every_step(self) -> list[Step]:
+        return [step for one in self.whole for step in one.steps.values()]
+
+    @property
+    def lane(self) -> str:
+        """What the process is called."""
+        return lane_of(self.first, self.segment or "")
 
     @property
     def run_id(self) -> str:

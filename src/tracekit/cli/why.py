@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from . import output
@@ -15,16 +15,20 @@ __all__ = ["explain", "print_answers"]
 _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
 _FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "contract.violated", "budget.exceeded", "breaker")
 _EFFECTS: Final = ("irreversible", "reversible")
+#: What is in every file, whatever was captured; and the lists of entries that are not as they were.
+_FRAME: Final = {"run.started", "run.completed", "run.failed", "run.aborted"}
+_FLAWS: Final = ("noted", "redacted")
 #: Entries named in one answer.
 _MOST: Final = 12
 
-Answer = tuple[str, list[int]]
+Answer = tuple[str, list[int | str]]
 
 
 def explain(timeline: Timeline) -> dict[str, Any]:
     """``{"run_id", "what_happened", "why_this_path", "which_fallback", "safe_to_retry", "can_be_replayed"}``.
 
-    Each answer is ``{"text", "entries"}``, the last two with an ``"answer"``: ``true``, ``false``, or ``null`` for "with care".
+    Each answer is ``{"text", "entries"}``, the last two with an ``"answer"``: ``true``, ``false``, or ``null`` for "with care". An entry
+    of a child process is ``"SEGMENT:SEQ"``.
     """
     retry, retry_answer = _retry(timeline)
     replayed, replay_answer = _replay(timeline)
@@ -52,7 +56,7 @@ def print_answers(answers: Mapping[str, Any]) -> None:
     output.console().print(table)
 
 
-def _numbers(seqs: list[int]) -> str:
+def _numbers(seqs: list[int | str]) -> str:
     shown = ", ".join(map(str, seqs[:_MOST]))
     return f"[{shown}{f' and {len(seqs) - _MOST} more' if len(seqs) > _MOST else ''}]"
 
@@ -65,7 +69,7 @@ def _shape(answer: Answer) -> dict[str, Any]:
 
 
 def _happened(timeline: Timeline) -> Answer:
-    counted = Counter(step.family for step in timeline.steps.values())
+    counted = Counter(step.family for step in timeline.every_step())
     words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "span": "span"}
     parts = [_plural(counted[family], word) for family, word in words.items() if counted[family]]
     made = ", ".join(parts) or "no step"
@@ -84,41 +88,65 @@ def _happened(timeline: Timeline) -> Answer:
         case _:
             where = f" inside {_name(open_[-1])}" if open_ else ""
             head += f"has no end; its last entry is {last}{where}: {made}."
-    failed = [step for step in timeline.steps.values() if step.failed]
+    failed = [step for step in timeline.every_step() if step.failed]
     if failed:
         head += f" {_plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
-    named = {first, last, *(step.seq for step in open_[-1:]), *(step.seq for step in failed[-1:])}
-    return head, sorted(named - {0})
+    told, cut_off = _processes(timeline)
+    named: list[int | str] = [first, last, *(step.place for step in (*open_[-1:], *failed[-1:])), *cut_off]
+    return head + told, _in_order(named)
+
+
+def _processes(timeline: Timeline) -> Answer:
+    """The processes that the program started, and which of them did not end."""
+    if not timeline.processes:
+        return "", []
+    told, entries = f" It had {_plural(len(timeline.processes), 'child process', 'es')} that joined it.", []
+    for process in timeline.processes:
+        if process.ended is None:
+            steps = [step for step in process.steps.values() if step.outcome is None]
+            last = process.last.get("seq", 0)
+            where = f" inside {_name(steps[-1])}" if steps else ""
+            told += (
+                f" The process {printable(process.lane)} has no end; its last entry is {process.place(last)}{where}."
+            )
+            entries += [process.place(last), *(step.place for step in steps[-1:])]
+    return told, entries
 
 
 # -- why this path ------------------------------------------------------------------------------------
 
 
 def _path(timeline: Timeline) -> Answer:
-    chosen = timeline.entries_of(*_CHOICES)
+    chosen, places = _found(timeline, _CHOICES)
     if chosen:
         told = [f"{entry.get('name', entry['type'])} → {short(entry.get('output'), 40)}" for entry in chosen[:4]]
         more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
-        return f"It decided {'; '.join(told)}{more}.", [entry["seq"] for entry in chosen]
-    asked = _asked_for_tools(timeline)
+        return f"It decided {'; '.join(told)}{more}.", places
+    asked = {place: tools for one in timeline.whole for place, tools in _asked_for_tools(one).items()}
     if asked:
         told = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
         more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
         return f"The model chose the tools: entry {'; '.join(told)}{more}.", list(asked)
-    if timeline.steps:
+    if timeline.every_step():
         return "No decision is recorded, and no model asked for a tool: the code alone chose the path.", []
     return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
-def _asked_for_tools(timeline: Timeline) -> dict[int, list[str]]:
+def _found(timeline: Timeline, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
+    """The entries of these types in all of the run, and where they stand."""
+    found = [(one, entry) for one in timeline.whole for entry in one.entries_of(*kinds)]
+    return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
+
+
+def _asked_for_tools(timeline: Timeline) -> dict[int | str, list[str]]:
     """Model calls that ended with a wish for tools, and the tools called between them and the next model call."""
-    asked: dict[int, list[str]] = {}
+    asked: dict[int | str, list[str]] = {}
     current: list[str] | None = None
     for step in timeline.steps.values():
         if step.family == "llm":
             current = None
             if step.answer and _wants_tools(timeline.trace.entry(step.answer)):
-                current = asked.setdefault(step.seq, [])
+                current = asked.setdefault(step.place, [])
         elif step.family == "tool" and current is not None:
             current.append(step.name)
     return {seq: tools for seq, tools in asked.items() if tools}
@@ -133,8 +161,8 @@ def _wants_tools(answer: Mapping[str, Any]) -> bool:
 
 
 def _fallback(timeline: Timeline) -> Answer:
-    found = timeline.entries_of(*_FALLBACKS)
-    retried = [step for step in timeline.steps.values() if _attempt(step) > 1]
+    found, places = _found(timeline, _FALLBACKS)
+    retried = [step for step in timeline.every_step() if _attempt(step) > 1]
     told = [
         f"{entry['type']} {short(entry.get('name') or entry.get('output') or '', 40)}".strip() for entry in found[:4]
     ]
@@ -144,7 +172,7 @@ def _fallback(timeline: Timeline) -> Answer:
         )
     if not told:
         return "None: nothing was retried, and no fallback was triggered.", []
-    return f"{'; '.join(told)}.", sorted([entry["seq"] for entry in found] + [step.seq for step in retried])
+    return f"{'; '.join(told)}.", _in_order(places + [step.place for step in retried])
 
 
 def _attempt(step: Step) -> int:
@@ -158,11 +186,12 @@ def _attempt(step: Step) -> int:
 def _retry(timeline: Timeline) -> tuple[bool | None, Answer]:
     if not timeline.first:
         return None, ("Unknown: the file holds no entry, so nobody knows what its process did.", [])
-    effects = [step for step in timeline.steps.values() if step.side_effect in _EFFECTS and not step.skipped]
+    steps = timeline.every_step()
+    effects = [step for step in steps if step.side_effect in _EFFECTS and not step.skipped]
     final = [step for step in effects if step.side_effect == "irreversible"]
     doubtful = [step for step in final if step.outcome is None]
     failed = [step for step in final if step.failed]
-    unknown = [step for step in timeline.steps.values() if step.family == "tool" and step.side_effect is None]
+    unknown = [step for step in steps if step.family == "tool" and step.side_effect is None]
     if timeline.verdict.state == "broken":
         return False, ("No: the trace is damaged, so nobody knows what was done after its last good entry.", [])
     if doubtful:
@@ -194,18 +223,19 @@ def _replay(timeline: Timeline) -> tuple[bool | None, Answer]:
         return False, (f"No: the trace is broken{where}: {verdict.problem}.", [])
     if not timeline.first:
         return False, ("No: the file holds no entry.", [])
-    if not timeline.steps and set(timeline.others) <= {"run.started", "run.completed", "run.failed", "run.aborted"}:
+    if all(not one.steps and set(one.others) <= _FRAME for one in timeline.whole):
         return False, ("No: nothing was captured in it.", [])
-    if timeline.noted:
+    noted, redacted = ([one.place(seq) for one in timeline.whole for seq in getattr(one, what)] for what in _FLAWS)
+    if noted:
         return None, (
             "In part: a value in it could not be recorded whole, and a replay stops where it is needed.",
-            timeline.noted,
+            noted,
         )
     drift = _drift(timeline)
     if verdict.state == "unsealed":
         return None, (f"Up to entry {verdict.count}, where it stops: {verdict.problem}.{drift}", [verdict.count])
-    if timeline.redacted:
-        return None, (f"Yes, with placeholders where values were redacted.{drift}", timeline.redacted)
+    if redacted:
+        return None, (f"Yes, with placeholders where values were redacted.{drift}", redacted)
     return True, (f"Yes: it is sealed with {verdict.count} entries.{drift}", [verdict.count])
 
 
@@ -220,8 +250,8 @@ def _drift(timeline: Timeline) -> str:
 # -- words --------------------------------------------------------------------------------------------
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
+def _plural(count: int, word: str, ending: str = "s") -> str:
+    return f"{count} {word}{'' if count == 1 else ending}"
 
 
 def _name(step: Step) -> str:
@@ -236,5 +266,11 @@ def _counted(names: Any) -> list[str]:
     return [name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()]
 
 
-def _seqs(steps: list[Step]) -> list[int]:
-    return [step.seq for step in steps]
+def _seqs(steps: list[Step]) -> list[int | str]:
+    return [step.place for step in steps]
+
+
+def _in_order(places: list[int | str]) -> list[int | str]:
+    """Each once, those of the run's own file first."""
+    own = sorted({place for place in places if isinstance(place, int)} - {0})
+    return [*own, *dict.fromkeys(place for place in places if isinstance(place, str))]
