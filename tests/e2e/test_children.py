@@ -493,11 +493,38 @@ with replay(opened, guard="off"):
     assert place.effects == ["a", "b", "real", "real"]
 
 
-@pytest.mark.parametrize("shell", [False, True])
-def test_a_shell_that_only_becomes_the_program_is_no_shell(place: Place, shell: bool) -> None:
-    """``sh -c "python child.py x"`` and ``env NAME=value python child.py x`` are that program itself, and replayed."""
-    words = "f'exec {sys.executable} child.py a'" if shell else "['env', 'A=1', sys.executable, 'child.py', 'a']"
-    exact(place, f"def main():\n    return subprocess.run({words}, shell={shell}, capture_output=True).stdout", ["a"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "f'{sys.executable} child.py a', shell=True",
+        "f'exec {sys.executable} child.py a', shell=True",
+        "f'A=1 {sys.executable} \"child.py\" a', shell=True",
+        "['env', 'A=1', sys.executable, 'child.py', 'a']",
+    ],
+)
+def test_a_shell_that_only_starts_the_program_is_no_shell(place: Place, words: str) -> None:
+    """A shell's command of one program without redirections, and ``env``, are that program itself, and replayed."""
+    exact(place, f"def main():\n    return subprocess.run({words}, capture_output=True).stdout", ["a"])
+
+
+def test_a_script_that_becomes_the_program_is_not_that(place: Place) -> None:
+    """What a shell script does before it becomes a program that joins would be real in a replay, which refuses it."""
+    (place.root / "start.sh").write_text("#!/bin/sh\necho real >> effects\nexec $PYTHON child.py $1\n")
+    (place.root / "start.sh").chmod(0o700)
+    done = place.run("""
+os.environ["PYTHON"] = sys.executable
+def main():
+    return subprocess.run(["./start.sh", "a"], capture_output=True, text=True).stdout
+with record("parent") as opened:
+    main()
+try:
+    with replay(opened):
+        main()
+except BaseException as error:
+    print(error)
+""")
+    assert "did not join the recorded run, only what it had started" in done.stdout, done.stderr
+    assert place.effects == ["a", "real"]
 
 
 def test_without_the_variable_nothing_is_imported() -> None:

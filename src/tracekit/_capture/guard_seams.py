@@ -17,13 +17,15 @@ from typing import Any, Final
 from .guard_attempts import Attempt, Kind, descriptor, peer, thread_start
 from .guard_hosts import numeric
 
-__all__ = ["use"]
+__all__ = ["asking", "use"]
 
 Check = Callable[[Attempt | None], None]
 Note = Callable[[object, Iterable[object]], None]
 Make = Callable[[Any], Any]
 
 _MISSING: Final = object()
+#: Functions below a seam that ask by themselves, since they know of processes that may be started.
+asking: Final[set[Any]] = set()
 
 
 class _Seam:
@@ -231,7 +233,8 @@ def _uvloop_seams(uvloop: Any, check: Check, note: Note) -> Iterable[tuple[Any, 
 def _first(before: Callable[..., None], note: Note, name: str) -> Make:
     def make(original: Any) -> Any:
         async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before(*args, **kwargs)
+            if original not in asking:
+                before(*args, **kwargs)
             found = await original(self, *args, **kwargs)
             if name == "getaddrinfo":
                 note(args[0] if args else kwargs.get("host"), (entry[4] for entry in found))

@@ -7,26 +7,17 @@ What stands on ``subprocess.Popen`` (asyncio's processes too) gets an environmen
 from __future__ import annotations
 
 import functools
-import os
-import re
-import shlex
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from .._engine.lanes import Lane, started
-from .._engine.scope import Scope, current
-from . import guard, guard_caller, process_pools, process_status
-from .guard_attempts import Attempt
-from .launch import parent_lane
+from .._engine.scope import current
+from . import guard_caller, process_pools, process_status, processes_os
 from .patch import AttributePatch, Patch, Switch, when_imported
+from .processes_asking import VARIABLE, Welcome, asked, named, starting, told, welcome, within, words_of
 
 __all__ = ["VARIABLE", "Welcome", "activate", "deactivate", "welcome"]
 
-#: What tells a process which run to join: JSON.
-VARIABLE: Final = "TRACEKIT_JOIN"
 #: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
 _ENV: Final = 10
 #: Set in a process that is made ready by multiprocessing, before its program's first line.
@@ -37,48 +28,13 @@ if "tracekit" in sys.modules:
     from tracekit._session import joining
     joining.join()
 """
-#: What a shell's command may begin with: ``NAME=value``.
-_SETTING: Final = re.compile(r"[A-Za-z_]\w*=")
 #: Modules in which an event loop has a process of its own, and hears of its end by itself.
 _LOOPS: Final = frozenset({"asyncio.unix_events", "asyncio.windows_events"})
 _POOLS: Final = frozenset({("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker")})
 
 
-class Welcome(process_status.Standing, Protocol):
-    """What a session says to a process that is about to be started."""
-
-    @property
-    def ticket(self) -> str:
-        """What the process is told."""
-        ...
-
-    def admitted(self) -> AbstractContextManager[None]:
-        """Around the start."""
-        ...
-
-    def started(self, pid: int) -> None:
-        """It runs."""
-        ...
-
-
-Ask = Callable[[Scope, Lane, list[str] | None, bool], Welcome | None]
-_welcome: Ask | None = None
 #: What the process that multiprocessing is starting here is told.
 _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", default=None)
-
-
-def welcome(ask: Ask) -> None:
-    """From now on ``ask`` is asked for each process that a run starts: by its lane, its command (``None``: a process of
-    ``multiprocessing``), and whether it is a pool's worker."""
-    global _welcome
-    _welcome = ask
-
-
-def _asked(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Welcome | None:
-    guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
-    if _welcome is None:
-        return None
-    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
 
 
 # -- subprocess ------------------------------------------------------------------------------------------------------------
@@ -91,17 +47,16 @@ def _popen(original: Any) -> Any:
         # The commands by which the standard library asks the host what it is are none of the program's.
         if scope is None or not (args or "args" in kwargs) or guard_caller.find().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        words = _words(args[0] if args else kwargs["args"])
-        found = _asked(scope, _named(words), words)
+        words = words_of(args[0] if args else kwargs["args"])
+        found = None if within.get() else asked(scope, named(words), words)
         if found is None:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        given = args[_ENV] if len(args) > _ENV else kwargs.get("env")
-        env = {**(os.environ if given is None else given), VARIABLE: found.ticket}
+        env = told(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
         if len(args) > _ENV:
             args = (*args[:_ENV], env, *args[_ENV + 1 :])
         else:
             kwargs["env"] = env
-        with found.admitted():
+        with starting(found):
             original(self, *args, **kwargs)
         found.started(self.pid)
         if sys._getframe(1).f_globals.get("__name__") not in _LOOPS:
@@ -109,41 +64,6 @@ def _popen(original: Any) -> Any:
         return None
 
     return __init__
-
-
-def _words(command: Any) -> list[str]:
-    if isinstance(command, str | bytes | os.PathLike):
-        text = os.fsdecode(command)
-        try:
-            words = shlex.split(text)
-        except ValueError:  # an open quote
-            words = text.split()
-        while len(words) > 1 and _SETTING.match(words[0]):
-            words = words[1:]
-        return words or [""]
-    return [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
-
-
-def _named(words: list[str]) -> str:
-    """A program's name; of a Python program that of its script or module, whatever its interpreter is called here."""
-    name = os.path.basename(words[0])
-    if name.startswith("python") or words[0] == sys.executable:
-        name = _script(words[1:]) or "python"
-    return "".join("_" if letter in "/#@+" else letter for letter in name)
-
-
-def _script(words: list[str]) -> str:
-    rest = iter(words)
-    for word in rest:
-        if word == "-m":
-            return next(rest, "")
-        if word in ("-c", "-"):
-            return ""
-        if word in ("-W", "-X"):
-            next(rest, None)
-        elif not word.startswith("-"):
-            return os.path.basename(word)
-    return ""
 
 
 # -- multiprocessing -------------------------------------------------------------------------------------------------------
@@ -158,12 +78,12 @@ def _start(original: Any) -> Any:
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
         pool = (getattr(target, "__module__", None), name) in _POOLS
-        found = _asked(scope, name.replace("/", "_"), None, pool)
+        found = asked(scope, name.replace("/", "_"), None, pool)
         if found is None:
             return original(self)
         token = _starting.set(found.ticket)
         try:
-            with found.admitted():
+            with starting(found):
                 original(self)
         finally:
             _starting.reset(token)
@@ -218,6 +138,7 @@ def _patches() -> list[Patch]:
         ("multiprocessing.process", "BaseProcess", "start", _start),
         ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
         *process_status.places,
+        *processes_os.places,
         *process_pools.pools,
     ):
         loaded: Any = sys.modules.get(module)
@@ -241,6 +162,7 @@ def activate() -> None:
         "multiprocessing.spawn",
         "multiprocessing.pool",
         "concurrent.futures.process",
+        "uvloop",
     ):
         when_imported(module, _switch.refresh)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from .. import _reality
@@ -22,6 +23,8 @@ __all__ = ["Spending"]
 
 #: Sums of fractions are not exact.
 _SLACK: Final = 1e-9
+#: What is left of an amount where nothing is.
+_NOTHING: Final = 1e-12
 #: What is counted, and can be added up from a log.
 _COUNTED: Final = tuple(name for name in LIMITS if name != "seconds")
 
@@ -83,6 +86,25 @@ class Spending:
         made._started, made._before, made.refused = self._started, self._before, self.refused
         made.unreported = self.unreported
         return made
+
+    def remainder(self) -> Budget:
+        """What is left now in all ledgers that hold here, as a budget for a process that is started."""
+        left: dict[str, Any] = {}
+        with self._lock:
+            for level in self.levels():
+                for name, limit in level.budget.limits.items():
+                    if name == "seconds":
+                        rest = limit - level.seconds
+                    else:
+                        rest = limit - level._spent[name] - level._held[name]
+                    least = 0 if isinstance(limit, int) and name not in ("usd", "cost_units", "seconds") else _NOTHING
+                    left[name] = min(left.get(name, limit), max(rest, least))
+                    if least == 0:
+                        left[name] = int(left[name])
+                if level.refused is not None:  # nothing is allowed any more
+                    left.update(llm_calls=0, tool_calls=0)
+        prices = next((one.budget.prices for one in self.levels() if one.budget.prices), None)
+        return replace(self.budget, **{**dict.fromkeys(LIMITS), **left, "prices": prices})
 
     def levels(self) -> Iterator[Spending]:
         """This ledger and those around it, innermost first."""
@@ -181,6 +203,12 @@ class Spending:
     def _whose(self) -> str:
         return "the budget of the run" if self.name == "run" else f"the budget of {self.name!r}"
 
+    def charge(self, units: float) -> None:
+        """Write down, in this ledger alone, what costs ``units`` and is no call; ``BudgetExceededError`` where it can't be afforded."""
+        with self._lock:
+            self._afford({"cost_units": units})
+            _add(self._spent, {"cost_units": units}, 1)
+
     def move(self, held: Costs, spent: Costs) -> None:
         """Give back what was held, and write down what was spent, in one go."""
         with self._lock:
@@ -267,6 +295,15 @@ class Spending:
             str(about.get("what")),
             **{key: about.get(key) for key in ("resource", "limit", "spent", "estimate", "budget", "next_action")},
         )
+
+    def include(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Add what another process of the run has spent, by its log; its time passed here, too."""
+        told = list(entries)
+        with self._lock:
+            for level in self.levels():
+                before = level._before
+                level.read(told)
+                level._before = before
 
     def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add a step that the log answered, in every ledger that does not know it yet."""

@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .. import _reality
 from .._canonical import from_json, to_json
@@ -19,16 +21,18 @@ from .._engine.lanes import Lane
 from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import Scope
+from .._engine.spending import Spending
 from .._journal.names import SEGMENT, SUFFIX, segment_of
+from .._journal.reader import Trace
 from .._journal.summary import first_entry
-from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, UnconsumedStepsError
-from . import takeover
-from .child import STATUS, Child
+from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, TraceError, UnconsumedStepsError
+from . import forks, takeover
+from .child import STATUS, Child, is_open
 from .forks import Segment
 from .started import started_as
 from .stillness import Answer
 
-__all__ = ["Family", "below", "follow", "forget", "remark_unjoined", "segments_of"]
+__all__ = ["Family", "below", "count_spending", "follow", "forget", "remark_unjoined", "segments_of"]
 
 #: For how long a process may be busy after the run, in seconds; less where the replay has failed.
 _PATIENCE: Final = 30.0
@@ -37,6 +41,9 @@ _IMPATIENCE: Final = 2.0
 _LONG: Final = 2048
 
 _families: Final[dict[Replay, Family]] = {}
+#: The budgets in which processes were started, by the paths of these, and the segments that are counted in them.
+_spent: Final[WeakKeyDictionary[Recording, dict[str, Spending]]] = WeakKeyDictionary()
+_counted: Final[WeakKeyDictionary[Recording, set[str]]] = WeakKeyDictionary()
 
 
 def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
@@ -51,13 +58,16 @@ def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
     """Where a call belongs that goes to a pool's process."""
     session: Any = scope.session
     if type(session) is Recording and not session.ended:
-        return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
+        if scope.spending is not None:
+            _spent.setdefault(session, {})[lane.path] = scope.spending
+        return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent, "budget": _left_of(scope)}
     family = _families.get(session) if isinstance(session, Replay) else None
     return None if family is None or session.ended else family.place(scope, lane)
 
 
 processes.welcome(_welcome)
 process_pools.carry_by(_place)
+forks.before_seal.extend((lambda session: count_spending(session), lambda session: remark_unjoined(session)))
 
 
 # -- recording -----------------------------------------------------------------------------------------------------------
@@ -88,11 +98,14 @@ class _Invitation:
                 "cause": cause,
                 "durability": journal.durability,
                 "agent": scope.agent,
+                "budget": _left_of(scope),
                 "program": takeover.program(),
                 "redact": _patterns(session),
                 "instrument": instrumentation.instrumented(),
             }
         )
+        if scope.spending is not None:
+            _spent.setdefault(session, {})[lane.path] = scope.spending
 
     def admitted(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -110,9 +123,50 @@ class _Invitation:
                     f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
                 )
         self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
+        if isinstance(told, int):
+            count_spending(self.session, self.path)
 
     def recall(self, scope: Scope) -> Any:
         raise AssertionError("a recording recalls nothing")
+
+
+def _left_of(scope: Scope) -> dict[str, Any] | None:
+    """What a process may spend that is started here."""
+    return None if scope.spending is None else scope.spending.remainder().as_dict()
+
+
+def count_spending(session: Recording, path: str = "") -> None:
+    """Add what the process at ``path`` and those below it have spent, or all of the run's, to the budgets in which they were started.
+
+    Each segment counts once, when its process has ended it, or at the end of the run.
+    """
+    started = _spent.get(session)
+    if started is None and (session.spending is None or path):
+        return
+    file = os.path.abspath(session.journal.path)
+    counted = _counted.setdefault(session, set())
+    above = path or (first_entry(file).get("meta") or {}).get("lane") or ""
+    for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
+        if lane in counted or segment.path == file or not _below(lane, above):
+            continue
+        if path and lane != path and is_open(segment.path):
+            continue
+        counted.add(lane)
+        spending = _spending_of(started or {}, lane) or session.spending
+        if spending is not None:
+            with Trace(segment.path) as trace, suppress(TraceError):
+                spending.include(islice(trace.entries(), trace.status.count))
+
+
+def _spending_of(started: Mapping[str, Spending], lane: str) -> Spending | None:
+    """The budget in which the process of a lane was started, or the one that it comes from."""
+    found = [path for path in started if _below(lane, path)]
+    return started[max(found, key=len)] if found else None
+
+
+def _below(lane: str, path: str) -> bool:
+    """Whether a lane is that of the process at ``path``, of one that came with the same words, or of one below."""
+    return lane == path or lane.startswith((f"{path}/", f"{path}+"))
 
 
 def remark_unjoined(session: Recording) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from .. import _reality
 from .._canonical import dumps
-from .._capture import concurrency
+from .._capture import concurrency, processes_os
+from .._capture.processes_asking import within
 from .._engine.classified import of_run
 from .._engine.lanes import Lane, Root, started
 from .._engine.recording import ROOT, Recording, encode_reads
@@ -21,12 +22,14 @@ from .._engine.scope import Scope, current
 from .._journal.runs import Store, segment_of
 from .._journal.writer import Durability, Journal
 from ..errors import RunStateError
-from . import takeover
+from . import overspending, takeover
 
-__all__ = ["Segment", "at_end", "at_hard_exit", "follow", "forget", "seal", "successor"]
+__all__ = ["Segment", "at_end", "at_hard_exit", "before_seal", "follow", "forget", "seal", "successor"]
 
 #: The recordings of this process that a fork concerns, with the store that each is in.
 _followed: Final[dict[Recording, Store]] = {}
+#: What looks at a segment's recording before its last entry is written.
+before_seal: Final[list[Callable[[Recording], object]]] = []
 #: In a forked child: the recording that took the place of the parent's.
 _successors: Final[dict[Recording, Recording]] = {}
 #: The lane of the child that is about to be forked, by the session of whoever forks.
@@ -59,6 +62,10 @@ def _before() -> None:
     """In the parent: number the child, as any line of execution, when it is started."""
     scope = current.get()
     _pending[0] = None if scope is None else started(scope.lane, "fork", scope.live)
+    if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
+        scope.session.remark(
+            "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`"
+        )
     for session in list(_followed):
         session.share()
         journal: object = session.journal
@@ -198,18 +205,23 @@ class Segment:
 
 
 def at_hard_exit(call: Callable[[], object]) -> None:
-    """``os._exit`` is how a forked child leaves in order: ``call`` comes first, but for the middle of a tool, which stays in doubt."""
+    """``os._exit`` is how a forked child leaves in order, and ``os.exec*`` how a process goes on as another program: ``call`` comes
+    first, but for the middle of a tool, which stays in doubt."""
     really, pid = os._exit, os.getpid()
 
-    def _exit(status: int) -> None:
+    def leave() -> None:
         if os.getpid() == pid:
             scope = current.get()
             if scope is None or not scope.live:
                 with suppress(Exception):  # a disk that is full keeps nobody from leaving
                     call()
+
+    def _exit(status: int) -> None:
+        leave()
         really(status)
 
     os._exit = _exit  # type: ignore[assignment]
+    processes_os.before_exec.append(leave)
 
 
 def _seal_all() -> None:
@@ -237,6 +249,12 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
         session.ended = True
         meta: dict[str, Any] = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
         fields = b""
+        for look in before_seal:
+            look(session)
+        if session.spending is not None:
+            meta["budget"] = overspending.account(session.spending)
+        if session.warnings or session.remarks:
+            meta["warnings"] = [*session.warnings, *session.remarks]
         if error is not None:
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)

@@ -18,10 +18,12 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from .._capture import instrumentation, process_pools, processes, world
+from .._engine.budget import Budget
 from .._engine.lanes import Root
 from .._engine.recording import ROOT
 from .._engine.redaction import Redactor
 from .._engine.scope import Scope, current, enter
+from .._engine.spending import Spending
 from .._journal.names import valid_run_id
 from .._journal.runs import Store, segment_of
 from .._journal.summary import summary
@@ -128,7 +130,8 @@ class Recorded:
             instrumentation.instrument()
         world.enter()
         forks.follow(session, store)
-        enter(Scope(session, root, ROOT, ticket["agent"]))
+        session.spending = _spending(ticket)
+        enter(Scope(session, root, ROOT, ticket["agent"], spending=session.spending))
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
         takeover.go_on_as(ticket["program"])
@@ -152,7 +155,8 @@ class Recorded:
         session, root = segment.session, Root(place["lane"], get_ident())
         segment.root = session.root = root
         mine.add(session)
-        token = enter(Scope(session, root, ROOT, place["agent"]))
+        session.spending = _spending(place)
+        token = enter(Scope(session, root, ROOT, place["agent"], spending=session.spending))
         try:
             value = call(*args, **kwargs)
         except BaseException as error:
@@ -187,6 +191,12 @@ class Recorded:
         current.set(None)
         takeover.joined_as(lambda block: None)
         world.leave()
+
+
+def _spending(told: Mapping[str, Any]) -> Spending | None:
+    """The ledger of what the run has left for what is done here."""
+    budget = told.get("budget")
+    return None if budget is None else Spending(Budget.of_dict(budget), name="process")
 
 
 def part_of(block: Record) -> Part | None:

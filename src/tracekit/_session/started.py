@@ -17,10 +17,15 @@ _BECOMING: Final = frozenset(("env", "nice", "nohup", "stdbuf", "setsid", "ionic
 
 
 def started_as(words: list[str]) -> list[list[str]]:
-    """What the command of a process may look like from inside: its program's name, and what follows, as a hash."""
+    """What the command of a process may look like from inside: its program's name, and what follows, as a hash.
+
+    An empty one says that there may be a shell between, which does nothing else.
+    """
     found = [_command(words)]
     if os.path.basename(words[0]) in _BECOMING:
         found += [_command(words[first:]) for first in range(1, min(len(words), 8))]
+    if getattr(words, "simple", False):
+        found.append([])
     return found
 
 
@@ -28,11 +33,22 @@ def is_itself(by: Any, started: Any) -> bool:
     """Whether this process was started by process ``by`` itself, by a command that looks like one of ``started``."""
     if started is None:  # told in it, not in its environment
         return True
-    if by != os.getppid():
+    starters = {os.getppid(), os.getpid()}  # that itself: it has become this program
+    if [] in started:
+        starters.add(_parent(os.getppid()))
+    if by not in starters:
         return False
     argv = sys.orig_argv
     inside = [_command(["python", *argv[1:]]), *(_command(argv[first:]) for first in range(1, len(argv)))]
-    return any([_python(name), rest] in inside for name, rest in started)
+    return any([_python(command[0]), command[1]] in inside for command in started if command)
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
 
 
 def _command(words: list[str]) -> list[str]:

@@ -1,0 +1,131 @@
+"""Processes that are started by the functions of ``os`` and by uvloop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.family import Family
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Family:
+    found = Family(tmp_path)
+    found.child("\nimport sys\npay(sys.argv[1])\nsys.exit(len(sys.argv[1]))\n")
+    return found
+
+
+def test_os_system_and_spawn(family: Family) -> None:
+    """Each starts the process, which joins; a replay starts it again, and its status is the recorded one."""
+    family.exact(
+        """
+def main():
+    found = [os.system(f"{sys.executable} child.py a") >> 8]
+    command = [sys.executable, "child.py", "bb"]
+    found.append(os.spawnv(os.P_WAIT, sys.executable, command))
+    found.append(os.spawnle(os.P_WAIT, sys.executable, *command[:2], "ccc", dict(os.environ)))
+    for start in (os.posix_spawn, os.posix_spawnp):
+        pid = start(sys.executable, [*command[:2], "dddd"], os.environ)
+        found.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [*command[:2], "eeeee"])
+    return [*found, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+""",
+        ["a", "bb", "ccc", "dddd", "dddd", "eeeee"],
+    )
+    assert family.result == [1, 2, 3, 4, 4, 5]
+    assert family.warnings == []
+    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"sealed"}
+
+
+STARTS = {
+    "os.system": "os.system('echo x >> effects')",
+    "os.spawn": "os.spawnlp(os.P_WAIT, 'sh', 'sh', '-c', 'echo x >> effects')",
+    "os.posix_spawn": "os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', 'echo x >> effects'], {}), 0)[1]",
+    "os.fork": "forked()",
+    "os.popen": "os.popen('echo x >> effects').close()",
+    "uvloop": "uvloop.run(shell())",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_what_does_not_join_is_told_and_never_started_in_a_replay(family: Family, start: str) -> None:
+    """The run says at its end that a replay will refuse it, and the replay does, whatever it was started by."""
+    family.program(f"""
+def forked():
+    pid = os.fork()
+    if not pid:
+        open("effects", "a").write("x")
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+async def shell():
+    return await (await asyncio.create_subprocess_shell("echo x >> effects")).wait()
+
+def main():
+    if {start!r} == "uvloop":
+        global uvloop
+        import uvloop
+    return {STARTS[start]}
+""")
+    family.record()
+    assert family.effects == ["x"]
+    (told,) = family.warnings
+    assert "a replay will" in told
+    for _ in range(2):
+        done = family.replay()
+        assert done.returncode == 1
+        assert "live-call-blocked" in done.stderr
+        assert family.effects == ["x"]
+
+
+def test_uvloop(family: Family) -> None:
+    """A process of uvloop joins, and its replay."""
+    family.exact(
+        """
+import uvloop
+
+async def both():
+    started = [
+        await asyncio.create_subprocess_exec(sys.executable, "child.py", "a"),
+        await asyncio.create_subprocess_shell(f"exec {sys.executable} child.py bb"),
+    ]
+    return [await process.wait() for process in started]
+
+def main():
+    return uvloop.run(both())
+""",
+        ["a", "bb"],
+    )
+    assert family.result == [1, 2]
+
+
+def test_a_process_that_becomes_another_program(family: Family) -> None:
+    """A child that calls ``os.exec*`` ends its segment in order, and what it becomes joins; a replay refuses that, and says so."""
+    family.child(
+        '\nimport os, sys\npay("before")\nos.execvp(sys.executable, [sys.executable, "child.py", "after"])\n',
+        "becomes.py",
+    )
+    family.program('def main():\n    return run("becomes.py").returncode\n')
+    family.record()
+    assert family.result == 5
+    assert sorted(family.segments()) == ["/process:becomes.py#1", "/process:becomes.py#1/process:child.py#1"]
+    assert family.store.verify(family.run_id).state == "sealed"
+    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"sealed"}
+    done = family.replay()
+    assert done.returncode == 1
+    assert "live-call-blocked" in done.stderr
+    assert family.effects == ["after", "before"]
+
+
+def test_a_run_whose_program_becomes_another(family: Family) -> None:
+    """It can't have an end: that is told on stderr before it happens, and what the program becomes joins the run."""
+    family.program("""
+def main():
+    os.execv(sys.executable, [sys.executable, "child.py", "after"])
+""")
+    done = family.python("parent.py", "record")
+    assert done.returncode == 5
+    assert "its trace has no end, and a replay stops there" in done.stderr
+    (run,) = family.store.list()
+    assert (run.end, len(family.store.segments(run.run_id))) == (None, 1)
