@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from .._engine.contract import impossible
 from .._engine.scope import Scope
@@ -23,18 +24,36 @@ __all__ = ["Compensation", "Completed", "acting"]
 acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
 
 
+_known: Final[WeakSet[Compensation]] = WeakSet()
+
+
 class Compensation:
     """A call that undoes another: a traced tool with its own class, or a function, which is then an irreversible step."""
 
-    __slots__ = ("_every", "_names", "_needs_object", "_tool", "asynchronous", "captured")
+    __slots__ = ("__weakref__", "_every", "_names", "_needs_object", "_tool", "asynchronous", "captured", "undoes")
 
-    def __init__(self, tool: Any, captured: Captured, names: Sequence[str], *, every: bool, needs_object: bool) -> None:
+    def __init__(
+        self, undoes: str, tool: Any, captured: Captured, names: Sequence[str], *, every: bool, needs_object: bool
+    ) -> None:
+        #: The name of the tool whose calls it undoes.
+        self.undoes: Final = undoes
         self._tool: Final = tool
         self.captured: Final = captured
         self._names: Final = names
         self._every: Final = every
         self._needs_object: Final = needs_object
         self.asynchronous: Final = captured.shape == "coroutine"
+        _known.add(self)
+
+    @property
+    def needs_object(self) -> bool:
+        """Whether it is a method of the object whose method it undoes."""
+        return self._needs_object
+
+    @staticmethod
+    def named(tool: str) -> list[Compensation]:
+        """How calls of tools of this name are undone, by all that are there now."""
+        return [one for one in list(_known) if one.undoes == tool]
 
     @classmethod
     def of(cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
@@ -55,7 +74,7 @@ class Compensation:
             raise impossible(
                 tool, "compensate", "both it and the tool have a parameter `output`: which one is meant can't be told"
             )
-        return cls(given, captured, taken, every=every, needs_object=needs_object)
+        return cls(tool, given, captured, taken, every=every, needs_object=needs_object)
 
     def invocation(
         self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any

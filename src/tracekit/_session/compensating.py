@@ -16,10 +16,10 @@ from .._engine.recording import ROOT, Recording
 from .._engine.scope import Scope, current, enter
 from .._engine.step import Spec
 from .._journal.reader import Trace
-from ..errors import LogWriteError, RunStateError
+from ..errors import LogWriteError, NotReplayableError, RunStateError
 from .defining import definitions
 
-__all__ = ["Tools", "compensate", "to_run", "tools_of", "uncompensated", "unknown"]
+__all__ = ["Tools", "compensate", "facts", "to_run", "tools_of", "uncompensated", "unknown"]
 
 
 class Tools(NamedTuple):
@@ -94,11 +94,26 @@ def _compensation(specs: Mapping[str, Spec], step: Doubt) -> Any:
     return None if compensation is None or compensation._needs_object else compensation
 
 
+def facts(trace: Trace, step: Doubt, spec: Spec | None) -> tuple[Any, Any] | None:
+    """What a step was given and what it gave; ``None`` where the log does not have all of that: it is not undone by placeholders."""
+    entry = trace.entry(step.seq)
+    if (step.hidden and step.state == "done") or "redacted" in ((entry.get("meta") or {}).get("info") or {}):
+        return None
+    try:
+        given = from_json(trace.expand(entry.get("input"), before=step.seq))
+        if step.state != "done":
+            return given, None
+        output = trace.expand(trace.entry(step.outcome).get("output"), before=step.outcome)
+        return given, from_json(output, None if spec is None else spec.hint())
+    except NotReplayableError:
+        return None
+
+
 def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
-    given = from_json(trace.expand(trace.entry(step.seq).get("input"), before=step.seq))
-    came = None
-    if step.state == "done":
-        came = from_json(trace.expand(trace.entry(step.outcome).get("output"), before=step.outcome), spec.hint())
+    known = facts(trace, step, spec)
+    if known is None:
+        return  # it is among those that were not undone
+    given, came = known
     compensation: Any = spec.compensation
     token = enter(scope)
     try:
@@ -131,6 +146,8 @@ def tools_of(modules: Iterable[str]) -> Tools:
 
 def _specs(module: ModuleType) -> Iterator[Spec]:
     for value in [*vars(module).values()]:
+        if not isinstance(value, type) and hasattr(type(value), "tracekit_specs"):  # agents, whose steps it knows
+            yield from value.tracekit_specs()
         members = [*vars(value).values()] if isinstance(value, type) else ()
         for one in (value, *members):
             captured = captured_of(one)

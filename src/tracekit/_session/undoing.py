@@ -17,6 +17,7 @@ from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import Scope
 from ..errors import ReplayError, RunStateError
+from .inherited import inherit
 from .standstill import Standstill, doubtful
 
 __all__ = ["PATIENCE", "Undoing", "undo", "undo_async"]
@@ -77,6 +78,7 @@ def _tell(session: Recording, steps: Iterable[int], what: str) -> None:
 def undo(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
     book = ledger(scope.session)
+    inherit(scope.session, book)
     names = book.asynchronous()
     if names:
         raise RunStateError(
@@ -104,6 +106,7 @@ def undo(run: Any, reason: str) -> None:
 async def undo_async(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
     book = ledger(scope.session)
+    inherit(scope.session, book)
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
