@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .._journal.reader import Trace
+from .._journal.segments import beside
 from ..errors import RunStateError, TraceError, UnknownPriceError
 from .budget import Budget
 from .held import refused
@@ -16,26 +17,38 @@ __all__ = ["usage_of"]
 
 #: More than any run takes: counts without limiting.
 _ANY = Budget(cost_units=1e18)
+_COUNTED: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")
 
 
 def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
-    """What the run in the file at ``path`` took.
+    """What the run in the file at ``path`` took, its child processes included.
 
     What a call took that reports no usage is what was foreseen for it, where a budget asked for that; else nobody knows, and the call is
     counted in ``unreported``: the tokens, units and dollars of such a run are ``None``. ``cost_usd`` is ``None`` too where a model's
     price is not known or the package of prices not there; ``unpriced`` names the models.
     """
     try:
-        with Trace(path) as trace:
-            ledger = Spending.of_log(_ANY, trace.entries())
-            cost, unpriced = _cost(trace.entries(), prices or Prices())
-            lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
+        own, *others = [_usage(one, prices or Prices()) for one in (path, *beside(path))]
     except TraceError:
         return {}
-    spent, unreported = ledger.spent, ledger.unreported
-    taken = {name: spent[name] for name in ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")}
-    cost = None if unreported else cost
-    return {**taken, "cost_usd": cost, "unpriced": unpriced, "unreported": unreported, "seconds": round(lasted, 3)}
+    files = [own, *others]
+    unreported = sum(one["unreported"] for one in files)
+    unpriced = sorted({model for one in files for model in one["unpriced"]})
+    taken = {
+        name: None if any(one[name] is None for one in files) else sum(one[name] for one in files) for name in _COUNTED
+    }
+    cost = None if unreported or unpriced else round(sum(one["cost"] for one in files), 9)
+    return {**taken, "cost_usd": cost, "unpriced": unpriced, "unreported": unreported, "seconds": own["seconds"]}
+
+
+def _usage(path: str, prices: Prices) -> dict[str, Any]:
+    """What the steps in one file took."""
+    with Trace(path) as trace:
+        ledger = Spending.of_log(_ANY, trace.entries())
+        cost, unpriced = _cost(trace.entries(), prices)
+        lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
+    about = {"unreported": ledger.unreported, "cost": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}
+    return {**ledger.spent, **about}
 
 
 def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:

@@ -24,6 +24,7 @@ from .._engine.spending import Spending
 from .._journal.keys import Keys
 from .._journal.runs import Store
 from .._journal.segments import told_of
+from .._journal.summary import summary
 from .._journal.writer import Durability
 from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import arguments, children, forks, gaps, overspending, takeover
@@ -80,8 +81,9 @@ class Record(Block[Run]):
 
     @property
     def captured(self) -> bool:
-        """Whether there is anything in the run but its beginning and its end."""
-        return self._session.journal.seq > 2
+        """Whether there is anything in the run, or in what its child processes wrote, but beginnings and ends."""
+        own = self._session
+        return own.journal.seq > 2 or any((summary(path).count or 0) > 2 for path in self._store.segments(own.run_id))
 
     @property
     def given(self) -> Any:

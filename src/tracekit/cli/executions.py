@@ -14,9 +14,11 @@ from .._engine.divergence import differences
 from .._journal.entry import SINGLES, family_of
 from .._journal.reader import Trace
 from .._journal.runs import Store
+from .._journal.scan import ENDS
+from .._journal.segments import beside, lane_of, name_of
 from . import output
 from .runs import list_
-from .show import entries_of, show
+from .show import show, whole
 from .store import located
 from .timeline import printable, short
 
@@ -45,8 +47,8 @@ def trace(run: str, store: str | None, expand: bool) -> None:
     Exit code: 0 for a whole trace, with or without an end; 1 for a broken one, of which the entries that verify are printed.
     """
     with output.reported(), Trace(located(run, where := Store(store))) as file:
-        verdict = where.judge(file)
-        output.emit(entries_of(file, 1, expand))
+        verdict = where.judge_run(file)
+        output.emit(whole(file, verdict.run_id, 1, expand))
         if verdict.state == "broken":
             output.message(f"broken: {printable(str(verdict.problem))}")
             sys.exit(output.DIFFERENT)
@@ -58,9 +60,10 @@ def trace(run: str, store: str | None, expand: bool) -> None:
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
 def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
-    """Compare the steps of two runs: their kinds, names, inputs and outcomes.
+    """Compare the steps of two runs, those of their child processes included: their kinds, names, inputs and outcomes.
 
-    As JSON lines: change (removed, added or changed), kind, name, the step in each run, and for a changed one its differences by field.
+    As JSON lines: change (removed, added or changed), kind, name, the process where it is not the run's own, the step in each run (in a
+    process: SEGMENT:STEP), and for a changed one its differences by field.
     Exit code: 0 if there is none, else 1.
     """
     with output.reported():
@@ -68,7 +71,7 @@ def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
         with Trace(located(old, where)) as one, Trace(located(new, where)) as other:
             where.check(one)
             where.check(other)
-            changes = list(_changes(list(_steps(one)), list(_steps(other))))
+            changes = list(_changes(_all_steps(one), _all_steps(other)))
         if output.structured(as_json):
             output.emit(changes)
         else:
@@ -76,8 +79,28 @@ def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
         sys.exit(output.DIFFERENT if changes else output.RIGHT)
 
 
+def _all_steps(trace: Trace) -> list[dict[str, Any]]:
+    """The steps of a run, then those of each of its child processes, by the place where that was started, and how it ended."""
+    found = list(_steps(trace))
+    processes = []
+    for path in beside(trace.path, trace.status.run_id):
+        with Trace(path) as file:
+            if len(file):
+                processes.append((lane_of(file.entry(1), name_of(path)), name_of(path), [*_steps(file), _end(file)]))
+    for lane, segment, steps in sorted(processes, key=lambda process: process[0]):
+        found += [{**step, "process": lane, "step": f"{segment}:{step['step']}"} for step in steps]
+    return found
+
+
+def _end(trace: Trace) -> dict[str, Any]:
+    """How a process ended: in order, with an error, or by being killed (or outliving its run)."""
+    last = trace.entry(len(trace))
+    about = _step(trace, last) if last["type"] in ENDS else {"step": last["seq"]}
+    return {**about, "kind": "end", "name": None, "outcome": last["type"] if last["type"] in ENDS else None}
+
+
 def _steps(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The steps of a run in the order in which they began, values in place of references."""
+    """The steps of one file in the order in which they began, values in place of references."""
     found: dict[int, dict[str, Any]] = {}
     for entry in trace.entries():
         known = family_of(entry["type"])
@@ -117,12 +140,12 @@ def _changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[d
         yield from ({"change": "added", **_place(None, step)} for step in right)
 
 
-def _named(step: dict[str, Any]) -> tuple[Any, Any]:
-    return step["kind"], step["name"]
+def _named(step: dict[str, Any]) -> tuple[Any, ...]:
+    return step.get("process"), step["kind"], step["name"]
 
 
-def _key(step: dict[str, Any]) -> tuple[Any, Any, bytes]:
-    return step["kind"], step["name"], dumps(step.get("input"))
+def _key(step: dict[str, Any]) -> tuple[Any, ...]:
+    return *_named(step), dumps(step.get("input"))
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
@@ -135,7 +158,8 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
 def _place(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
     step = old or new or {}
     places = {"step": old and old["step"], "other_step": new and new["step"]}
-    return {"kind": step["kind"], "name": step["name"], **places}
+    process = {"process": step["process"]} if "process" in step else {}
+    return {"kind": step["kind"], "name": step["name"], **process, **places}
 
 
 def _print(changes: list[dict[str, Any]]) -> None:
@@ -145,7 +169,9 @@ def _print(changes: list[dict[str, Any]]) -> None:
     for change in changes:
         where = "/".join(str(change[key]) for key in ("step", "other_step") if change[key] is not None)
         style = {"removed": "red", "added": "green", "changed": "yellow"}[change["change"]]
-        what = f"  {change['kind']} {printable(str(change['name']))}  (step {where})"
+        name = "" if change["name"] is None else f" {printable(str(change['name']))}"
+        of = f"  of the process {printable(change['process'])}" if "process" in change else ""
+        what = f"  {change['kind']}{name}{of}  (step {where})"
         console.print(Text(change["change"], style=style) + Text(what), soft_wrap=True)
         for one in change.get("differences", ())[:20]:
             line = f"    {one['path']}: {short(one.get('recorded'))} -> {short(one.get('actual'))}"

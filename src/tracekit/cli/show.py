@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from . import output
 from .store import located
 from .timeline import Step, Timeline, duration, error_text, printable, said, short, streamed
 
-__all__ = ["entries_of", "show"]
+__all__ = ["show", "whole"]
 
 _STATE: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
 _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only": "dim"}
@@ -41,19 +41,15 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
     with output.reported(), Trace(located(run, where := Store(store))) as trace, ExitStack() as stack:
         verdict = where.judge_run(trace)
         structured = output.structured(as_json)
-        files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
         if as_why:
             from .why import explain, print_answers
 
-            answers = explain(_timeline(trace, verdict, files, where))
+            answers = explain(_timeline(trace, verdict, where, stack))
             output.emit(answers) if structured else print_answers(answers)
         elif structured:
-            output.emit(entries_of(trace, first, expand))
-            for file in files:
-                name = name_of(file.path)
-                output.emit({"segment": name, **entry} for entry in entries_of(file, 1, expand))
+            output.emit(whole(trace, verdict.run_id, first, expand))
         else:
-            _print_tree(_timeline(trace, verdict, files, where), first, limit)
+            _print_tree(_timeline(trace, verdict, where, stack), first, limit)
         if verdict.problem and (structured or verdict.state == "broken"):
             output.message(
                 f"{verdict.state}: {printable(verdict.problem)}" + (f" (line {verdict.line})" if verdict.line else "")
@@ -61,12 +57,22 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
         sys.exit(_STATE[verdict.state])
 
 
-def _timeline(trace: Trace, verdict: Verdict, files: Sequence[Trace], where: Store) -> Timeline:
+def _timeline(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) -> Timeline:
+    files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
     processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
     return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
 
 
-def entries_of(trace: Trace, first: int, expand: bool) -> Any:
+def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterator[dict[str, Any]]:
+    """The entries of a run from ``first`` on, then those of its child processes, with the name of their segment."""
+    yield from entries_of(trace, first, expand)
+    for path in beside(trace.path, run_id):
+        with Trace(path) as file:
+            for entry in entries_of(file, 1, expand):
+                yield {"segment": name_of(path), **entry}
+
+
+def entries_of(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
     """The entries that verify from ``first`` on, values in place of references where asked for."""
     for entry in trace.entries(first=first, damaged=True):
         if expand and entry["type"] != "blob":
