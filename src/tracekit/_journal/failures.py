@@ -14,10 +14,12 @@ from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded
 from .entry import REFUSALS, family_of
 from .lock import holder
-from .names import SEGMENT, SUFFIX, holds_its_run
+from .names import holds_its_run
+from .reader import Trace
 from .runs import Store
 from .scan import ENDS, open_trace, scan
-from .summary import first_entry, summary
+from .segments import beside
+from .summary import first_entry, last_entry, summary
 
 __all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
 
@@ -71,29 +73,61 @@ def recorded_failures(
 
     ``type`` is that of the failure, or of what an irreversible step failed by; ``tool`` the name of the tool or model that was called. A
     trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
-    when all that can be read has been told. Nothing is verified of a run in which there is no failure.
+    when all that can be read has been told. Nothing is verified of a run in which there is no failure, unless it has child processes:
+    those are verified, so that none is missing unnoticed.
     """
     wanted = None if type is None else FailureType(type)
     how = None if strategy is None else RecoveryStrategy(strategy)
     after = 0 if since is None else int(since.timestamp() * 1e9)
     damage: list[TraceError] = []
-    for path in _paths(Store(store), runs):
-        try:
-            for found in failures_in(path):
-                failure = found.failure
-                if (
-                    (wanted is None or _is(failure, wanted))
-                    and (tool is None or (found.family in _CALLS and found.name == tool))
-                    and (agent is None or found.agent == agent)
-                    and (recoverable is None or failure.recoverable is recoverable)
-                    and (how is None or failure.recovery_strategy is how)
-                    and found.ts_ns >= after
-                ):
-                    yield found
-        except TraceError as error:
-            (on_damage or damage.append)(error)
-    if damage:
+    where = Store(store)
+
+    def tell(error: TraceError) -> None:
+        damage.append(error)
+        if on_damage is not None:
+            on_damage(error)
+
+    for path in _paths(where, runs):
+        told = len(damage)
+        for found in _of_run(path, tell):
+            failure = found.failure
+            if (
+                (wanted is None or _is(failure, wanted))
+                and (tool is None or (found.family in _CALLS and found.name == tool))
+                and (agent is None or found.agent == agent)
+                and (recoverable is None or failure.recoverable is recoverable)
+                and (how is None or failure.recovery_strategy is how)
+                and found.ts_ns >= after
+            ):
+                yield found
+        if len(damage) == told and (problem := _of_segments(where, path)) is not None:
+            tell(problem)
+    if damage and on_damage is None:
         raise damage[0]
+
+
+def _of_run(path: str, tell: Callable[[TraceError], None]) -> Iterator[RecordedFailure]:
+    """The failures in the files of a run, as far as each verifies."""
+    for file in (path, *beside(path)):
+        try:
+            yield from failures_in(file)
+        except TraceError as error:
+            tell(error)
+
+
+def _of_segments(store: Store, path: str) -> TraceError | None:
+    """What is wrong with the files of the child processes of a run that has some: a failure may have stood in what is missing."""
+    try:
+        meta = last_entry(path).get("meta")
+        if not beside(path) and not (isinstance(meta, dict) and meta.get("segments")):
+            return None
+        with Trace(path) as trace:
+            store.check(trace)
+    except TraceError as error:
+        return error
+    except OSError:  # pruned meanwhile
+        return None
+    return None
 
 
 def _is(failure: StructuredFailure, wanted: FailureType) -> bool:
@@ -104,18 +138,9 @@ def _is(failure: StructuredFailure, wanted: FailureType) -> bool:
 
 
 def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """The files of the runs, each with those of its segments."""
+    """The files of the runs; the segments of each are looked for beside it."""
     paths = [store.find(run) for run in runs] or [run.path for run in store.list()]
-    segments: dict[str, list[str]] = {}
-    for directory in {os.path.dirname(path) for path in paths}:
-        for name in sorted(os.listdir(directory or ".")):
-            match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
-            if match and os.path.isfile(os.path.join(directory, name)):
-                own = os.path.join(directory, match["run"] + SUFFIX)
-                segments.setdefault(own, []).append(os.path.join(directory, name))
-    for path in dict.fromkeys(paths):
-        yield path
-        yield from segments.get(path, ())
+    yield from dict.fromkeys(paths)
 
 
 def failures_in(path: str) -> Iterator[RecordedFailure]:

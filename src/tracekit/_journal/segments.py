@@ -103,7 +103,11 @@ def _judged(
         count = said.get("count")
         if type(count) is int and (verdict.count < count or trace.hash_of(count) != said.get("head")):
             return "broken", _otherwise(verdict.count, count, said)
-        if verdict.count and not _linked(parent, trace.entry(1)):
+        first = trace.entry(1) if verdict.count else {}
+        meta = first.get("meta")
+        if isinstance(meta, dict) and meta.get("segment", name) != name:
+            return "broken", f"it holds segment {meta['segment']}: it is a copy, or was renamed"
+        if not _linked(parent, first):
             return "broken", "it was started by another entry than the one it names"
         return verdict.state, verdict.problem
 
