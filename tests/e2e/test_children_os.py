@@ -76,6 +76,7 @@ def main():
         done = family.replay()
         assert done.returncode == 1
         assert "live-call-blocked" in done.stderr
+        assert ("a copy of the process can't be replayed" in done.stderr) == (start == "os.fork")
         assert family.effects == ["x"]
 
 

@@ -223,6 +223,41 @@ def main():
     )
 
 
+def test_processes_of_asyncio(family: Family) -> None:
+    """Whether the time runs out first, how many rounds a loop makes, and which process ends first: as in the recording."""
+    family.exact(
+        UNTIL
+        + """
+async def program():
+    waiting = await asyncio.create_subprocess_exec(sys.executable, "waiting.py")
+    until("ready")
+    found = []
+    try:
+        await asyncio.wait_for(waiting.wait(), 0.05)
+    except TimeoutError:
+        found.append("too long")
+    one, two = [await asyncio.create_subprocess_exec(sys.executable, "child.py", stdout=-1) for _ in range(2)]
+    rounds = 0
+    while one.returncode is None:
+        rounds += 1
+        await asyncio.sleep(0.003)
+    found.append(rounds)
+    waiting.terminate()
+    for done in asyncio.as_completed([tell("waiting", waiting), tell("two", two)]):
+        found.append(await done)
+    return found
+
+async def tell(name, process):
+    return name, (await process.communicate())[0], process.returncode
+
+def main():
+    return asyncio.run(program())
+""",
+        ["ready", *"012012"],
+    )
+    assert family.result[0] == "too long"
+
+
 def test_a_process_that_somebody_else_has_killed(family: Family) -> None:
     """The program waits for it; in a replay it ends where its log does, with the recorded status."""
     family.exact(

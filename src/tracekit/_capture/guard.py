@@ -44,6 +44,10 @@ _NEXT_RESUMED: Final = (
     "a resumed run can't start processes before it has come to the end of its log: let a @traced_tool start this one, so that "
     "the log answers it; or give the run up with `tracekit recovery abort`"
 )
+_NEXT_FORK: Final = (
+    "a copy of the process can't be replayed: start it afresh (multiprocessing.get_context('spawn') or subprocess), so that it joins the "
+    "run; or fork in a @traced_tool, which the replay answers"
+)
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
 _lock: Final = RLock()
@@ -256,6 +260,8 @@ def _error(attempt: Attempt, caller: Caller, resumes: bool) -> LiveCallBlockedEr
 def _next(attempt: Attempt) -> str:
     if attempt.operation == "sqlite3.connect":
         return _NEXT_SQLITE
+    if attempt.operation in ("os.fork", "os.forkpty"):
+        return _NEXT_FORK
     return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
 
 

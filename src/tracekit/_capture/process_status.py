@@ -1,8 +1,9 @@
 """How a process that a run has started stands: what its program was told of it, each time that it asked.
 
 ``poll``, ``wait`` and ``communicate`` of ``subprocess.Popen`` (so ``subprocess.run`` as well), ``is_alive``, ``join``, ``exitcode`` and
-``close`` of ``multiprocessing``'s processes: how long a process takes is chance. A recording writes down what each of them found; in a
-replay that is the answer, and where it was the end of the process, the replayed one has come to its end, too, when the program hears of it.
+``close`` of ``multiprocessing``'s processes, and when a loop of asyncio hears of the end of one: how long a process takes is chance. A
+recording writes down what each of them found; in a replay that is the answer, and where it was the end of the process, the replayed one
+has come to its end, too, when the program hears of it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from .._engine.gate import here
 from .._engine.scope import Scope, current
+from ..errors import ReplayError
 
-__all__ = ["Standing", "follow", "places"]
+__all__ = ["Standing", "expect", "follow", "places"]
 
 #: The longest output that is kept of a process which took too long, in bytes.
 _MOST: Final = 16 << 20
@@ -27,6 +30,11 @@ class Standing(Protocol):
 
     @property
     def session(self) -> Any: ...
+    @property
+    def path(self) -> str:
+        """The path of its lane."""
+        ...
+
     @property
     def live(self) -> bool:
         """Whether it is being recorded."""
@@ -177,6 +185,44 @@ def _known(process: Any, standing: Standing, status: Any) -> Any:
     return status
 
 
+# -- asyncio ---------------------------------------------------------------------------------------------------------------
+
+_expected: Final[WeakKeyDictionary[Any, tuple[Standing, Any]]] = WeakKeyDictionary()
+
+
+def expect(process: Any, standing: Standing) -> None:
+    """An event loop will hear of the end of this process: an event of the run."""
+    scope = current.get()
+    scope = None if scope is None or scope.live else here()
+    if scope is not None and not standing.session.ended:
+        turn = standing.session.arm(scope, "process.exit", 0)
+        if not turn.live:
+            turn.from_outside()
+        _expected[process] = standing, turn
+
+
+def _exited(original: Any) -> Any:
+    @functools.wraps(original)
+    def _process_exited(self: Any, returncode: int) -> None:
+        standing, turn = _expected.pop(self._proc, (None, None))
+        if standing is None or turn is None or standing.session.ended:
+            original(self, returncode)
+        elif turn.live:
+            turn.fired({"process": standing.path, "status": returncode})
+            original(self, returncode)
+        elif turn.comes:  # else the loop did not hear of it
+
+            def heard() -> None:
+                status = turn.about["status"]
+                with suppress(ReplayError):  # it is the replay's failure now
+                    standing.ended(returncode, status)
+                original(self, status)
+
+            turn.on_fire(heard)
+
+    return _process_exited
+
+
 # -- multiprocessing -------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +263,7 @@ places: Final = (
     ("subprocess", "Popen", "poll", _poll),
     ("subprocess", "Popen", "wait", _wait),
     ("subprocess", "Popen", "communicate", _communicate),
+    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
     ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _asking(original, True)),
     ("multiprocessing.process", "BaseProcess", "join", _asking),
     ("multiprocessing.process", "BaseProcess", "close", _asking),

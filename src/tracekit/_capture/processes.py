@@ -59,8 +59,8 @@ def _popen(original: Any) -> Any:
         with starting(found):
             original(self, *args, **kwargs)
         found.started(self.pid)
-        if sys._getframe(1).f_globals.get("__name__") not in _LOOPS:
-            process_status.follow(self, found)
+        loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
+        (process_status.expect if loops else process_status.follow)(self, found)
         return None
 
     return __init__
@@ -162,6 +162,7 @@ def activate() -> None:
         "multiprocessing.spawn",
         "multiprocessing.pool",
         "concurrent.futures.process",
+        "asyncio.base_subprocess",
         "uvloop",
     ):
         when_imported(module, _switch.refresh)

@@ -151,6 +151,11 @@ class ReplayedTimer:
         """What was recorded beside it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
 
+    def from_outside(self) -> None:
+        """Another process brings it about: it is waited for."""
+        if self._seq is not None:
+            self._session.schedule.outside.add(self._seq)
+
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
 

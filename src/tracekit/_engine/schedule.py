@@ -30,6 +30,8 @@ __all__ = ["Schedule", "Ticket"]
 _STUCK: Final = 2_000_000_000
 #: And where another process might still send it something.
 _FORSAKEN: Final = 10_000_000_000
+#: For how long (ns) all must have been still where the next event comes from another process, and that has not come.
+_ABROAD: Final = 30_000_000_000
 #: For how long (ns of processor time) somebody may be busy while the next event is held back, and while a later one is. Of
 #: the time in which nobody had or wanted a processor, and yet somebody moves now and then (he polls), a quarter counts.
 _BUSY: Final = 100_000_000
@@ -102,6 +104,8 @@ class Schedule:
         self._observing = False
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
+        #: Events that another process brings about, which comes to them in its own time.
+        self.outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
         self._poke: Final = allocate_lock()
@@ -288,7 +292,7 @@ class Schedule:
             me = self.crew.join()
             solo = bool(self.crew.solo)
             if self._first() is not None:
-                if solo and (self._in_order() or watch.sealed):
+                if solo and (self._in_order() or (watch.sealed and not self._abroad())):
                     due = self._take()
                 elif not solo and self._in_order() and self.crew.blocked(me):
                     # What a thread has put into the loop before it was blocked comes first.
@@ -381,7 +385,9 @@ class Schedule:
                 waited_for = self._first() is not None
                 if waited_for:
                     in_order = self._in_order()
-                    if still >= (QUICK if in_order else PATIENCE) or busy > (_BUSY if in_order else _VERY_BUSY):
+                    if not in_order and self._abroad():
+                        due = self._take() if still >= _ABROAD else None
+                    elif still >= (QUICK if in_order else PATIENCE) or busy > (_BUSY if in_order else _VERY_BUSY):
                         due = self._take()
                 else:
                     since, polled = now, 0
@@ -421,6 +427,10 @@ class Schedule:
     def _in_order(self) -> bool:
         first = self._first()
         return first is not None and (self._next >= self._count or first <= self._events[self._next])
+
+    def _abroad(self) -> bool:
+        """Whether the next recorded event is another process's to bring about."""
+        return self._next < self._count and self._events[self._next] in self.outside
 
     def _take(self) -> Ticket:
         seq = heappop(self._order)
