@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _reality
 from .._engine.callsite import caller
 from .._engine.scope import Scope, current
+from .._engine.watched import Watch
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -47,7 +48,18 @@ _WHETHER: Final = "find out whether it happened before it is called again"
 class Invocation:
     """One call of a tool, bound. ``info`` is recorded with each of its attempts."""
 
-    __slots__ = ("args", "bound", "captured", "function", "info", "instance", "kwargs", "scope", "under_way")
+    __slots__ = (
+        "args",
+        "bound",
+        "captured",
+        "followed",
+        "function",
+        "info",
+        "instance",
+        "kwargs",
+        "scope",
+        "under_way",
+    )
 
     def __init__(
         self,
@@ -68,6 +80,8 @@ class Invocation:
         self.kwargs: Final = kwargs
         self.scope: Final = scope
         self.info: Final = info
+        #: Whether somebody may stand in for it whom its terms do not name: it is undone before, where it failed.
+        self.followed = False
         #: Where it can be undone: what an abort of the run waits for.
         self.under_way: UnderWay | None = None
 
@@ -84,7 +98,7 @@ class Invocation:
 class Done:
     """What an attempt came to. ``about`` is what the log says of a failure beside the error itself."""
 
-    __slots__ = ("about", "error", "irreversible", "output", "recorded", "seq", "side_effect")
+    __slots__ = ("about", "error", "irreversible", "output", "recorded", "seq", "side_effect", "stuck")
 
     def __init__(
         self,
@@ -103,6 +117,8 @@ class Done:
         self.side_effect: Final = call.captured.spec.side_effect
         #: Whether something that can't be undone has begun.
         self.irreversible = self.side_effect == "irreversible" or bool(about.get("irreversible"))
+        #: Whether it was to be undone, and that failed.
+        self.stuck = False
 
     @property
     def final(self) -> bool:
@@ -113,6 +129,7 @@ class Done:
             or isinstance(error, REFUSALS)
             or "final" in self.about
             or self.irreversible
+            or self.stuck
         )
 
     @property
@@ -149,13 +166,15 @@ class _Unrecorded:
 class Attempt:
     """One attempt at a call, live or answered from the log: ``take`` it."""
 
-    __slots__ = ("_info", "_nested", "_once", "_working", "call")
+    __slots__ = ("_info", "_nested", "_once", "_watch", "_working", "call")
 
     def __init__(self, call: Invocation, number: int, info: Mapping[str, Any] | None, once: bytes | None) -> None:
         self.call: Final = call
         self._info: Final = info if number == 1 else {**(info or {}), "attempt": number}
         self._once: Final = once
         self._nested: Any = None
+        #: What its body does beyond this run's log, where that matters for what follows.
+        self._watch: Watch | None = None
         #: Of a function with a limit: whether its thread goes on.
         self._working: Callable[[], bool] | None = None
 
@@ -240,6 +259,9 @@ class Attempt:
         if call.scope is not None and (call.under_way is not None or call.undoes):
             ledger(call.scope.session).open.add(step.seq)
         watched = call.undoes or (terms is not None and not terms.checks_only)
+        if watched:
+            self._watch = Watch()
+            self._watch.begin()
         if call.scope is not None and watched and step.seq != call.scope.parent:
             self._nested = step.session.nested
             self._nested.watch(step.seq)
@@ -259,7 +281,7 @@ class Attempt:
         call, limit = self.call, self._limit
         if limit is None:
             return call.function(*call.args, **call.kwargs)
-        nested = self._nested
+        nested, watch = self._nested, self._watch
         book = None if call.under_way is None or call.scope is None else ledger(call.scope.session)
         work = Work(call.function, call.args, call.kwargs, body)
 
@@ -270,7 +292,12 @@ class Attempt:
                 book.changed()
 
         self._working = lambda: not work.ended
-        return in_time(work, limit, over)
+        try:
+            return in_time(work, limit, over)
+        except Overdue:
+            if watch is not None:
+                watch.given_up = True
+            raise
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 
@@ -296,6 +323,8 @@ class Attempt:
 
     def _left(self, step: Any) -> list[int]:
         """Its body is over: the steps around it that are watched."""
+        if self._watch is not None:
+            self._watch.end()
         scope = self.call.scope
         if scope is not None and (self.call.under_way is not None or self.call.undoes):
             ledger(scope.session).open.discard(step.seq)
@@ -321,8 +350,7 @@ class Attempt:
             if in_doubt and goes_on:
                 about["final"] = True  # undone or repeated now, what its thread does later would stay
         within = self._left(step)
-        if self._nested is not None and self._nested.unwatch(step.seq, given_up=goes_on):
-            about["irreversible"] = True
+        self._look_inside(step, about, within, goes_on)
         if not isinstance(error, Exception):
             about["final"] = True
         told = self._told
@@ -331,6 +359,23 @@ class Attempt:
         failed(step, error, suspended, told)
         self._keep(step, None, within)
         return Done(self.call, step.seq, None, error, about)
+
+    def _look_inside(self, step: Any, about: dict[str, Any], within: list[int], goes_on: bool) -> None:
+        """What happened in its body decides on what follows, and it is a part of the bodies around it."""
+        nested, watch = self._nested, self._watch
+        doubtful = (nested is not None and nested.in_doubt(step.seq)) or (
+            watch is not None and watch.in_doubt is not None
+        )
+        stained = nested is not None and nested.unwatch(step.seq, given_up=goes_on)
+        if stained or (watch is not None and watch.irreversible is not None):
+            about["irreversible"] = True
+        if doubtful:
+            about["final"] = True
+        if about.get("in_doubt") and goes_on:
+            if nested is not None:
+                nested.doubt(within)
+            if watch is not None:
+                watch.doubt(self.call.captured.spec.name)
 
     def _in_doubt(self, goes_on: bool) -> bool:
         """Whether it may take effect yet, or has taken one that can't be undone."""
@@ -360,6 +405,8 @@ class Attempt:
 
     def _unfinished(self, step: Any, result: Any) -> Done:
         """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
+        if self._lazily and self._watch is not None:
+            self._watch.end()
         if self._lazily and self.call.scope is not None:
             return Done(self.call, step.seq, LAZY[type(result)](step, result))
         if self._lazily:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .stand_ins import StandIn
     from .terms import Terms
 
-__all__ = ["Done", "Invocation", "perform", "perform_async", "settle", "settle_async", "wrap_contracted"]
+__all__ = ["Done", "Invocation", "came_to", "perform", "perform_async", "settle", "settle_async", "wrap_contracted"]
 
 #: The first wait before another attempt, the longest (each is twice the one before), and the longest that is asked for (s).
 _FIRST_WAIT: Final = 0.1
@@ -63,12 +63,13 @@ def _course(call: Invocation) -> Course:
         if done.error is None or terms is None or done.final:
             return done
         wait = _wait(terms, done, number)
-        if wait is None and not terms.fallback:
+        if wait is None and not (terms.fallback or call.followed):
             return done
         if not (yield from _undone(call, done)):
+            done.stuck = True
             return done
         if wait is None:
-            return (yield from _stood_in(call, done))
+            return (yield from _stood_in(call, done)) if terms.fallback else done
         yield Pause(call.scope, wait)
 
 
@@ -214,14 +215,15 @@ async def settle_async(call: Invocation) -> Done:
 
 def perform(call: Invocation) -> Any:
     """The same, returned or raised."""
-    return _given(settle(call))
+    return came_to(settle(call))
 
 
 async def perform_async(call: Invocation) -> Any:
-    return _given(await settle_async(call))
+    return came_to(await settle_async(call))
 
 
-def _given(done: Done) -> Any:
+def came_to(done: Done) -> Any:
+    """What a call came to, returned or raised."""
     if done.error is None:
         return done.output
     if isinstance(done.error, ReplayError):

@@ -17,6 +17,7 @@ from .._engine.gate import here
 from .._engine.redaction import Redactor, patterns_of
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
+from .._engine.watched import begins, watched
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .taking import called
@@ -267,8 +268,7 @@ class Effect:
     def __enter__(self) -> Effect:
         scope = here()
         if scope is None:
-            if gate.outside is not None:
-                gate.outside(self._spec.family, self._spec.name)
+            self._outside()
             return self
         step = scope.session.begin(scope, self._spec, dict(self._input))
         if step.deferred:
@@ -280,6 +280,13 @@ class Effect:
         else:
             self._answer(step.answer())
         return self
+
+    def _outside(self) -> None:
+        if gate.outside is not None:
+            gate.outside(self._spec.family, self._spec.name)
+        watch = watched.get()
+        if watch is not None and self._spec.effect:
+            begins(watch, self._spec.name, self._spec.side_effect)
 
     def _answer(self, outcome: Any) -> None:
         if outcome.error is not None:
@@ -326,8 +333,7 @@ class Effect:
     async def __aenter__(self) -> Effect:
         scope = here()
         if scope is None:
-            if gate.outside is not None:
-                gate.outside(self._spec.family, self._spec.name)
+            self._outside()
             return self
         step = scope.session.begin(scope, self._spec, dict(self._input))
         if step.deferred:

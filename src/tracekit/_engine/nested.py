@@ -7,6 +7,7 @@ twice. And what a tool does after it was given up (its thread goes on) begins no
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 from ..errors import RunEndedError
@@ -18,7 +19,7 @@ __all__ = ["Nested"]
 class Nested:
     """The watched steps of one recording, by ``seq``. ``active`` is read at each nested step; all else is rare."""
 
-    __slots__ = ("_given_up", "_inside", "_lock", "_stained", "_watched", "active")
+    __slots__ = ("_given_up", "_in_doubt", "_inside", "_lock", "_stained", "_watched", "active")
 
     def __init__(self) -> None:
         self.active = False
@@ -27,6 +28,8 @@ class Nested:
         #: Steps that were given up, though their thread goes on.
         self._given_up: Final[set[int]] = set()
         self._stained: Final[set[int]] = set()
+        #: Steps in which something was given up that may take effect yet.
+        self._in_doubt: Final[set[int]] = set()
         #: Of each step inside a live one, that one.
         self._inside: Final[dict[int, int]] = {}
 
@@ -45,6 +48,15 @@ class Nested:
                 self._forget(seq)
             return stained
 
+    def doubt(self, around: Iterable[int]) -> None:
+        """A step inside these was given up, and may take effect yet."""
+        with self._lock:
+            self._in_doubt.update(self._watched.intersection(around))
+
+    def in_doubt(self, seq: int) -> bool:
+        """Whether something inside ``seq`` was given up that may take effect yet."""
+        return seq in self._in_doubt
+
     def over(self, seq: int) -> None:
         """What was given up has come to its end."""
         with self._lock:
@@ -54,6 +66,7 @@ class Nested:
     def _forget(self, seq: int) -> None:
         self._watched.discard(seq)
         self._stained.discard(seq)
+        self._in_doubt.discard(seq)
         if not self._watched:
             self._inside.clear()
             self.active = False

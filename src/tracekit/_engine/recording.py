@@ -23,6 +23,7 @@ from .redaction import Redactor
 from .scope import Scope
 from .step import Circumstances, Spec
 from .values import Encoded, Encoder
+from .watched import begins, watched
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -91,6 +92,8 @@ class Recording:
         self.shared = False
         #: What is started inside steps that may be made again.
         self.nested: Final = Nested()
+        #: The call that this run is a part of, and that may be made again itself.
+        self.around: Final = watched.get()
         self._validated: set[str] | None = None
         self.raised: Final = Raised()
 
@@ -122,6 +125,8 @@ class Recording:
             return self.begin_once(scope, spec, input, info, key, data, once)
         if scope.live and self.nested.active:
             self.nested.begins(spec, scope.live)
+        if self.around is not None and spec.effect:
+            begins(self.around, spec.name, spec.side_effect)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -173,6 +178,8 @@ class Recording:
     ) -> RecordedStep | DuplicateStep:
         if scope.live and self.nested.active:
             self.nested.begins(spec, scope.live)
+        if self.around is not None and spec.effect:
+            begins(self.around, spec.name, spec.side_effect)
         return self.once().begin(scope, spec, input, info, key, data, once, reserve)
 
     def once(self) -> Once:
@@ -467,7 +474,12 @@ class Recording:
 
     # -- lanes and blobs -------------------------------------------------------------------------------------------------
 
-    def _enroll(self, lane: Lane) -> None:
+    def starts(self, lane: Lane) -> None:
+        """A process is about to be started in ``lane``: after a crash the log must tell, even if the process has written nothing."""
+        if lane.id < 0:
+            self._enroll(lane, process=True)
+
+    def _enroll(self, lane: Lane, *, process: bool = False) -> None:
         """Give a lane its number and its entry; its ancestors first."""
         parent = lane.parent
         assert parent is not None
@@ -484,6 +496,8 @@ class Recording:
             about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
             if lane.under:
                 about["under"] = lane.under
+            if process:
+                about["process"] = True
             self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
             self._lanes.append(lane)
             self._last_lane = lane.id = number

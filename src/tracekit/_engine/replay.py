@@ -90,7 +90,7 @@ class Replay:
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
         self.elsewhere = False
         #: The session that scopes point to.
-        self.face: object = self
+        self.face: Any = self
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         self._lock = threading.RLock()
@@ -225,6 +225,21 @@ class Replay:
             if answer:
                 self.schedule.skip(answer)
                 self._used[answer] = 2
+        return seq
+
+    def note_otherwise(self, scope: Scope, type: str, name: str, output: object) -> int:
+        """:meth:`note` of what came of steps that went live: how it differs is noted, and the program goes on."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, type)
+            if seq is None:
+                raise self._exhausted(scope, type, name, self._encode(output)[1], state)
+            self._consume(state, type, seq)
+        recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self._encode(output)[0]
+        if not self.equal(recorded, actual):
+            found = differences(recorded, actual)
+            self.report.differences.append({"step": seq, "family": type, "name": name, "differences": found})
         return seq
 
     def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
@@ -507,6 +522,9 @@ class Replay:
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
         return ReplayedTimer(self, seq)
 
+    def handed_over(self, seq: int) -> None:
+        """What threads hand to one another has been handed over where the log has it, at ``seq``."""
+
     # -- outcomes --------------------------------------------------------------------------------------------------------
 
     def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
@@ -589,7 +607,7 @@ class Replay:
         if self.failure is not None:
             raise self._again()
 
-    def _stuck(self) -> ReplayError:
+    def _stuck(self) -> ReplayError | None:
         return self.fail(failures.everything_waits(self.run_id))
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:

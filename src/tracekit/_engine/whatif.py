@@ -26,6 +26,9 @@ __all__ = ["WhatIf", "goes_live"]
 
 T = TypeVar("T")
 
+#: Entries that say what came of it all: another answer of what went live makes others of them, and is told like that one.
+_OUTCOMES: Final = frozenset(("final.response",))
+
 
 def goes_live(spec: Spec, live: frozenset[str]) -> bool:
     """Whether a step of this kind (``"llm"``, or ``"tool:search"`` for one name) is among those that go live."""
@@ -93,7 +96,10 @@ class WhatIf:
         return recorded
 
     def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        seq = self.replay.note(scope, type, name, **fields)
+        if type in _OUTCOMES and self.replay.report.differences:
+            seq = self.replay.note_otherwise(scope, type, name, fields.get("output"))
+        else:
+            seq = self.replay.note(scope, type, name, **fields)
         self.new.note(self._mirrored(scope), type, name, **fields)
         return seq
 

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 from .._capture import callers
+from .._capture.contracted import Done, Invocation, came_to, settle, settle_async
 from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
+from .._capture.wrapper import captured_of
 from .._engine.contract import ExecutionContract, side_effect_class
 from .._engine.gate import here
 from .._engine.step import Spec
-from ..errors import BudgetExceededError, ContractViolationError, RegistryError
+from .._engine.watched import Watch
+from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
 from .inside import Place
 from .registry import BaseAgent
 from .result import AgentResult
 
-__all__ = ["Attempt", "Terms"]
+__all__ = ["Attempt", "Terms", "spec_of"]
 
 #: What an attempt may come to. The rest is an interruption, or a replay that differs.
 _FAILURES: Final = (Exception, BudgetExceededError)
+#: What a function may come to beside: nobody can end it as one does a generator, so it is the function that says so.
+_OF_FUNCTIONS: Final = (*_FAILURES, GeneratorExit)
 
-#: What a handler may return by mistake: something that has yet to be awaited or gone through.
-_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
+#: What a handler may return by mistake, beside what can be awaited: something that has yet to be gone through.
+_UNFINISHED: Final = (GeneratorType, AsyncGeneratorType)
 
 #: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
 _running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
@@ -57,12 +63,17 @@ class Attempt:
         "envelope",
         "error",
         "failure",
+        "final",
         "finished",
+        "followed",
         "index",
+        "metered",
         "payload",
         "place",
         "run_id",
         "terms",
+        "under_way",
+        "watch",
     )
 
     def __init__(
@@ -80,36 +91,115 @@ class Attempt:
         self.finished = False
         #: Whether the handler was really called; not where the log answered, or something forbade it.
         self.called = False
-        #: Where in the log it begins, for an agent without a class.
+        #: Whether somebody may stand in for it where it fails.
+        self.followed = False
+        #: Whether what it costs is counted in a budget of the request, where its agent has no class.
+        self.metered = False
+        #: Whether its step says that nothing may follow it: it may take effect yet, or could not be undone.
+        self.final = False
+        #: Whether its thread has begun and not ended.
+        self.under_way = False
+        #: Where in the log it begins, where somebody may stand in.
         self.place: Place | None = None
+        #: What it does beyond the log, where somebody may stand in.
+        self.watch: Watch | None = None
 
     def make(self) -> None:
         """Ask the agent and wait for it."""
-        token = _running.set(self)
-        try:
-            made = self._call("coroutine" if self.agent.asynchronous else "function")
-            self.payload = asyncio.run(made) if inspect.iscoroutine(made) else made
-            self.finished = True
-        except _FAILURES as error:
-            self._failed(error)
-        finally:
-            _running.reset(token)
+        with self._asked():
+            self.under_way = True
+            try:
+                made = self._begin("coroutine" if self.agent.asynchronous else "function")
+                if made is not None:
+                    self._answered(asyncio.run(made))
+            except _FAILURES as error:
+                self._failed(error)
+            finally:
+                self.under_way = False
 
     async def make_async(self, *, beside: bool = False) -> None:
         """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others."""
+        with self._asked():
+            try:
+                if self.agent.asynchronous:
+                    made = self._begin("coroutine")
+                else:
+                    made = await asyncio.to_thread(self._apart) if beside else self._begin("function")
+                if made is not None:
+                    self._answered(await made)
+            except _FAILURES as error:
+                self._failed(error)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
         token = _running.set(self)
+        if self.watch is not None:
+            self.watch.begin()
         try:
-            made = self._call("coroutine" if self.agent.asynchronous or beside else "function")
-            self.payload = await made if inspect.iscoroutine(made) else made
-            self.finished = True
-        except _FAILURES as error:
-            self._failed(error)
+            yield
         finally:
+            if self.watch is not None:
+                self.watch.end()
             _running.reset(token)
 
+    def _apart(self) -> Any:
+        """In a thread beside others."""
+        self.under_way = True
+        try:
+            return self._begin("function")
+        finally:
+            self.under_way = False
+
+    def _begin(self, shape: str) -> Any:
+        """The coroutine of the step, where that is its shape, or what the handler returned is one; else what it came to is kept.
+
+        What a function raises is kept here: no future takes its ``StopIteration``.
+        """
+        try:
+            made = self._call(shape)
+            if not inspect.iscoroutine(made):
+                self._answered(made)
+                return None
+        except _OF_FUNCTIONS as error:
+            self._failed(error)
+            return None
+        return made
+
+    def _answered(self, payload: Any) -> None:
+        self.payload, self.finished = payload, True
+
     def _call(self, shape: str) -> Any:
-        """The step, begun; a coroutine of it where that is its shape, or what the handler returned is one."""
-        return _call(self.agent, self.terms, shape)(self.envelope.payload)
+        """The step, begun."""
+        tool: Any = _call(self.agent, self.terms, shape)
+        payload = self.envelope.payload
+        if self.metered and self.terms.side_effect is None:
+            self._spend(payload)
+        captured = captured_of(tool)
+        if captured is None or captured.terms is None:
+            return tool(payload)
+        call = Invocation(captured, tool.__wrapped__, None, {"payload": payload}, (payload,), {}, here())
+        call.followed = self.followed
+        return self._settled(call) if captured.shape == "coroutine" else self._came_to(settle(call))
+
+    async def _settled(self, call: Invocation) -> Any:
+        return self._came_to(await settle_async(call))
+
+    def _came_to(self, done: Done) -> Any:
+        self.final = done.stuck or "final" in done.about
+        return came_to(done)
+
+    def _spend(self, payload: Any) -> None:
+        """What an agent without a class costs, which is no call of its own: refused in the place of its step."""
+        scope = here()
+        if scope is None or scope.spending is None:
+            return
+        session: Any = scope.session
+        try:
+            scope.spending.charge(self.agent.units(payload))
+        except (BudgetExceededError, ContractViolationError) as error:
+            if isinstance(error, BudgetExceededError):
+                session.overspent(error)
+            raise session.refuse(scope, Spec("span", self.agent.name), {"payload": payload}, error) from None
 
     def ask(self) -> Any:
         """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
@@ -123,7 +213,7 @@ class Attempt:
 
     def _whole(self, answer: Any) -> Any:
         """``answer``, unless it is only the beginning of one."""
-        if not isinstance(answer, _UNFINISHED):
+        if not isinstance(answer, _UNFINISHED) and not inspect.isawaitable(answer):
             return answer
         if isinstance(answer, (CoroutineType, GeneratorType)):
             answer.close()
@@ -134,7 +224,20 @@ class Attempt:
             next_action="return what becomes of it: `await` it, or make a list of its items",
         )
 
+    def irreversible(self) -> str | None:
+        """The first step in there that can't be undone."""
+        found = None if self.place is None else self.place.inside().irreversible
+        return found if found is not None or self.watch is None else self.watch.irreversible
+
+    def in_doubt(self) -> bool:
+        """Whether something in there was given up, and may take effect yet."""
+        if self.place is not None:
+            return self.place.inside().in_doubt is not None
+        return self.watch is not None and self.watch.in_doubt is not None
+
     def _failed(self, error: BaseException) -> None:
+        if self.agent.asynchronous and _is_exit(error):
+            raise error
         self.error, self.finished = error, True
         name = self.agent.name
         side_effect = self.terms.side_effect if self.called else None
@@ -160,6 +263,19 @@ def _call(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
     if found is None:
         found = agent.calls[key] = _made(agent, terms, shape)
     return found
+
+
+def _is_exit(error: BaseException) -> bool:
+    """Whether it stands for what ended a coroutine, which no log brings back."""
+    return isinstance(error, RecordedError) and getattr(error, "type_name", None) == "builtins:GeneratorExit"
+
+
+def spec_of(agent: BaseAgent) -> Spec:
+    """The step of an agent as it registered."""
+    side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
+    terms = Terms(agent, None, side_effect)
+    captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
+    return Spec("tool", agent.name, side_effect=side_effect) if captured is None else captured.spec
 
 
 def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
@@ -204,8 +320,7 @@ def _function(agent: BaseAgent) -> Any:
 def _coroutine(agent: BaseAgent) -> Any:
     async def body(payload: Any) -> Any:
         with acting(agent.name, agent.identity):
-            attempt = _running.get()
-            made = attempt.ask() if agent.asynchronous else await asyncio.to_thread(attempt.ask)
+            made = _running.get().ask()
             return await made if type(made) is CoroutineType else made
 
     return body

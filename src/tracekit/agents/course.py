@@ -13,6 +13,7 @@ from .._capture.limits import limit
 from .._engine.budget import Budget
 from .._engine.contract import check_transition
 from .._engine.gate import here
+from .._engine.watched import Watch
 from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
@@ -26,6 +27,9 @@ from .strategies import plan
 
 __all__ = ["Course"]
 
+#: Why nobody else is asked.
+_NOBODY: Final = "nobody may stand in for it"
+_NOT_OVER: Final = f"what was given up in it may take effect yet, and {_NOBODY}"
 #: After these nobody else is asked: what forbade one call forbids the next.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
 
@@ -50,7 +54,8 @@ class Course:
         self._made: Final[list[Attempt]] = []
         #: Why agents were passed over that might have stood in.
         self._passed_over: Final[list[StructuredFailure]] = []
-        self._stopped = False
+        #: Why nobody else is asked.
+        self._stopped = ""
 
     def needs_no_loop(self) -> None:
         """``RunStateError`` where an agent would have to be awaited, and can't."""
@@ -98,7 +103,8 @@ class Course:
         for place, agent in enumerate(agents):
             if self._made and not self._stands_in(agent):
                 continue
-            attempt = yield from self._ask([agent])
+            followed = any(_may_follow(self._class(agent), self._class(one)) for one in agents[place + 1 :])
+            attempt = yield from self._ask([agent], followed)
             if attempt.failure is None:
                 reason = "the first in order" if attempt.index == 0 else "the one before it failed"
                 return self._respond(attempt, "success", attempt.payload, None, reason)
@@ -110,8 +116,8 @@ class Course:
     def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
         for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
             last = yield from self._ask(list(batch))
-            self._stopped = last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED
-            if self._stopped:
+            if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
+                self._stopped = _NOBODY
                 break
         told = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
         failed = [one for one in self._made if one.failure is not None]
@@ -123,8 +129,11 @@ class Course:
             )
         return self._nobody_answered()
 
-    def _ask(self, agents: list[BaseAgent]) -> Generator[list[Attempt], None, Attempt]:
-        """The agents at once, the beginnings written down before, the ends after, each in the order of the agents."""
+    def _ask(self, agents: list[BaseAgent], followed: bool = False) -> Generator[list[Attempt], None, Attempt]:
+        """The agents at once, the beginnings written down before, the ends after, each in the order of the agents.
+
+        ``followed``: somebody may stand in for the one.
+        """
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
         alone = len(self.plan.agents) == 1
@@ -134,10 +143,12 @@ class Course:
         ]
         self._made.extend(attempts)
         for attempt in attempts:
-            about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect}
+            attempt.followed, attempt.metered = followed, self._budget is not None
+            about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect, **attempt.agent.declared}
             seq = self._note("agent.attempt.start", attempt.agent.name, about, None)
-            if self._scope is not None and seq and not alone and len(agents) == 1:
-                attempt.place = Place(self._scope, seq, attempt.agent.name)
+            if not alone and len(agents) == 1:
+                attempt.watch = Watch()
+                attempt.place = Place(self._scope, seq, attempt.agent.name) if self._scope is not None and seq else None
         try:
             yield attempts
         except ReplayError:
@@ -150,14 +161,18 @@ class Course:
             self._ended(attempt)
         return attempts[-1]
 
-    def _final(self, attempt: Attempt, last: bool) -> bool:
-        """Whether nobody may stand in for an agent that failed."""
+    def _final(self, attempt: Attempt, last: bool) -> str:
+        """Why nobody may stand in for an agent that failed; empty where somebody may."""
         assert attempt.failure is not None
         if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible":
-            return True
-        done = None if last or attempt.place is None else attempt.place.irreversible()
+            return _NOBODY
+        if last:
+            return ""
+        done = attempt.irreversible()
         if done is None:
-            return False
+            if attempt.final:
+                return _NOBODY
+            return _NOT_OVER if attempt.in_doubt() else ""
         attempt.failure = StructuredFailure(
             type=FailureType.IRREVERSIBLE_STEP_FAILED,
             reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may stand in for it",
@@ -165,7 +180,10 @@ class Course:
             agent=attempt.agent.name,
             caused_by=attempt.failure,
         )
-        return True
+        return _NOBODY
+
+    def _class(self, agent: BaseAgent) -> str | None:
+        return self._terms(agent).side_effect
 
     def _stands_in(self, agent: BaseAgent) -> bool:
         """Write down that ``agent`` is asked in place of the one that failed, unless its class forbids that."""
@@ -197,7 +215,7 @@ class Course:
         if self._stopped or self.envelope.routing.strategy == "direct":
             # What stopped it is told first, what began it stays behind.
             failure = _behind(last.failure, first.failure)
-            reason = "nobody may stand in for it" if self._stopped else "the only one to ask"
+            reason = self._stopped or "the only one to ask"
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: {reason}")
         failures = [one.failure for one in self._made if one.failure is not None] + self._passed_over
         asked = [one.agent.name for one in self._made]
@@ -241,6 +259,8 @@ class Course:
         about = {"attempt": attempt.index + 1}
         said = {"status": "interrupted" if cut else attempt.status}
         info = interrupted if cut else None
+        if info is not None and attempt.under_way:
+            info = {**info, "goes_on": True}
         seq = self._note("agent.attempt.end", attempt.agent.name, about, said, failure=attempt.failure, info=info)
         attempt.failure = self._recalled(seq, attempt.failure)
 
@@ -287,6 +307,17 @@ class Course:
             return failure
         told = (trace.entry(seq).get("meta") or {}).get("info", {}).get("failure")
         return failure if told is None else StructuredFailure.from_dict(trace.expand(told))
+
+
+def _may_follow(one: str | None, other: str | None) -> bool:
+    """Whether an agent of the class ``other`` may stand in for one of the class ``one``."""
+    if one is None or other is None:
+        return True
+    try:
+        check_transition("", one, "", other)
+    except ContractViolationError:
+        return False
+    return True
 
 
 def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredFailure:

@@ -15,7 +15,17 @@ from .._engine.scope import Scope
 from .._journal.entry import family_of
 from .._journal.reader import Trace
 
-__all__ = ["Place", "past"]
+__all__ = ["Inside", "Place", "past"]
+
+
+class Inside:
+    """What was found: the name of the first irreversible step, and the first that was given up and may take effect yet."""
+
+    __slots__ = ("in_doubt", "irreversible")
+
+    def __init__(self) -> None:
+        self.irreversible: str | None = None
+        self.in_doubt: str | None = None
 
 
 def past(session: Any) -> Trace | None:
@@ -30,12 +40,13 @@ def past(session: Any) -> Trace | None:
 class Place:
     """Where in the log an attempt of the agent ``name`` is: between the entry ``seq`` and its end."""
 
-    __slots__ = ("_lane", "_name", "_offset", "_parent", "_path")
+    __slots__ = ("_found", "_lane", "_name", "_offset", "_parent", "_path")
 
     def __init__(self, scope: Scope, seq: int, name: str) -> None:
         self._lane: Final = scope.lane.id
         self._parent: Final = scope.parent
         self._name: Final = name
+        self._found: Inside | None = None
         session: Any = scope.session
         trace = past(session)
         if trace is not None and seq <= len(trace):
@@ -44,8 +55,14 @@ class Place:
             self._path = session.journal.path
             self._offset = os.path.getsize(self._path)
 
-    def irreversible(self) -> str | None:
-        """The name of the first irreversible step in there; ``None`` where there is none."""
+    def inside(self) -> Inside:
+        """What the log says of the attempt, up to its end."""
+        if self._found is None:
+            self._found = self._look()
+        return self._found
+
+    def _look(self) -> Inside:
+        found = Inside()
         lanes, inside = {self._lane}, set[int]()
         for entry in self._entries():
             kind, parent = entry.get("type", ""), entry.get("parent")
@@ -53,16 +70,18 @@ class Place:
                 lanes.add(entry["input"]["id"])
             role = family_of(kind)
             begins = role is not None and role[1] == "intention"
+            if entry.get("step") in inside and _is_in_doubt(entry):
+                found.in_doubt = found.in_doubt or str(entry.get("step"))
             if parent in inside:
                 inside.add(entry["seq"])
                 if begins and _stays(entry):
-                    return str(entry.get("name"))
+                    found.irreversible = found.irreversible or str(entry.get("name"))
             elif parent == self._parent and entry.get("lane") in lanes:
                 if kind == "agent.attempt.end" and entry["lane"] == self._lane:
-                    return None
-                if begins and entry.get("name") == self._name:
+                    break
+                if begins and entry.get("name") == self._name and not _undoes(entry):
                     inside.add(entry["seq"])
-        return None
+        return found
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         with open(self._path, "rb") as file:
@@ -76,3 +95,13 @@ def _stays(entry: Mapping[str, Any]) -> bool:
     """Whether a step does something that a second call would do again."""
     meta = entry.get("meta") or {}
     return meta.get("side_effect") == "irreversible" and not (meta.get("contract") or {}).get("exactly_once")
+
+
+def _is_in_doubt(entry: Mapping[str, Any]) -> bool:
+    """Whether an outcome says that the call goes on, and may take effect yet."""
+    info = (entry.get("meta") or {}).get("info") or {}
+    return bool(info.get("in_doubt") and info.get("final"))
+
+
+def _undoes(entry: Mapping[str, Any]) -> bool:
+    return "compensates" in ((entry.get("meta") or {}).get("info") or {})

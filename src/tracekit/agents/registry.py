@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .._capture.wrapper import shape_of
 from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
+from .._engine.step import Spec
 from ..errors import RegistryError
 from .envelope import IntentEnvelope, IntentRef
+
+if TYPE_CHECKING:
+    from .._capture.terms import Terms
 
 __all__ = ["AgentRegistry", "BaseAgent", "class_of", "contract_of"]
 
@@ -30,16 +35,24 @@ class BaseAgent:
     node the agent lives; an agent without one is local. ``side_effect`` is the class of *all* that the handler does: such an agent is
     answered from the log in a replay. Without it the handler runs in a replay, too, and the steps in it are answered. ``contract``,
     ``idempotency_key``, ``compensate`` and ``cost_units`` are as for ``traced_tool``, functions taking the ``payload``; ``version`` and
-    ``identity`` are recorded and compared in a replay.
+    ``identity`` are recorded and compared in a replay. A derived class may say each of these in an attribute of its name; what is
+    given counts more.
     """
+
+    side_effect: str | None = None
+    contract: ExecutionContract | None = None
+    priority: int = _PRIORITY
+    node_id: str | None = None
+    version: str | None = None
+    identity: Mapping[str, Any] | None = None
 
     def __init__(
         self,
         handler: Callable[..., Any] | None = None,
         *,
-        intent: str | IntentRef | Iterable[str | IntentRef],
+        intent: str | IntentRef | Iterable[str | IntentRef] | None = None,
         name: str | None = None,
-        priority: int = _PRIORITY,
+        priority: int | None = None,
         node_id: str | None = None,
         side_effect: SideEffectClass | str | None = None,
         contract: ExecutionContract | Mapping[str, Any] | None = None,
@@ -52,37 +65,55 @@ class BaseAgent:
         self.handler: Final[Callable[..., Any]] = self.handle if handler is None else handler
         if inspect.isclass(handler) or not (handler is None or callable(handler)):
             raise RegistryError(f"an agent's handler is a function or another callable, not {handler!r}")
-        self.name: Final = _name(name, handler, self)
+        if handler is None and getattr(type(self), "handle", None) is BaseAgent.handle:
+            raise RegistryError(
+                "an agent without a handler, and without a `handle` of its own",
+                next_action="give it a function, or derive from BaseAgent and write `handle(self, envelope)`",
+            )
+        self.name: Final = _name(self._said("name", name), handler, self)
         _no_generator(self.name, self.handler)
-        self.intents: Final[tuple[Key, ...]] = _keys(self.name, intent)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise RegistryError(f"the priority of agent {self.name!r} is a whole number, not {priority!r}")
-        self.priority: Final = priority
-        self.node_id: Final = node_id
-        self.side_effect: Final = class_of(side_effect)
-        self.contract: Final = contract_of(contract)
-        self.version: Final = version
-        self.identity: Final = identity
+        self.intents: Final[tuple[Key, ...]] = _keys(self.name, self._said("intent", intent))
+        self.priority = _checked(self.name, "priority", self._said("priority", priority), int, "a whole number")
+        self.node_id = _checked(self.name, "node_id", self._said("node_id", node_id), str, "a text")
+        self.side_effect = class_of(self._said("side_effect", side_effect))
+        self.contract = contract_of(self._said("contract", contract), f"agent {self.name!r}")
+        said = _checked(self.name, "version", self._said("version", version), (str, int, float), "a text")
+        self.version = None if said is None else str(said)
+        self.identity = _checked(self.name, "identity", self._said("identity", identity), Mapping, "a mapping")
+        #: What is said of it beside its class, to be compared in a replay.
+        self.declared: Final[dict[str, Any]] = _set(version=self.version, identity=self.identity)
         #: What else its step is told.
         self.options: Final[dict[str, Any]] = _set(
-            idempotency_key=idempotency_key, compensate=compensate, cost_units=cost_units
+            idempotency_key=self._said("idempotency_key", idempotency_key),
+            compensate=self._said("compensate", compensate),
+            cost_units=self._said("cost_units", cost_units),
         )
         #: The handler as a step, by the terms on which it is asked.
         self.calls: Final[dict[Any, Callable[[Any], Any]]] = {}
         #: Whether the handler is to be awaited.
         self.asynchronous: Final = _asynchronous(self.handler)
         self._wants_payload: Final = _wants_payload(self.name, self.handler)
-        if self.contract or self.options:
-            self._check_terms()
+        self._agreed: Final = self._terms() if self.contract or self.options else None
 
-    def _check_terms(self) -> None:
-        """Refuse here what no request could keep, as where a tool is declared."""
+    def _said(self, option: str, given: Any) -> Any:
+        """What was given, else what its class says in an attribute of that name."""
+        return getattr(self, option, None) if given is None else given
+
+    def _terms(self) -> Terms:
+        """What was agreed; refuses here what no request could keep, as where a tool is declared."""
         from .._capture.terms import Terms, merged
 
         # A class that the call of route gives is not known here: this one has the most to say.
         side_effect = self.side_effect or "reversible"
         shape = "coroutine" if self.asynchronous else "function"
-        Terms(self.name, lambda payload: payload, side_effect, merged(self.contract, {}), shape=shape, **self.options)
+        return Terms(
+            self.name, lambda payload: payload, side_effect, merged(self.contract, {}), shape=shape, **self.options
+        )
+
+    def units(self, payload: Any) -> float:
+        """What it costs to ask it."""
+        cost = None if self._agreed is None else self._agreed.units({"payload": payload})
+        return 1 if cost is None else cost
 
     def handle(self, envelope: IntentEnvelope) -> Any:
         """What the agent does with a request, in a class of your own; it may be a coroutine."""
@@ -150,7 +181,7 @@ class AgentRegistry:
         self,
         *,
         intent: str | IntentRef | Iterable[str | IntentRef],
-        priority: int = _PRIORITY,
+        priority: int | None = None,
         node_id: str | None = None,
         name: str | None = None,
         side_effect: SideEffectClass | str | None = None,
@@ -175,10 +206,19 @@ class AgentRegistry:
 
         return decorate
 
+    def tracekit_specs(self) -> Iterator[Spec]:
+        """Its agents as steps, for whoever undoes what they did: by the class that each says, or that its ``compensate`` asks for."""
+        from .attempt import spec_of
+
+        for agent in self:
+            yield spec_of(agent)
+
     def for_intent(self, intent: IntentRef | str) -> tuple[BaseAgent, ...]:
         """Those who handle ``intent``, in the order in which they are asked."""
         if isinstance(intent, str):
             intent = IntentRef(intent)
+        if not isinstance(intent, IntentRef):
+            raise RegistryError(f"an intent is a name or an IntentRef, not {intent!r:.80}")
         key = intent.name, intent.version
         found = self._found.get(key)
         if found is None:
@@ -209,11 +249,25 @@ def class_of(side_effect: object) -> str | None:
     return None if side_effect is None else side_effect_class(side_effect).value
 
 
-def contract_of(contract: ExecutionContract | Mapping[str, Any] | None) -> ExecutionContract | None:
+def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: str) -> ExecutionContract | None:
     """A contract, however it was given; ``None`` where none was, or nothing is set in it."""
+    if not isinstance(contract, (ExecutionContract, Mapping, NoneType)):
+        raise RegistryError(f"the contract of {whose} is an ExecutionContract or a mapping, not {contract!r:.80}")
     if isinstance(contract, Mapping):
+        unknown = sorted(map(str, set(contract) - set(ExecutionContract.__dataclass_fields__)))
+        if unknown:
+            raise RegistryError(
+                f"the contract of {whose} has a field {unknown[0]!r}, and there is none",
+                next_action=f"the fields are {', '.join(ExecutionContract.__dataclass_fields__)}",
+            )
         contract = ExecutionContract(**contract)
     return contract or None
+
+
+def _checked(name: str, option: str, value: Any, kind: Any, what: str) -> Any:
+    if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise RegistryError(f"the {option} of agent {name!r} is {what}, not {value!r:.80}")
 
 
 def _set(**options: Any) -> dict[str, Any]:
@@ -229,7 +283,13 @@ def _name(name: str | None, handler: Any, agent: BaseAgent) -> str:
 
 
 def _keys(name: str, intent: Any) -> tuple[Key, ...]:
-    several = [intent] if isinstance(intent, (str, IntentRef)) else list(intent)
+    given: Any = () if intent is None else (intent,) if isinstance(intent, (str, IntentRef)) else intent
+    several = [*given] if isinstance(given, Iterable) else [given]
+    if not all(isinstance(one, (str, IntentRef)) for one in several):
+        raise RegistryError(
+            f"agent {name!r} handles {intent!r:.80}, which is no intent",
+            next_action="say its name, an IntentRef, or a list of these: intent='…'",
+        )
     keys = tuple((one, None) if isinstance(one, str) else (one.name, one.version) for one in several)
     if not keys or not all(key[0] for key in keys):
         raise RegistryError(f"agent {name!r} handles no intent", next_action="name at least one: intent='…'")

@@ -50,17 +50,20 @@ class IntentResponse:
         return self.status == "success"
 
     def unwrap(self) -> Any:
-        """The payload of a success; else ``RoutingFailedError``, caused by what the last agent raised."""
+        """The payload of a success; else ``RoutingFailedError``, caused by what went wrong first, the others in its notes."""
         if self.status != "error":
             return self.payload
         from ..errors import RoutingFailedError
 
-        raised = next((one.exception for one in reversed(self.results) if one.exception is not None), None)
-        raise RoutingFailedError(
+        raised = [(one.agent, one.exception) for one in self.results if one.exception is not None]
+        failed = RoutingFailedError(
             f"no agent answered: {self.error.reason if self.error else 'for no reason that was told'}",
             failure=self.error,
             next_action="`failure` and its chain of `caused_by` say what went wrong",
-        ) from raised
+        )
+        for agent, error in raised[1:]:
+            failed.add_note(f"agent {agent!r} failed too: {type(error).__name__}: {error}")
+        raise failed from (raised[0][1] if raised else None)
 
     def about(self) -> dict[str, Any]:
         """The part of it that is the same in every replay."""

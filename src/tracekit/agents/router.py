@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 from .._engine.contract import ExecutionContract, SideEffectClass
+from ..errors import RegistryError
 from .attempt import Attempt, Terms
 from .course import Course
 from .envelope import IntentEnvelope
@@ -28,6 +29,8 @@ class IntentRouter:
     """
 
     def __init__(self, registry: AgentRegistry) -> None:
+        if not isinstance(registry, AgentRegistry):
+            raise RegistryError(f"a router routes to the agents of an AgentRegistry, not of {registry!r:.80}")
         self.registry: Final = registry
 
     def route(
@@ -78,7 +81,7 @@ class IntentRouter:
         self, envelope: IntentEnvelope | Mapping[str, Any], budget_limit: float | None, contract: Any, side_effect: Any
     ) -> Course:
         asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
-        default, word = contract_of(contract), class_of(side_effect)
+        default, word = contract_of(contract, "the route"), class_of(side_effect)
         return Course(asked, self.registry, budget_limit, lambda agent: Terms(agent, default, word))
 
 
@@ -119,7 +122,11 @@ async def _make_async(attempts: list[Attempt], steps: Steps) -> None:
 async def _make_at_once_async(attempts: list[Attempt]) -> None:
     tasks = [asyncio.ensure_future(attempt.make_async(beside=True)) for attempt in attempts]
     try:
-        await asyncio.gather(*tasks)
+        # One that cancels itself is no reason to cut the others off; what ends the program is.
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in sorted(tasks, key=asyncio.Task.cancelled):
+            if task.done():
+                task.result()
     finally:
         for task in tasks:
             task.cancel()

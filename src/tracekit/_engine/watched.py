@@ -1,0 +1,67 @@
+"""What is done in calls of which no log tells: outside every run, or in a run of its own.
+
+A call that may be made again, or that somebody may stand in for, is watched while its body runs: whether something that
+can't be undone has begun in it, by name. In a run the log says that; see ``_engine.nested``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Final
+
+from ..errors import RunEndedError
+
+__all__ = ["Watch", "begins", "watched"]
+
+
+class Watch:
+    """One attempt at a call, from the beginning of its body to its end. Tasks that it starts see it too, and threads with its context."""
+
+    __slots__ = ("_before", "given_up", "in_doubt", "irreversible")
+
+    def __init__(self) -> None:
+        self._before: Watch | None = None
+        #: The first irreversible call that has begun in there.
+        self.irreversible: str | None = None
+        #: The first call in there that was given up, and may take effect yet.
+        self.in_doubt: str | None = None
+        #: Whether nobody waits for it any longer, though its thread goes on.
+        self.given_up = False
+
+    def begin(self) -> None:
+        """From here on this context is watched."""
+        self._before = watched.get()
+        watched.set(self)
+
+    def end(self) -> None:
+        watched.set(self._before)  # no reset: see ``scope.enter``
+
+    def around(self) -> Iterator[Watch]:
+        """This one and those around it, innermost first."""
+        one: Watch | None = self
+        while one is not None:
+            yield one
+            one = one._before
+
+    def doubt(self, name: str) -> None:
+        """A call in here was given up, and may take effect yet."""
+        for one in self.around():
+            one.in_doubt = one.in_doubt or name
+
+
+def begins(watch: Watch, name: str, side_effect: str | None) -> None:
+    """An effect is about to begin in there. ``RunEndedError`` if it comes too late."""
+    if any(one.given_up for one in watch.around()):
+        raise RunEndedError(
+            f"{name!r} ({side_effect}) was called inside a call that had been given up when its time was over; "
+            "it was not executed",
+            next_action="give the call more time, or make its function look at a deadline itself",
+        )
+    if side_effect == "irreversible":
+        for one in watch.around():
+            one.irreversible = one.irreversible or name
+
+
+#: The innermost watch of the running code.
+watched: Final[ContextVar[Watch | None]] = ContextVar("tracekit.watched", default=None)
