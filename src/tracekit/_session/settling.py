@@ -123,7 +123,27 @@ def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
         )
     if step.went_on and not done:
         raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
+    if not done and not (step.state == "failed" and step.passed) and (inside := _stands_inside(log, step)):
+        listed = ", ".join(map(str, inside))
+        raise _refused(
+            decision,
+            f"inside {what} something was begun that can't be taken back (step {listed}), and making it again would do that again: "
+            "say what it gave, with --done",
+        )
     return step
+
+
+def _stands_inside(log: Steps, step: Doubt) -> list[int]:
+    """What was done inside a step and would be done again with it; a call that happens once is answered by its key."""
+    return [
+        inner.seq
+        for inner in log.steps.values()
+        if inner.effect
+        and inner.state != "given_up"
+        and inner.undoes != step.seq
+        and not (inner.key_by is not None and inner.state == "done" and inner.hidden is None)
+        and any(outer.seq == step.seq for outer in log.enclosing(inner))
+    ]
 
 
 def _unread(log: Steps, step: Doubt) -> bool:
