@@ -702,6 +702,33 @@ def test_a_real_client(provider: StubProvider, sdk: str, instrumented: bool) -> 
     assert first[1]["finish_reason"] in ("stop", "end_turn")
 
 
+@pytest.mark.parametrize("captured", ["this client", "all", "those of another SDK"])
+@pytest.mark.parametrize("sdk", ["openai", "anthropic async"])
+def test_the_method_of_a_client_is_the_client(provider: StubProvider, sdk: str, captured: str) -> None:
+    """`LLMExecutor(client.messages.create)`: the exchange is a model call, once, whatever is captured beside it."""
+
+    async def main() -> Any:
+        if sdk == "openai":
+            with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="k") as client:
+                way: Any = client.chat.completions.create
+                return (await Loop([], [LLMExecutor(way, model="small")]).run_async(ask("a"))).answers[0].data
+        async with anthropic.AsyncAnthropic(base_url=provider.url, api_key="k") as other:
+            way = other.messages.create
+            return (await Loop([], [LLMExecutor(way, model="small")]).run_async(ask("a", max_tokens=9))).answers[0].data
+
+    if captured != "this client":
+        tracekit.instrument(*([] if captured == "all" else ["anthropic" if sdk == "openai" else "openai"]))
+    try:
+        run, first, second = both(lambda: asyncio.run(main()))
+    finally:
+        tracekit.uninstrument()
+    assert first == second
+    assert sum(provider.requests.values()) == 1
+    assert len(of_type(run, "llm.request")) == 1
+    assert not of_type(run, "http.request")
+    assert not [one for one in run.warnings if sdk.split()[0] in one]
+
+
 def test_the_price_of_an_answer_is_that_of_the_recording(
     provider: StubProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ class Executor:
 
 
 class LLMExecutor(Executor):
-    """Asks a model: a client of the OpenAI or Anthropic SDK, or a callable, sync or async.
+    """Asks a model: a client of the OpenAI or Anthropic SDK (or its ``create``), or a callable, sync or async.
 
     A callable gets the messages, and by keyword what else the question says (``model``, ``max_tokens`` …); it returns a text, a mapping
     (``text``, ``usage``, ``cost_usd``, ``model``, ``tool_calls`` …) or the SDK's own answer. Each call is recorded as a model call,
@@ -85,7 +85,7 @@ class LLMExecutor(Executor):
     ) -> None:
         self.model: Final = model
         self.models: Final = models
-        way = _client_call(model_call)
+        way, client = _client_call(model_call)
         if way is None and not callable(model_call):
             raise IntentionError(
                 f"{model_call!r:.80} is neither a callable nor a client that is known",
@@ -101,8 +101,8 @@ class LLMExecutor(Executor):
         self.captured: Final = captured or self._client or (known is not None and known.spec.family == "llm")
         self._function: Final = function
         self._call: Final = None if self.captured else ModelCall(function, self.name)
-        if self._client and not instrumented():
-            _see_to(model_call)
+        if self._client:
+            _see_to(client)
 
     def takes(self, request: Intention) -> bool:
         if request.kind != self.kind:
@@ -222,15 +222,18 @@ async def _output(made: Any) -> dict[str, Any]:
 # -- clients -----------------------------------------------------------------------------------------------------------------
 
 
-def _client_call(client: Any) -> Any:
-    """The method of a client by which a model is asked; ``None`` for what is no such client."""
+def _client_call(given: Any) -> tuple[Any, Any]:
+    """The method by which a client is asked, and the client: it was given, or the method itself. ``(None, None)`` for anything else."""
     for path in (("chat", "completions", "create"), ("messages", "create")):
-        found = client
+        found = given
         for name in path:
             found = getattr(found, name, None)
         if callable(found):
-            return found
-    return None
+            return found, given
+    client = getattr(getattr(given, "__self__", None), "_client", None)
+    if client is not None and callable(given) and _client_call(client)[0] == given:
+        return given, client
+    return None, None
 
 
 def _awaited(function: Any) -> bool:
@@ -243,11 +246,11 @@ def _awaited(function: Any) -> bool:
 
 
 def _see_to(client: Any) -> None:
-    """Capture the calls of this one client, as ``wrap`` does."""
+    """Capture the calls of this one client, as ``wrap`` does, where nothing captures all of them."""
     package = type(client).__module__.partition(".")[0]
     for integration in discover().values():
         if package in integration.modules:
             register(integration)
     transport = getattr(client, "_client", None)
-    if transport is not None:
+    if transport is not None and not instrumented():
         attach(transport)
