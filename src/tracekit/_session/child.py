@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, NoReturn
 
@@ -19,7 +19,7 @@ from .._journal.summary import last_entry
 from ..errors import DivergenceError, NotReplayableError, ReplayError, UnconsumedStepsError
 from .stillness import Answer, ask_file, still_file
 
-__all__ = ["STATUS", "Child", "Report", "is_open"]
+__all__ = ["STATUS", "Child", "Report", "is_open", "said_to_fail"]
 
 #: For how long a process may be busy (s) where the program goes on when it has ended, and may wait for nothing that comes.
 _PATIENCE: Final = 30.0
@@ -149,12 +149,12 @@ class Child:
             if told is None:
                 _reality.sleep(_LOOK)
             elif self.open and told["count"] == 0:
-                self._kill()
+                self.kill()
                 self._stood = told
             elif told["busy"] or told["look"] != look:
                 look, since = told["look"], _reality.monotonic()
             elif _reality.monotonic() - since > _STUCK:
-                self._kill()
+                self.kill()
                 self._over = True
                 self._fail(self._waits(told))
 
@@ -197,7 +197,7 @@ class Child:
     def conclude(self, told: Answer | None, end: int) -> ReplayError | None:
         """The run is over, and the process is not, nor does it come to its end by itself: here it does."""
         self._over = True
-        self._kill()
+        self.kill()
         if told is not None and told["count"] and told["left"][0]["ts_ns"] < end:
             return self._waits(told)
         what = "had not ended when the run did" if told is not None else "did not come to where it waits"
@@ -225,9 +225,11 @@ class Child:
         what = f"the process {self.path} ended without having been replayed to its end"
         return self._error("ReplayError", what, "look at what it wrote to stderr", None)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End it, where it still runs."""
         with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
+            if self.pid and self.runs():
+                os.kill(self.pid, signal.SIGKILL)
 
     def _remark(self, what: str) -> None:
         self.remarks.append(f"the process {self.path} {what}")
@@ -255,9 +257,31 @@ class Child:
         return self._error(failure["type"], what, failure.get("next_action"), failure.get("step"))
 
     def _error(self, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
-        found = getattr(errors, kind, None)
-        family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
-        return family(what, next_action=next_action, child=self.path, child_step=step)
+        return _error(self.path, kind, what, next_action, step)
+
+    def died(self) -> ReplayError | None:
+        """That it is gone without a word, and the recorded one was not."""
+        gone = bool(self.pid) and not self.runs()
+        return self.failure() if gone and not (self.open or self.pool or self._over) and self.report() is None else None
+
+
+def said_to_fail(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
+    """What a process of this replay, or one that it has started, said at its end that it failed of; ``lanes`` by the name of a segment."""
+    for name in sorted(os.listdir(reports)):
+        stem, _, ending = name.partition(".")
+        told = _read(os.path.join(reports, name)) if ending == "json" else None
+        failure = None if told is None else told.get("failure")
+        if failure is not None:
+            path = lanes.get(stem, f"of segment {stem}")
+            what = f"in the process {path}: {failure['text']}"
+            return _error(path, failure["type"], what, failure.get("next_action"), failure.get("step"))
+    return None
+
+
+def _error(path: str, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
+    found = getattr(errors, kind, None)
+    family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
+    return family(what, next_action=next_action, child=path, child_step=step)
 
 
 def is_open(segment: str) -> bool:

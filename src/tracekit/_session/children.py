@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from .. import _reality
 from .._canonical import from_json, to_json
-from .._capture import guard_attempts, instrumentation, process_pools, processes
+from .._capture import guard, guard_attempts, instrumentation, process_pools, processes
 from .._engine.callsite import caller
 from .._engine.lanes import Lane
 from .._engine.recording import Recording
@@ -27,7 +27,7 @@ from .._journal.reader import Trace
 from .._journal.summary import first_entry
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, TraceError, UnconsumedStepsError
 from . import forks, takeover
-from .child import STATUS, Child, is_open
+from .child import STATUS, Child, is_open, said_to_fail
 from .forks import Segment
 from .started import started_as
 from .stillness import Answer
@@ -79,6 +79,7 @@ class _Invitation:
     live: Final = True
 
     def __init__(self, session: Recording, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> None:
+        session.starts(lane)
         cause = _cause(session)
         journal = session.journal
         self.session: Final = session
@@ -386,6 +387,24 @@ class Family:
         if self._owns and self._reports is not None:
             shutil.rmtree(self._reports, ignore_errors=True)
 
+    def heed(self) -> None:
+        """Fail of what a process has failed of by now, though the program may wait for its answer for ever."""
+        reports, session = self._reports, self.session
+        if reports is None or session.failure is not None:
+            return
+        failure = said_to_fail(reports, {segment_of(path): path for path in self.recorded})
+        failure = failure or next((died for child in [*self._children] if (died := child.died()) is not None), None)
+        if failure is not None and not session.ended:
+            session.fail(failure)
+
+    def abandon(self) -> None:
+        """The program is ended in the middle of it: so are its processes, and those that they have started."""
+        for child in self._children:
+            child.kill()
+        if self._owns and self._reports is not None:
+            with guard.allow():
+                shutil.rmtree(self._reports, ignore_errors=True)
+
     def _resting(self, until: float) -> list[tuple[Child, Answer | None]]:
         """The processes that don't come to their ends by themselves: everything in all of them waits, or they take too long."""
         before: list[Any] = []
@@ -427,6 +446,19 @@ class Family:
                     )
                 )
                 return
+
+
+def heed() -> None:
+    """Let every replay of this process fail of what its processes have failed of by now."""
+    for family in [*_families.values()]:
+        with suppress(OSError):  # it is over, and its directory gone
+            family.heed()
+
+
+def abandon() -> None:
+    """This process is ended at once: so are those of its replays."""
+    for family in [*_families.values()]:
+        family.abandon()
 
 
 def below(session: Replay) -> list[Any] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from .._journal.runs import Store
-from .._session import Record, Replaying
+from .._session import Record, Replaying, children
 from ..errors import LiveCallBlockedError, RunStateError
 from .siblings import recorded_input, siblings
 
@@ -102,7 +102,9 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Ends a program that has not ended ``grace`` seconds after the replay's first failure, stacks on stderr."""
+    """Ends a program that has not ended ``grace`` seconds after the replay's first failure, one in a process that it has started
+    included: its stacks on stderr, its processes with it.
+    """
 
     def __init__(self, players: Watched, grace: float) -> None:
         self._players = players
@@ -114,6 +116,7 @@ class Watchdog:
     def _watch(self) -> None:
         waited = 0.0
         while not self._over.acquire(timeout=0.25):
+            children.heed()
             failure = self._players.failure
             waited = waited + 0.25 if failure is not None else 0.0
             if waited >= self._grace:
@@ -121,6 +124,7 @@ class Watchdog:
                 print(f"tracekit: the program has not ended {self._grace:g} s after that; it is ended", file=sys.stderr)
                 faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
                 sys.stderr.flush()
+                children.abandon()
                 _really_exit(1)
 
     def stop(self) -> None:
