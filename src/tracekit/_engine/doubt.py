@@ -95,6 +95,8 @@ class Steps:
         self.abort = 0
         self.durability: Any = None
         self.last_lane = 0
+        #: The processes that were started: each with its name and the step that it was started in, or 0.
+        self.processes: Final[list[tuple[str, int]]] = []
         self._inner: Final = array("Q", [0])
         self._under: Final[dict[int, int]] = {}
         #: Blobs that hold something opaque.
@@ -136,6 +138,8 @@ class Steps:
             about = entry.get("input")
             if isinstance(about, dict) and type(about.get("id")) is int:
                 self._lane(about["id"], about.get("parent"), about.get("under"))
+                if about.get("process"):
+                    self.processes.append((str(about.get("name")), self._under.get(about["id"], 0) or inner))
         elif kind == "recovery.settled":
             if (step := self.steps.get(entry.get("step", 0))) is not None:
                 step.settled = True

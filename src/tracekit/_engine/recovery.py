@@ -82,6 +82,8 @@ def decide(
         return Decision(who, verdict.state, "abort", tuple(reasons), elsewhere)
     log = Steps(entries)
     reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
+    if not any(reason["code"] == "segments" for reason in reasons):
+        reasons += _of_processes(log)
     for step in log.steps.values():
         reasons += _of_a_step(log, step, supplied)
     reasons += _of_supplied(log, supplied)
@@ -199,6 +201,17 @@ def _of_dead(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
 def _segment(segment: Decision, text: str) -> Reason:
     about = {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
     return about | ({"in_doubt": [*segment.in_doubt]} if segment.in_doubt else {})
+
+
+def _of_processes(log: Steps) -> Iterator[Reason]:
+    """A process that was about to be started may have begun, though it has written nothing yet."""
+    for name, inside in log.processes:
+        around = log.steps.get(inside)
+        again = [] if around is None else [one for one in (around, *log.enclosing(around)) if one.state == "pending"]
+        if around is None or again:
+            where = f" in step {again[0].seq}, which has no outcome" if again else ""
+            text = f"the program started the process {name!r}{where}: a run with child processes can't be resumed"
+            yield {"code": "process_started", "text": text, "process": name}
 
 
 def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:

@@ -61,7 +61,9 @@ _registered: Final[list[bool]] = []
 def _before() -> None:
     """In the parent: number the child, as any line of execution, when it is started."""
     scope = current.get()
-    _pending[0] = None if scope is None else started(scope.lane, "fork", scope.live)
+    _pending[0] = lane = None if scope is None else started(scope.lane, "fork", scope.live)
+    if scope is not None and lane is not None and isinstance(scope.session, Recording) and not scope.session.ended:
+        scope.session.starts(lane)
     if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
         scope.session.remark(
             "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`"
