@@ -23,6 +23,7 @@ from tracekit.agents import (
     identity_hash,
     stable_hash,
 )
+from tracekit.agents.hashing import IDS_AND_TIMES
 from tracekit.errors import EnvelopeError
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -206,6 +207,26 @@ def test_ids_and_times_do_not_make_another_request(envelope: IntentEnvelope, ids
     other = {**tree, "metadata": {**tree["metadata"], **ids}, "context": {**tree["context"], "timestamp": time}}
     assert identity_hash(other) == envelope.identity_hash
     assert (stable_hash(other) == envelope.envelope_hash) == (other == tree)
+
+
+@pytest.mark.parametrize("part", ["context", "metadata"])
+@pytest.mark.parametrize("key", sorted(IDS_AND_TIMES))
+def test_ids_and_times_are_left_out_in_both_spellings(part: str, key: str) -> None:
+    """Of keys of one's own, too: ``span_id`` no less than ``spanId``."""
+    one, other = (IntentEnvelope.from_dict({"intent": "pay", part: {key: value}}) for value in ("1", "2"))
+    assert one.identity_hash == other.identity_hash == identity_hash({"intent": "pay"})
+    assert one.envelope_hash != other.envelope_hash
+
+
+def test_a_dictionary_has_the_identity_of_its_envelope() -> None:
+    """However short it is. What is no request has none."""
+    assert identity_hash({"intent": "pay"}) == IntentEnvelope.from_dict({"intent": "pay"}).identity_hash
+    for wrong in ({}, {"intent": "pay", "context": 5}, {"intents": "pay"}):
+        with pytest.raises(EnvelopeError):
+            identity_hash(wrong)
+    for other in ("pay", None, 5):
+        with pytest.raises(TypeError, match="identity_hash takes"):
+            identity_hash(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+import tracekit
 from tests.support.ids import shown
 from tests.support.tracing import entries, recorded
 from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
+from tracekit._journal.reader import Trace
 from tracekit.agents import (
     AgentRegistry,
     BaseAgent,
     ExecutionRecord,
     IntentEnvelope,
     IntentRouter,
+    executions,
     recorded_form,
     replay_execution,
     stable_hash,
@@ -431,3 +435,180 @@ def test_only_the_first_of_many_executions_are_told() -> None:
     run, _ = recorded(lambda: [ask(who=str(n)) for n in range(7)])
     with pytest.raises(RunNotFoundError, match=r"… \(7 in all\)"):
         ExecutionRecord.of(run)
+
+
+# -- what is no record ---------------------------------------------------------------------------------------------------------
+
+
+def _at(tree: Any, path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """A copy of a tree with another value in one place."""
+    changed: dict[str, Any] = json.loads(json.dumps(tree))
+    node: Any = changed
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    return changed
+
+
+WRONG: list[tuple[tuple[Any, ...], Any]] = [
+    (("finalResponse",), 5), (("finalResponse", "status"), "well"), (("finalResponse", "metadata"), []),
+    (("finalResponse", "metadata", "attempts", 0, "agent"), 1), (("finalResponse", "error"), "x"), (("routerDecision",), "x"),
+    (("routerDecision", "strategy"), "shout"), (("events",), {}), (("events",), []), (("events", 0), 5), (("events", 0, "seq"), "a"),
+    (("events", 0, "seq"), True), (("events", 0, "entry"), 0), (("events", 0, "type"), "ZORK"), (("events", 0, "payload"), 5),
+    (("events", 0, "more"), 5), (("events", 0, "timestampNs"), -1), (("envelope",), {"intent": 5}), (("envelope", "intent", "name"), ""),
+    (("envelope", "more"), 1), (("header", "replayable"), 1), (("header", "replayableReason"), "because"),
+    (("header", "envelopeHash"), "sha256:5"), (("more",), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG, ids=str)
+def test_what_does_not_keep_to_the_schema_is_no_record(path: tuple[Any, ...], value: Any) -> None:
+    """The reader refuses what the published schema refuses, and says which part it is."""
+    run, _ = recorded(lambda: ask(who="you", mood="bad"))
+    tree = _at(ExecutionRecord.of(run).as_dict(), path, value)
+    assert not VALID.is_valid(tree)
+    with pytest.raises(InvalidRecordError, match=str(next(part for part in reversed(path) if isinstance(part, str)))):
+        ExecutionRecord.from_dict(tree)
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+def test_the_reader_and_the_schema_agree(data: st.DataObject) -> None:
+    """Whatever is changed in a record: both take it, or neither does."""
+    tree: Any = SOME_RECORD
+    path: list[Any] = []
+    while isinstance(tree, (dict, list)) and tree and (not path or data.draw(st.booleans())):
+        path.append(data.draw(st.sampled_from(sorted(tree) if isinstance(tree, dict) else range(len(tree)))))
+        tree = tree[path[-1]]
+    odd = st.sampled_from([None, True, 0, 1, -1, "", "x", "direct", "success", [], ["x"], {}, {"name": "x"}])
+    changed = _at(SOME_RECORD, tuple(path), data.draw(odd))
+    if VALID.is_valid(changed):
+        assert ExecutionRecord.from_dict(changed).as_dict() | {"header": 0} == changed | {"header": 0}
+    else:
+        with pytest.raises(InvalidRecordError):
+            ExecutionRecord.from_dict(changed)
+
+
+def _some_record() -> Any:
+    with tempfile.TemporaryDirectory() as store:
+        run, _ = recorded(lambda: ask(who="you", mood="bad"), store=store)
+        return ExecutionRecord.of(run).as_dict()
+
+
+SOME_RECORD = _some_record()
+
+
+# -- secrets and what is too large -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("strategy", ["direct", "fallback", "broadcast"])
+def test_an_error_without_its_secrets_says_so(strategy: str) -> None:
+    """What is said of why there is no answer counts like an answer: a placeholder in it is told."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> Any:
+        raise ValueError(f"refused for {payload['who']}")
+
+    for who in (SECRET, "you"):
+        request = {"intent": "work", "payload": {"who": who}, "routing": {"strategy": strategy}}
+        run, response = recorded(lambda request=request: IntentRouter(town).route(request))
+        assert response.status == "error"
+        result = replay_execution(run)
+        assert result.redacted is ExecutionRecord.of(run).header.redacted is (who == SECRET)
+        assert SECRET not in repr(result)
+
+
+HUGE = {"text": "x" * (61 << 20)}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("answer", ["same", "small"])
+def test_a_request_that_is_too_large_has_a_record_all_the_same(answer: str) -> None:
+    """With its hashes, and without what could not be recorded; an answer of that size is not made up."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> Any:
+        return payload if answer == "same" else 1
+
+    request = IntentEnvelope.from_dict({"intent": "work", "payload": HUGE})
+    run, _ = recorded(lambda: IntentRouter(town).route(request))
+    record = ExecutionRecord.of(run)
+    assert (record.header.envelope_hash, record.envelope["$t"]) == (request.envelope_hash, "opaque")
+    assert (record.header.replayable, record.final_response is None) == (answer == "small", answer == "same")
+    VALID.validate(json.loads(record.to_json()))
+    assert ExecutionRecord.from_json(record.to_json()) == record
+    if answer == "small":
+        assert replay_execution(run, verify_envelope=request).payload == 1
+    else:
+        with pytest.raises(NotReplayableError, match="Return a type"):
+            replay_execution(run)
+    with pytest.raises(NotReplayableError, match="could not be recorded whole"):
+        replay_execution(run, verify_envelope=True)
+
+
+# -- advice ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_partial_execution_of_a_run_that_has_ended_is_not_sent_to_recovery() -> None:
+    """Nothing resumes it. Of a run without an end recovery decides."""
+    town = AgentRegistry()
+
+    @town.agent(intent="work", side_effect="read_only")
+    def worker(payload: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    def program() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            IntentRouter(town).route({"intent": "work"})
+
+    run, _ = recorded(program)
+    with pytest.raises(NotReplayableError, match="its run has ended"):
+        replay_execution(run)
+    unended = Path(run.path).with_name("unended.jsonl")
+    unended.write_bytes(b"".join(Path(run.path).read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(NotReplayableError, match="recovery scan"):
+        replay_execution(str(unended))
+
+
+# -- many executions -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of many requests is read once, whatever is asked of it; a file that has changed since is read again."""
+    monkeypatch.setattr(executions, "_INSTANT", -(1 << 62))
+    read: list[str] = []
+    verify = Trace._verify
+    monkeypatch.setattr(Trace, "_verify", lambda self: read.append(self.path) or verify(self))  # type: ignore[func-returns-value]
+    run, answers = recorded(lambda: [ask(who=str(n)).payload for n in range(20)])
+    read.clear()
+    records = ExecutionRecord.all(run)
+    assert [replay_execution(run, one.header.execution_id).payload for one in records] == answers
+    assert [ExecutionRecord.of(run, one.header.execution_id) for one in records] == records
+    assert len(read) == 1
+    path = Path(run.path)
+    path.write_bytes(path.read_bytes().replace(b'"hello":"7"', b'"hello":"8"'))
+    os.utime(path, ns=(0, 0))  # another instant, however quick we were
+    with pytest.raises(TraceIntegrityError):
+        replay_execution(run, records[0].header.execution_id)
+    assert len(read) == 2
+
+
+def test_a_run_that_goes_on_has_its_new_executions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of a file is what it was: while the run is being written each look sees what has come."""
+    monkeypatch.setattr(executions, "_INSTANT", -(1 << 62))
+    with tracekit.record("town") as run:
+        for n in range(3):
+            ask(who=str(n))
+            assert len(ExecutionRecord.all(run)) == n + 1
+    assert len(ExecutionRecord.all(run)) == 3
+
+
+def test_what_is_remembered_is_nobodys_to_change() -> None:
+    """Each record is new."""
+    run, _ = recorded(lambda: ask(who="you"))
+    one = ExecutionRecord.of(run)
+    one.final_response["payload"]["hello"] = "him"  # type: ignore[index]
+    assert replay_execution(run).payload == {"hello": "you"}

@@ -20,7 +20,7 @@ from .chain import GENESIS
 from .limits import DEFAULT, Limits
 from .scan import ENDS, TAIL, RawEntry, Scan, not_found, open_trace, scan, unreadable
 
-__all__ = ["ENDS", "Limits", "RawEntry", "Trace", "Verdict", "scan"]
+__all__ = ["ENDS", "Limits", "RawEntry", "Reading", "Trace", "Verdict", "scan"]
 
 #: What tells an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
@@ -50,6 +50,13 @@ class Verdict(NamedTuple):
     end: str | None = None
     run_id: str | None = None
     size: int = 0
+
+
+class Reading(NamedTuple):
+    """What was found out by reading a trace through: its verdict, and where its entries end."""
+
+    verdict: Verdict
+    offsets: array[int]
 
 
 class Trace:
@@ -82,6 +89,21 @@ class Trace:
         if self._verdict is None:
             self._verdict = self._verify()
         return self._verdict
+
+    @property
+    def file(self) -> tuple[int, ...]:
+        """What tells the file from others, and from itself before a change."""
+        facts = os.fstat(self._fd)
+        return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+    @property
+    def reading(self) -> Reading:
+        """What reading it through has told, of one that verifies; to be handed to another trace of the same :attr:`file`."""
+        return Reading(self.check(), self._offsets)
+
+    @reading.setter
+    def reading(self, known: Reading) -> None:
+        self._verdict, self._offsets = known
 
     def check(self) -> Verdict:
         """The verdict on a trace that verifies, sealed or not; ``TraceIntegrityError`` on a broken one."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
 
-from .._journal.reader import Trace
+from .. import _reality
+from .._journal.reader import Reading, Trace
 
-__all__ = ["Execution", "executions", "received"]
+__all__ = ["Execution", "Places", "indexed", "received"]
+
+#: Of each execution the ``seq`` of its entries.
+Places = Sequence[Sequence[int]]
 
 #: What routing writes. An execution's entries are in one lane, inside one step, from ``intent.received`` to ``final.response``.
 _TYPES: Final = frozenset(
@@ -27,8 +35,8 @@ class Execution:
 
     __slots__ = ("events",)
 
-    def __init__(self, received: dict[str, Any]) -> None:
-        self.events: Final = [received]
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self.events: Final = list(events)
 
     def last(self, kind: str) -> dict[str, Any] | None:
         """Its last entry of a type."""
@@ -48,21 +56,54 @@ class Execution:
         return "it is partial: the run ended before the final response"
 
 
-def executions(trace: Trace) -> list[Execution]:
-    """Every execution, by the order of their requests."""
-    found: list[Execution] = []
-    under_way: dict[tuple[int, int], Execution] = {}
+def _places(trace: Trace) -> Places:
+    """Of each execution the entries that it consists of, by the order of the requests."""
+    found: list[array[int]] = []
+    under_way: dict[tuple[int, int], array[int]] = {}
     for entry in trace.entries():
         kind = entry["type"]
         place = entry["lane"], entry.get("parent", 0)
         if kind == "intent.received":
-            execution = under_way[place] = Execution(entry)
-            found.append(execution)
+            under_way[place] = array("Q", [entry["seq"]])
+            found.append(under_way[place])
         elif kind in _TYPES and place in under_way:
-            under_way[place].events.append(entry)
+            under_way[place].append(entry["seq"])
             if kind == "final.response":
                 del under_way[place]
     return found
+
+
+#: Files are remembered by what tells them from others and from themselves before a change; the one that was asked for last comes last.
+_known: Final[OrderedDict[tuple[int, ...], tuple[Reading, Places]]] = OrderedDict()
+_knowing: Final = threading.Lock()
+_MOST_FILES: Final = 8
+_MOST_ENTRIES: Final = 1_000_000
+#: Nanoseconds in which a file system may give two changes one instant.
+_INSTANT: Final = 100_000_000
+
+
+@contextmanager
+def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
+    """The trace in a file that verifies, and the entries of each of its executions. A file that is as it was is not read through again."""
+    with Trace(path) as trace:
+        file = trace.file
+        with _knowing:
+            known = _known.get(file)
+            if known is not None:
+                _known.move_to_end(file)
+        if known is not None:
+            trace.reading = known[0]
+            yield trace, known[1]
+            return
+        trace.check()
+        places = _places(trace)
+        settled = _reality.time_ns() - file[-1] > _INSTANT and trace.file == file  # else it may be being written
+        if settled and len(trace) <= _MOST_ENTRIES:
+            with _knowing:
+                _known[file] = trace.reading, places
+                while len(_known) > _MOST_FILES:
+                    _known.popitem(last=False)
+        yield trace, places
 
 
 def received(path: str, digest: str) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from .._canonical import dumps_in_order, from_json, to_json
-from .._engine.redaction import PLACEHOLDER
+from .._canonical import dumps_in_order, to_json
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from ..errors import InvalidRecordError, NotReplayableError, RunNotFoundError
+from ..errors import InvalidRecordError, RunNotFoundError
 from ..failures import StructuredFailure
-from .executions import Execution, executions
+from .executions import Execution, indexed
+from .recorded import id_of, parts, readable
+from .shape import wrong
 
-__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "HasPath", "schema"]
+__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "HasPath", "place_of", "record_at", "schema"]
 
 
 class HasPath(Protocol):
@@ -32,7 +32,8 @@ class ExecutionHeader:
     """Which execution it is, and whether its record can stand for it.
 
     ``execution_id`` is the run's id and the number of the entry that the request is in. A partial execution is not ``replayable``;
-    ``replayable_reason`` says why. ``redacted``: placeholders stand for secrets in the answer, which the log does not keep.
+    ``replayable_reason`` says why. ``redacted``: placeholders stand for secrets in the answer, or in what is said of why there is none,
+    which the log does not keep.
     """
 
     execution_id: str
@@ -60,7 +61,8 @@ class ExecutionEvent:
 class ExecutionRecord:
     """A request, what was decided about it, each event, and the response: everything as the trace has it.
 
-    ``router_decision`` and ``final_response`` are ``None`` where the execution did not come so far.
+    ``router_decision`` and ``final_response`` are ``None`` where the execution did not come so far, and the latter where it could not be
+    recorded; of an envelope that could not be there is only a sign (``{"$t": "opaque", …}``).
     """
 
     header: ExecutionHeader
@@ -74,7 +76,11 @@ class ExecutionRecord:
         cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None
     ) -> list[ExecutionRecord]:
         """The record of every execution in a run, in the order in which the requests came; those of its child processes after."""
-        return [record for path in _paths(run, store) for record in _read(path)]
+        found = []
+        for path in _paths(run, store):
+            with indexed(path) as (trace, places):
+                found += [_record(trace, place) for place in places]
+        return found
 
     @classmethod
     def of(
@@ -85,24 +91,7 @@ class ExecutionRecord:
         store: str | os.PathLike[str] | None = None,
     ) -> ExecutionRecord:
         """The record of the one execution in a run, or of the one with this ``execution_id``."""
-        found = cls.all(run, store=store)
-        chosen = found if execution is None else [one for one in found if one.header.execution_id == execution]
-        if len(chosen) == 1:
-            return chosen[0]
-        ids = [one.header.execution_id for one in found]
-        if not found:
-            what, next_action = f"no intent was routed in run {_shown(run)}", "`tracekit show` says what happened in it"
-        elif execution is not None:
-            what, next_action = (
-                f"there is no execution {execution!r} in run {_shown(run)}",
-                f"say which: {_some(ids)}",
-            )
-        else:
-            what, next_action = (
-                f"{len(ids)} intents were routed in run {_shown(run)}",
-                f"say which: {_some(ids)}",
-            )
-        raise RunNotFoundError(what, next_action=next_action, executions=ids)
+        return record_at(*place_of(run, execution, store))
 
     @property
     def failure(self) -> StructuredFailure | None:
@@ -125,19 +114,23 @@ class ExecutionRecord:
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
         """The record that :meth:`as_dict` told. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        if not isinstance(tree, Mapping):
+            raise _none(f"it is no object but {tree!r:.80}")
         try:
-            header = _header(tree["header"])
-            return cls(
-                header=header,
-                envelope=from_json(tree["envelope"]),
-                router_decision=from_json(tree["routerDecision"]),
-                events=tuple(
-                    ExecutionEvent(**{name: from_json(event[key]) for name, key in _EVENT}) for event in tree["events"]
-                ),
-                final_response=_readable(tree["finalResponse"])[0],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+            told = {key: readable(value)[0] for key, value in tree.items()}
+        except (TypeError, ValueError, RecursionError) as error:
             raise _none(f"{type(error).__name__}: {error}") from None
+        problem = wrong(told, schema())
+        if problem is not None:
+            raise _none(problem)
+        header = {"redacted": False, **told["header"]}
+        return cls(
+            header=ExecutionHeader(**{name: header[key] for name, key in _HEADER}),
+            envelope=told["envelope"],
+            router_decision=told["routerDecision"],
+            events=tuple(ExecutionEvent(**{name: event[key] for name, key in _EVENT}) for event in told["events"]),
+            final_response=told["finalResponse"],
+        )
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -158,17 +151,6 @@ def _none(problem: str) -> InvalidRecordError:
         f"this is no record of an execution: {problem}",
         next_action="`tracekit schema execution` prints what one looks like; ExecutionRecord.of(run) makes it from a trace",
     )
-
-
-def _header(tree: Mapping[str, Any]) -> ExecutionHeader:
-    told = {"redacted": False, **tree}
-    header = ExecutionHeader(**{name: told[key] for name, key in _HEADER})
-    for name, key in _HEADER:
-        value = getattr(header, name)
-        kind = bool if name in ("replayable", "redacted") else str
-        if not isinstance(value, kind) and not (name == "replayable_reason" and value is None):
-            raise TypeError(f"header.{key} is {value!r:.80}")
-    return header
 
 
 def _keys(kind: Any, names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -211,106 +193,52 @@ def _shown(run: object) -> str:
 
 def _paths(run: Any, store: str | os.PathLike[str] | None) -> Iterator[str]:
     path = getattr(run, "path", None)
-    where = Store(store)
     if path is None:
-        path = where.find(run)
+        path = Store(store).find(run)
     yield path
-    if os.path.dirname(path) == where.runs:
+    directory = os.path.dirname(os.path.abspath(path))
+    where = Store(os.path.dirname(directory))
+    if where.runs == directory:
         yield from where.segments(os.path.splitext(os.path.basename(path))[0])
 
 
-def _read(path: str) -> Iterator[ExecutionRecord]:
-    with Trace(path) as trace:
-        trace.check()
-        for execution in executions(trace):
-            yield _record(trace, execution)
-
-
-def _record(trace: Trace, execution: Execution) -> ExecutionRecord:
-    received = execution.events[0]
-    info = (received.get("meta") or {}).get("info") or {}
-    decision, response = execution.last("router.decision"), execution.last("final.response")
-    told, unreadable = (None, None) if response is None else _response(trace, response)
-    reason = execution.reason if response is None else unreadable
-    name = os.path.splitext(os.path.basename(trace.path))[0]
-    header = ExecutionHeader(
-        execution_id=f"{name}:{received['seq']}",
-        run_id=received["run_id"],
-        created_utc_iso=_iso(received["ts_ns"]),
-        envelope_hash=info.get("envelope_hash", ""),
-        identity_hash=info.get("identity_hash", ""),
-        replayable=reason is None,
-        replayable_reason=reason,
-        redacted=told is not None and _redacted(response, told),
-    )
-    return ExecutionRecord(
-        header=header,
-        envelope=_value(trace, received["input"])[0],
-        router_decision=None if decision is None else _decision(trace, decision),
-        events=tuple(_event(trace, n, entry) for n, entry in enumerate(execution.events, 1)),
-        final_response=told,
-    )
-
-
-def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
-    asked, chosen = _value(trace, entry["input"])[0], _value(trace, entry["output"])[0]
-    return {"agent": chosen["agent"], "intent": entry["name"], "reason": chosen["reason"], **asked}
-
-
-def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    told, unreadable = _value(trace, entry["output"])
-    return {**told, "error": _failure(trace, entry)}, unreadable
-
-
-def _redacted(entry: Mapping[str, Any] | None, told: Mapping[str, Any]) -> bool:
-    """Whether a secret was taken out of the answer: here, or before, where a placeholder was handed on."""
-    info = ((entry or {}).get("meta") or {}).get("info") or {}
-    return "redacted" in info or PLACEHOLDER.search(dumps_in_order(to_json(told["payload"])).decode()) is not None
-
-
-def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
-    found = ((entry.get("meta") or {}).get("info") or {}).get("failure")
-    return None if found is None else trace.expand(found)
-
-
-def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> ExecutionEvent:
-    payload: dict[str, Any] = {"name": entry["name"]}
-    if entry["type"] == "intent.received":  # the envelope stands beside the events
-        payload |= _value(trace, entry["output"])[0]
-    elif entry["type"] == "final.response":
-        payload["status"] = (
-            entry["output"]["status"] if "$ref" not in entry["output"] else trace.expand(entry["output"])["status"]
+def place_of(
+    run: str | os.PathLike[str] | HasPath, execution: str | None, store: str | os.PathLike[str] | None
+) -> tuple[str, int]:
+    """The file that an execution is in, and the how-manieth there it is; see :meth:`ExecutionRecord.of`."""
+    found = [one for path in _paths(run, store) for one in _executions(path)]
+    chosen = found if execution is None else [one for one in found if one[0] == execution]
+    if len(chosen) == 1:
+        return chosen[0][1:]
+    ids = [one[0] for one in found]
+    if not found:
+        what, next_action = f"no intent was routed in run {_shown(run)}", "`tracekit show` says what happened in it"
+    elif execution is not None:
+        what, next_action = (
+            f"there is no execution {execution!r} in run {_shown(run)}",
+            f"say which: {_some(ids)}",
         )
     else:
-        for part in ("input", "output"):
-            payload |= _value(trace, entry[part])[0] or {}
-    info = (entry.get("meta") or {}).get("info") or {}
-    payload |= {key: trace.expand(info[key]) for key in ("failure", "exception") if key in info}
-    kind = _EVENTS[entry["type"]]
-    return ExecutionEvent(seq=number, type=kind, payload=payload, timestamp_ns=entry["ts_ns"], entry=entry["seq"])
+        what, next_action = (
+            f"{len(ids)} intents were routed in run {_shown(run)}",
+            f"say which: {_some(ids)}",
+        )
+    raise RunNotFoundError(what, next_action=next_action, executions=ids)
 
 
-#: Entry type -> type of the event.
-_EVENTS: Final = {
-    kind: kind.upper().replace(".", "_")
-    for kind in (
-        "intent.received", "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted",
-        "router.decision", "final.response",
-    )
-}  # fmt: skip
+def record_at(path: str, number: int) -> ExecutionRecord:
+    """The record of an execution by its place."""
+    with indexed(path) as (trace, places):
+        return _record(trace, places[number])
 
 
-def _value(trace: Trace, tree: Any) -> tuple[Any, str | None]:
-    """A recorded value, or as much as can be told of it and why that is not all."""
-    return _readable(trace.expand(tree))
+def _executions(path: str) -> list[tuple[str, str, int]]:
+    """Of each execution in a file its id, the file, and the how-manieth there it is."""
+    with indexed(path) as (_, places):
+        return [(id_of(path, place[0]), path, number) for number, place in enumerate(places)]
 
 
-def _readable(tree: Any) -> tuple[Any, str | None]:
-    try:
-        return from_json(tree), None
-    except NotReplayableError as error:
-        return tree, error.what
-
-
-def _iso(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat()
+def _record(trace: Trace, place: Sequence[int]) -> ExecutionRecord:
+    told = parts(trace, Execution(trace.entry(seq) for seq in place))
+    events = tuple(ExecutionEvent(**event) for event in told.pop("events"))
+    return ExecutionRecord(header=ExecutionHeader(**told.pop("header")), events=events, **told)

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .._canonical import from_json
+from .._canonical import contains_opaque, from_json
 from .._engine.redaction import Redactor
 from ..errors import DivergenceError, EnvelopeError, NotReplayableError, TraceIntegrityError
 from .envelope import IntentEnvelope
+from .executions import indexed
 from .hashing import stable_hash
-from .record import ExecutionRecord, HasPath
+from .record import ExecutionRecord, HasPath, place_of, record_at
 from .recorded_form import Patterns, without_secrets
 from .result import ReplayResult
 
@@ -37,7 +38,8 @@ def replay_execution(
     as the log keeps it: ``redact`` are the patterns that the run was recorded with. ``TraceIntegrityError`` or ``DivergenceError`` where
     they differ, ``EnvelopeError`` or ``TypeError`` for what is no request, ``NotReplayableError`` for a partial execution.
     """
-    record = ExecutionRecord.of(run, execution, store=store)
+    path, number = place_of(run, execution, store)
+    record = record_at(path, number)
     header = record.header
     if verify_envelope is True:
         _verify(record)
@@ -49,7 +51,7 @@ def replay_execution(
             f"execution {header.execution_id} can't be replayed: {header.replayable_reason}",
             run_id=header.run_id,
             reason=header.replayable_reason,
-            next_action=_advice(response),
+            next_action=_advice(record, path),
         )
     return ReplayResult(
         payload=response["payload"],
@@ -61,12 +63,19 @@ def replay_execution(
     )
 
 
-def _advice(response: Mapping[str, Any] | None) -> str | None:
+def _advice(record: ExecutionRecord, path: str) -> str | None:
     """What to do about an execution without an answer, or with one that is not whole."""
-    if response is None:
-        return "`tracekit recovery scan` says whether its run may be resumed"
+    if record.events[-1].type == "FINAL_RESPONSE":
+        return _unrecorded(record.final_response)
+    with indexed(path) as (trace, _):
+        if trace.status.state == "sealed":
+            return "its run has ended, so that nothing goes on with it: route the request again"
+    return "`tracekit recovery scan` says whether its run may be resumed"
+
+
+def _unrecorded(response: Mapping[str, Any] | None) -> str | None:
     try:
-        from_json({**response, "error": None})
+        from_json({**(response or {"$t": "opaque"}), "error": None})
     except NotReplayableError as error:
         return error.next_action
     return None
@@ -76,6 +85,13 @@ def _verify(record: ExecutionRecord) -> None:
     header = record.header
     actual = stable_hash(record.envelope)
     if actual != header.envelope_hash:
+        if contains_opaque(record.envelope) is not None:
+            raise NotReplayableError(
+                f"the request of execution {header.execution_id} could not be recorded whole, so that it can't be hashed again",
+                run_id=header.run_id,
+                reason="the request was too large, or nested too deep",
+                next_action="compare an envelope, or its hash: verify_envelope=ENVELOPE",
+            )
         raise TraceIntegrityError(
             f"the request of execution {header.execution_id} is not the one that was hashed: {actual}",
             run_id=header.run_id,
