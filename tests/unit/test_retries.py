@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.effects import Effects, entries
-from tracekit import ContractViolationError, RecordedError, StepTimeoutError, record, replay, traced_tool
+from tracekit import ContractViolationError, RecordedError, StepTimeoutError, effect, record, replay, traced_tool
 from tracekit._capture import attempts, contracted
 from tracekit.errors import RunEndedError
 
@@ -291,6 +292,58 @@ def test_what_has_started_something_irreversible_is_not_made_again(tmp_path: Pat
 
 
 # -- time limits -------------------------------------------------------------------------------------------------------------
+
+
+def _in_another_context(call: Callable[[], object]) -> None:
+    contextvars.Context().run(call)
+
+
+def _in_a_bare_thread(call: Callable[[], object]) -> None:
+    over = threading.Event()
+
+    def body() -> None:
+        try:
+            call()
+        finally:
+            over.set()
+
+    _thread.start_new_thread(body, ())
+    assert over.wait(60)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("lost", [_in_another_context, _in_a_bare_thread])
+@pytest.mark.parametrize("by_block", [True, False])
+def test_what_was_started_where_the_run_is_lost_is_not_made_again(
+    tmp_path: Path, waits: list[float], lost: Callable[[Callable[[], object]], None], recorded: bool, by_block: bool
+) -> None:
+    """An irreversible call in a thread or context that knows of no run may be any running attempt's: none of them is repeated."""
+    effects = Effects(tmp_path)
+
+    @traced_tool(side_effect="irreversible")
+    def charge() -> None:
+        effects.happen("charge")
+
+    def charge_in_a_block() -> None:
+        with effect("charge", side_effect="irreversible") as one:
+            one.perform(effects.happen, "charge")
+
+    @traced_tool(side_effect="reversible", max_retries=3)
+    def order() -> None:
+        lost(charge_in_a_block if by_block else charge)
+        raise ConnectionError("reset after the charge")
+
+    def program() -> None:
+        with pytest.raises(ConnectionError):
+            order()
+
+    if recorded:
+        with record("lost"):
+            program()
+    else:
+        program()
+    assert effects.count("charge") == 1
+    assert waits == []
 
 
 @pytest.mark.parametrize("side_effect", ["read_only", "reversible", "irreversible"])

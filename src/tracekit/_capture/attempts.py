@@ -296,7 +296,7 @@ class Attempt:
             return in_time(work, limit, over)
         except Overdue:
             if watch is not None:
-                watch.given_up = True
+                watch.working = self._working
             raise
 
     # -- what came of it -------------------------------------------------------------------------------------------------

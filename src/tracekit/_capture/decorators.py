@@ -284,9 +284,8 @@ class Effect:
     def _outside(self) -> None:
         if gate.outside is not None:
             gate.outside(self._spec.family, self._spec.name)
-        watch = watched.get()
-        if watch is not None and self._spec.effect:
-            begins(watch, self._spec.name, self._spec.side_effect)
+        if self._spec.effect:
+            begins(watched.get(), self._spec.name, self._spec.side_effect)
 
     def _answer(self, outcome: Any) -> None:
         if outcome.error is not None:

@@ -16,7 +16,7 @@ from .._engine import gate
 from .._engine.gate import here
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
-from .._engine.watched import begins, watched
+from .._engine.watched import begins, running, watched
 from ..errors import ContractViolationError
 from .binding import Binder, binder, loose, tells
 from .driving import drive, resumed
@@ -68,9 +68,8 @@ class Captured:
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
                 next_action="call it inside `with tracekit.record():`, or drop require_run",
             )
-        watch = watched.get()
-        if watch is not None and self.spec.effect:
-            begins(watch, self.spec.name, self.spec.side_effect)
+        if self.spec.effect:
+            begins(watched.get(), self.spec.name, self.spec.side_effect)
 
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
@@ -146,10 +145,10 @@ def _function_wrapper(captured: Captured) -> Any:
     spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
     get, enter, leave = current.get, current.set, current.reset
     free = not (captured.require_run and spec.effect)
-    calm, around = not spec.effect, watched.get
+    calm = not spec.effect
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if free and get() is None and gate.outside is None and gate.strayed is None and (calm or around() is None):
+        if free and get() is None and gate.outside is None and gate.strayed is None and (calm or not running):
             return function(*args, **kwargs)  # out of the way, at once
         scope = here()
         if scope is None:
