@@ -25,6 +25,7 @@ from tracekit import (
     decision,
     record,
     replay,
+    traced,
     traced_tool,
 )
 from tracekit._journal.reader import Trace
@@ -408,6 +409,27 @@ def test_an_argument_that_a_tool_changes_is_told() -> None:
     assert "changes what it is given (into): a replay does not repeat that" in told[0]
     outcomes = [entry for entry in entries(run) if entry["type"] == "tool.return"]
     assert [entry["meta"]["mutated"] for entry in outcomes] == [["into"]] * 3
+
+
+def test_a_span_may_change_what_it_is_given() -> None:
+    """Its body runs in a replay, too, which so repeats the change: there is nothing to be warned of."""
+
+    @traced
+    def collect(into: list[int]) -> int:
+        into.append(len(into))
+        return len(into)
+
+    def program() -> list[int]:
+        found: list[int] = []
+        collect(found)
+        collect(found)
+        return found
+
+    with record("span") as run:
+        first = program()
+    assert run.warnings == []
+    with replay(run):
+        assert program() == first == [0, 1]
 
 
 def test_an_input_that_cant_be_recorded_is_a_remark() -> None:

@@ -161,8 +161,8 @@ class Recording:
 
             return UndoingStep(self, scope, spec, seq, info["compensates"])
         step = RecordedStep(self, scope, spec, seq)
-        if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input):  # a "[" or a second "{"
-            step.watched = (input, plain)
+        if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input) and not spec.structural:
+            step.watched = (input, plain)  # a "[" or a second "{"; of what a replay does not run again
         return step
 
     def begin_once(
