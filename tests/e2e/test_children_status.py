@@ -159,6 +159,8 @@ def main():
         done = family.replay()
         assert (done.returncode, family.effects) == (0, ["ready"]), done.stderr
         assert "the replay is exact" in done.stdout
+    family.program('REPLAYED = {"dry_run": True}' + body)
+    assert "the replay is exact" in family.replay().stdout
     assert family.result == {"$t": "tuple", "v": [{"$t": "bytes", "v": "c2FpZAo="}, float(limit)]}
 
 
@@ -315,11 +317,11 @@ def test_another_exit_status_is_a_divergence(family: Family) -> None:
     assert family.effects == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("ends", ["process.wait()", "process.kill(); process.wait()", "0"])
+@pytest.mark.parametrize("ends", ["process.wait()", "0"])
 def test_a_process_that_waits_for_what_does_not_come(
     family: Family, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replay says that it waits and which step it has not come to, whether the program waits for it, ends it, or is over."""
+    """The replay says that it waits and which step it has not come to, whether the program waits for it, or is over."""
     family.child('\nimport sys\npay("one")\nprint(sys.stdin.readline())\npay("two")\n', "reading.py")
     family.program(f"""
 import atexit

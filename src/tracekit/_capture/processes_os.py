@@ -48,7 +48,8 @@ def _system(original: Any) -> Any:
             return original(command)
         scope, found = at
         with starting(found):
-            process = subprocess.Popen(command, shell=True, close_fds=False, env=told(found, None))
+            options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
+            process = subprocess.Popen(command, shell=True, env=told(found, None), **options)
         found.started(process.pid)
         status = _ended(scope, found, lambda: _patiently(process))
         return -status if status < 0 else status << 8
