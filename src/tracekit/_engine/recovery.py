@@ -222,7 +222,7 @@ def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Re
     keyed = [step for step in log.steps.values() if step.key_by is not None and step.state != "given_up"]
     keyed = [step for step in keyed if step.seq not in undone]
     if keyed and {step.key_by for step in keyed} != {(known := secret())}:
-        what = "is missing" if known is None else "is another one"
+        what = "is missing or can't be read" if known is None else "is another one"
         text = (
             f"the secret of the store, under which the keys of {len(keyed)} calls that happen once were made, {what}: "
             "no such call could be made or answered"
