@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tracekit._journal.runs import Store
+from tracekit.cli import main
 from tracekit.harness import load_trace
 
 PROGRAM = Path(__file__).with_name("full_disk.py")
@@ -70,7 +72,13 @@ def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(st
     assert verdict.state == "sealed"
     events = load_trace("full", store=store)
     last = events.trace.entry(verdict.count)
-    assert last["meta"]["lost"] > 0
+    assert last["meta"]["lost"] == verdict.lost > 0
+    why = CliRunner().invoke(main, ["show", "full", "--why", "--json", "--store", str(store)])
+    answer = json.loads(why.stdout)["can_be_replayed"]
+    assert answer["answer"] is None
+    assert f"{verdict.lost} entries of it could not be written" in answer["text"]
+    verified = CliRunner().invoke(main, ["verify", "full", "--store", str(store)])
+    assert json.loads(verified.stdout)["lost"] == verdict.lost
     assert [event.input["number"] for event in events if event.name == "pay"] == [1, 4]
     assert not [event for event in events if event.name == "book"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     ``count``, ``head`` and ``last_good_seq`` speak of the entries that verify. ``problem`` and ``line`` say what is wrong and
     where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
     loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a sealed run; ``segments`` what that
-    entry says of the run's other files.
+    entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded.
     """
 
     state: Literal["sealed", "unsealed", "broken"]
@@ -50,6 +50,7 @@ class Verdict(NamedTuple):
     end: str | None = None
     run_id: str | None = None
     size: int = 0
+    lost: int = 0
 
 
 class Reading(NamedTuple):
@@ -151,7 +152,7 @@ class Trace:
             return base._replace(state="broken", problem=problem, line=last.line)
         if type(said) is not int:
             return base._replace(problem="the run's end does not say how many entries there are", line=last.line)
-        return base._replace(state="sealed", segments=segments)
+        return base._replace(state="sealed", segments=segments, lost=_missing(last.data))
 
     def _lost(self, offset: int) -> bool:
         """Whether no effect and no end stands among the bytes from ``offset`` on, so that they may be cut off."""
@@ -256,6 +257,12 @@ def _may_be_effect(line: bytes) -> bool:
     if any(mark in line for mark in _EFFECTS) or any(mark in line for mark in _END_MARKS):
         return True
     return any(mark in line for mark in _MAY_BE_EFFECTS) and _HARMLESS not in line
+
+
+def _missing(last: Mapping[str, Any]) -> int:
+    meta = last.get("meta")
+    said = meta.get("lost") if isinstance(meta, dict) else None
+    return said if type(said) is int and said > 0 else 0
 
 
 def _summary(end: dict[str, Any]) -> tuple[Any, tuple[dict[str, Any], ...]]:

@@ -232,6 +232,12 @@ def _replay(timeline: Timeline) -> tuple[bool | None, Answer]:
             noted,
         )
     drift = _drift(timeline)
+    lost = sum(one.verdict.lost for one in timeline.whole)
+    if lost:
+        return None, (
+            f"In part: {lost} entries of it could not be written, and a replay stops where the first is missing.{drift}",
+            [verdict.count],
+        )
     if verdict.state == "unsealed":
         return None, (f"Up to entry {verdict.count}, where it stops: {verdict.problem}.{drift}", [verdict.count])
     if redacted:
