@@ -730,7 +730,7 @@ def test_what_is_done_is_what_was_written_down(shape: str) -> None:
     def go_on(event: IntentionEvent, world: World) -> list[Intention]:
         assert event.request is not None
         said = [*event.request.data["messages"], {"role": "assistant", "content": event.text}]
-        event.request.data["messages"].append("changed")
+        event.request.data["messages"].append(said[-1])
         if len(said) > 4:
             return [patch("page", {"said": said})]
         return [ask([*said, {"role": "user", "content": "next"}], object="page", stop=["x"])]

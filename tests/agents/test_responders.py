@@ -414,6 +414,28 @@ def test_a_responder_changes_no_world_and_runs_no_loop() -> None:
     assert world["page"] == {"n": 0}
 
 
+def test_a_responder_has_nobody_else_change_the_world() -> None:
+    """A thread of a pool that was there before does not do it either; nothing is written, in a replay neither."""
+
+    def program() -> Any:
+        world = World()
+
+        @responder("object.created")
+        def meddle(event: IntentionEvent, world: World) -> None:
+            for attempt in (lambda: world.patch("page", {"n": 1}), world.end, lambda: Loop().run(create("other", {}))):
+                with pytest.raises(IntentionError, match="changed the world by itself"):
+                    pool.submit(attempt).result()
+
+        run_once(meddle, world=world)
+        return world.as_dict()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        run, first, second = both(program)
+    assert first == second == {"page": {"n": 0}}
+    assert len(of_type(run, "object.patched", "data")) == 2
+
+
 @pytest.mark.parametrize("said", ["text", 7, {"a": 1}, [patch("page", {}), "text"]])
 def test_what_is_no_intention_is_refused(said: Any) -> None:
     """The error names the responder and shows what it returned."""
