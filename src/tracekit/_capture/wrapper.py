@@ -49,10 +49,9 @@ class Captured:
         self.terms: Final = terms
         self.spec: Final = spec
         self.require_run: Final = require_run
-        #: What has its object already (``desk.write``) is called without it, however it is called.
-        bound = getattr(function, "__self__", None) is not None
+        self.bind: Final[Binder] = binder(inner)
+        #: How it is called with its object; what has it already (``desk.write``) does not show it.
         self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
-        self.bind: Final[Binder] = self.bind_bound if bound else binder(inner)
         #: Whether a call that can't be bound is certain to be refused by Python.
         self.sure: Final = tells(function)
         self.shape: Final = shape_of(function)
