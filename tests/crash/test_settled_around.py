@@ -69,7 +69,9 @@ def test_what_stands_inside_is_not_done_again(tmp_path: Path, how: str) -> None:
     (decision,) = recovery.scan()
     (refusal,) = decision.refusals
     assert refusal["code"] == "irreversible_inside"
-    assert "RecoveryRefusedError" in shop.live("resume").stderr
+    refused = shop.live("resume").stderr
+    assert "RecoveryRefusedError" in refused
+    assert "--done OUTPUT.json" in refused
     outer = refusal["step"]
     if how != "once":
         with pytest.raises(RecoveryRefusedError, match="can't be taken back"):

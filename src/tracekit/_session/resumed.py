@@ -317,12 +317,19 @@ _PRICES: Final = (
 _ABORT: Final = "`tracekit recovery abort RUN --reason TEXT` gives it up"
 _SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
 _SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
+_GIVE: Final = (
+    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` says what it gave (of a generator: the list of all its "
+    "items); or `tracekit recovery abort RUN --reason TEXT`"
+)
 #: What to do next, by the code of the first reason.
 _ADVICE: Final[dict[str, str]] = {
     "irreversible_pending": _SETTLE,
     "irreversible_failed": _SETTLE,
     "irreversible_timed_out": _SETTLE,
     "class_missing": _SETTLE,
+    "irreversible_inside": _GIVE,
+    "stream_in_progress": _GIVE,
+    "pending_orphaned": _SETTLE,
     "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
     "redacted_output": _SUPPLY,
     "not_to_supply": "supply only what `tracekit recovery scan RUN` says is missing",
