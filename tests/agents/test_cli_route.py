@@ -164,12 +164,69 @@ def test_wrong_use_is_told_and_leaves_no_run(
     assert place.runs == []
 
 
-def test_a_module_that_fails_to_import_shows_its_own_traceback(place: Place) -> None:
-    """A bug in the app is not hidden behind a message of ours."""
-    place.program("import something_that_is_not_there\n", "broken.py")
-    done = place.cli("route", envelope(place, intent="x"), "--app", "broken:registry")
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("import something_that_is_not_there", "registry", "ModuleNotFoundError: No module named 'something_that_is_not_there'"),
+        ("def broken(:", "registry", "SyntaxError"),
+        ("\nraise AttributeError('mine')", "registry", "AttributeError: mine"),
+        ("import sys\nsys.exit(0)", "registry", "it ended the program, with status 0"),
+        ("def make():\n    raise OSError('the database is down')", "make", "the database is down"),
+        ("def make(url):\n    return url", "make", "missing 1 required positional argument: 'url'"),
+        ("from tracekit.errors import RunStateError\ndef make():\n    raise RunStateError('not now')", "make", "not now"),
+    ],
+    ids=["import", "syntax", "attribute", "exit", "factory", "argument", "ours"],
+)  # fmt: skip
+def test_a_program_that_goes_wrong_before_anybody_is_asked(place: Place, text: str, name: str, said: str) -> None:
+    """Exit code 2: nobody was asked. What went wrong is told in one line, below the traceback of the program's own code alone."""
+    place.program(text, "broken.py")
+    done = place.cli("route", envelope(place, intent="x"), "--app", f"broken:{name}")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    message = done.stderr[done.stderr.index("[registry]") :]
+    assert said in message
+    assert "nobody was asked" in message
+    assert "tracekit" + os.sep + "cli" not in done.stderr
+    assert "importlib" not in done.stderr
+    if name == "registry":
+        assert "broken.py" in done.stderr
+    assert place.runs == []
+
+
+@pytest.mark.parametrize("app", ["./app.py:registry", "app.py:registry", "app:make()", "a-p:registry"])
+def test_a_module_is_named_as_in_an_import(place: Place, app: str) -> None:
+    """A file is none; the name that is meant is suggested, and nothing is imported."""
+    place.program("print('imported')", "app.py")
+    done = place.cli("route", envelope(place, intent="x"), "--app", app)
+    assert done.returncode == 2
+    assert "MODULE:NAME" in done.stderr
+    assert ("did you mean app:registry?" in done.stderr) == ("py" in app)
+    assert "imported" not in done.stderr
+
+
+def test_a_coroutine_function_makes_no_registry(place: Place) -> None:
+    """It is said what it gave, and nothing of what was never awaited."""
+    place.program("async def make():\n    return 5\n", "later.py")
+    done = place.cli("route", envelope(place, intent="x"), "--app", "later:make")
+    assert done.returncode == 2
+    assert "'later:make' is coroutine" in done.stderr
+    assert "never awaited" not in done.stderr
+
+
+def test_an_answer_that_can_not_be_written_is_in_the_run(place: Place) -> None:
+    """The run's id is told all the same, and nothing else is said of it."""
+    name = envelope(place, intent="greet", payload={"who": "you"})
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from tracekit.cli import main; main()", "route", name, "--app", "app:registry"],
+            cwd=place.directory, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
     assert done.returncode == 1
-    assert "something_that_is_not_there" in done.stderr
+    assert f"recorded as run {place.run}" in done.stderr
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert ExecutionRecord.of(str(place.runs[0])).final_response is not None
 
 
 def test_runs_are_found_by_the_hash_of_their_request(place: Place) -> None:

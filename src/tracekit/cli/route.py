@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import click
@@ -14,12 +13,11 @@ import click
 from .._canonical import to_json
 from .._session import Run, record, takeover
 from ..agents.envelope import IntentEnvelope
-from ..agents.registry import AgentRegistry
 from ..agents.result import IntentResponse
-from ..agents.router import IntentRouter
-from ..errors import EnvelopeError, RecoveryRefusedError, RegistryError
+from ..errors import EnvelopeError, RecoveryRefusedError
 from ..failures import FailureType
 from . import output
+from .apps import router_of
 
 __all__ = ["route"]
 
@@ -59,7 +57,7 @@ def route(
         # In a replay the router comes first: what the app opens at its import is a run before this one.
         request = None if takeover.stands_in() else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
-            router = _router(app)
+            router = router_of(app)
         if request is None:
             request = _recorded(envelope)
         run: Run | None = None
@@ -69,7 +67,11 @@ def route(
                 run.set_result(response.about())
         except SystemExit as left:  # else its status, which may be 0, would be this command's
             _left(run, left)
-        output.emit(to_json(response.as_dict()))
+        try:
+            output.emit(to_json(response.as_dict()))
+        except OSError as error:  # the answer is not lost: it is in the run
+            output.message(f"recorded as run {run.id}")
+            _unsaid(error)
         output.message(f"recorded as run {run.id}")
         if response.error is not None:
             output.message(_told(response))
@@ -124,6 +126,16 @@ def _given_again(path: str) -> tuple[bytes, str]:
 _AGAIN: Final = "give it again as it was: `tracekit recovery resume RUN < ENVELOPE.json`"
 
 
+def _unsaid(error: OSError) -> NoReturn:
+    if isinstance(error, BrokenPipeError):
+        raise error
+    output.message(f"the response can't be written to stdout: {error.strerror}; `tracekit show --why RUN` tells of it")
+    with suppress(OSError):
+        sys.stdout.close()  # what is left in it would be tried once more at the very end
+    sys.stdout = None
+    sys.exit(output.DIFFERENT)
+
+
 def _left(run: Run | None, left: SystemExit) -> NoReturn:
     output.message(f"an agent ended the program, with status {left.code!r}, before there was a response")
     if run is not None:
@@ -141,35 +153,6 @@ def _read(path: str) -> bytes:
         raise EnvelopeError(
             f"{path} can't be read: {error.strerror}", key=None, next_action="name a file with an envelope in JSON"
         ) from None
-
-
-def _router(app: str) -> IntentRouter:
-    module, colon, name = app.partition(":")
-    if not (module and colon and name):
-        raise click.UsageError(f"--app is MODULE:NAME, not {app!r}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the program's own import went wrong: its own traceback says where
-        raise RegistryError(
-            f"there is no module {module!r}", next_action="run it where the module can be imported"
-        ) from None
-    except AttributeError as error:
-        raise RegistryError(f"there is no {app!r}: {error}", next_action="name the registry of the module") from None
-    if callable(found) and not isinstance(found, (AgentRegistry, IntentRouter)):
-        found = found()
-    if isinstance(found, AgentRegistry):
-        return IntentRouter(found)
-    if isinstance(found, IntentRouter):
-        return found
-    raise RegistryError(
-        f"{app!r} is {type(found).__name__}",
-        next_action="name an AgentRegistry, an IntentRouter, or a function that returns one",
-    )
 
 
 def _told(response: IntentResponse) -> str:
