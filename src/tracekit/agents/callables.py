@@ -32,8 +32,8 @@ def _function(tool: Any) -> Any:
 def captured_in(tool: Any) -> Captured | None:
     """What is known of a callable whose calls are captured by themselves: as it is, with arguments given, or as the call of an object."""
     tool = _function(tool)
-    found = captured_of(tool)
-    return captured_of(getattr(type(tool), "__call__", None)) if found is None else found  # noqa: B004 - the method itself
+    ways = (tool, getattr(tool, "__func__", None), getattr(type(tool), "__call__", None))  # noqa: B004 - the method itself
+    return next((found for found in map(captured_of, ways) if found is not None), None)
 
 
 def tools_of(given: Any) -> Iterator[Any]:
