@@ -57,7 +57,7 @@ class Entry:
             return
         with block:
             self._lend(block, run())
-            value = function(**_arguments(given()))
+            value = function(**self._arguments(function, given()))
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
             if not self.opened:
@@ -66,9 +66,20 @@ class Entry:
     async def _awaited(self, function: Any, block: Any, run: Any, given: Any, came: Any) -> None:
         async with block:
             self._lend(block, run())
-            value = await function(**_arguments(given()))
+            value = await function(**self._arguments(function, given()))
             if not self.opened:
                 came(value)
+
+    def _arguments(self, function: Any, given: Any) -> Mapping[str, Any]:
+        found = given if isinstance(given, Mapping) else {}
+        try:
+            inspect.signature(function).bind(**found)
+        except TypeError as error:
+            with_ = ", ".join(map(str, found)) or "no arguments"
+            raise self._wrong(f"it can't be called with what the run was given, {with_}: {error}") from None
+        except ValueError:  # a builtin without a signature: the call will tell
+            pass
+        return found
 
     def _lend(self, block: Any, run: Run) -> None:
         takeover.lend(block.session, _Borrowed(self, run))
@@ -87,7 +98,3 @@ class _Borrowed:
 
     def end_for(self, run: Run, error: BaseException | None) -> None:
         pass
-
-
-def _arguments(given: Any) -> Mapping[str, Any]:
-    return given if isinstance(given, Mapping) else {}
