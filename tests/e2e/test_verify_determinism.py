@@ -481,3 +481,54 @@ def test_what_has_nothing_to_replay(place: Place) -> None:
     assert place.cli("run", script).returncode == 0
     done, _ = verified(place)
     assert done.returncode == 2, done.stderr
+
+
+def test_chance_is_not_blamed_on_the_hash_seed(place: Place) -> None:
+    """That two replays under the recording's own hash seed happen to be right says nothing yet: each seed has to do the same again."""
+    recorded(
+        place,
+        """
+        with open("times", "a") as file:
+            file.write("x")
+        times = os.path.getsize("times")
+        ask("odd" if times == 2 else "even")
+        """,
+    )
+    done, told = verified(place)
+    assert done.returncode == 1
+    assert told["difference"]["with_recorded_hash_seed"] is False
+    assert "hash seed (0) all is identical" not in done.stderr
+
+
+def test_a_program_that_prints_what_its_run_warns_of(place: Place) -> None:
+    """``run.warnings`` is what the recorded run said, in each replay: what there is to say of a replay is in its report."""
+    recorded(
+        place,
+        """
+        from tracekit import record
+
+        @traced_tool(side_effect="read_only")
+        def take(lock):
+            return 1
+
+        with record("own") as run:
+            take(threading.Lock())
+        print(run.warnings)
+        """,
+    )
+    done, told = verified(place)
+    assert done.returncode == 0, done.stderr
+    assert told["identical"] is True
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 0
+    assert "can't be recorded" in replayed.stdout
+    assert "hash seed" not in replayed.stdout
+
+
+def test_a_file_that_is_called_otherwise(place: Place) -> None:
+    """A file is a file whatever its name is: what it is not is told, not that there is no such run."""
+    (place.directory / "bin").write_bytes(os.urandom(200) + b"\n")
+    done = place.cli("verify-determinism", "bin")
+    assert done.returncode == 2
+    assert "no run 'bin'" not in done.stderr
+    assert str(place.directory / "bin") in done.stderr

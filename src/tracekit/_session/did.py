@@ -96,6 +96,11 @@ class Did:
         """SHA-256 of all of it, standard output included."""
         return sha256(self.stream() + b"\n" + self.stdout).hexdigest()
 
+    def outcome(self) -> object:
+        """All of it, with what made it fail: equal where two replays did the same, right or wrong."""
+        actual = self.failure[0]["actual"] if self.failure is not None else None
+        return self.stream(), self.stdout, dumps(actual)
+
     def count(self) -> int:
         """How many steps it made."""
         return sum(map(len, self.steps.values()))

@@ -102,6 +102,11 @@ class Recorded:
         """Whether the run has no end."""
         return self.trace.status.state == "unsealed"
 
+    @property
+    def several(self) -> bool:
+        """Whether it had more than one line of execution: threads, tasks, calls that were submitted."""
+        return len(self._lanes) > 1
+
     def asked(self) -> set[int]:
         """Every step that a replay of the whole log is asked for: none of what happened inside another one."""
         index = Index(self.trace.entries())

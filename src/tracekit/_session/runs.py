@@ -8,6 +8,7 @@ from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import current
 from .._engine.whatif import WhatIf
+from .ends import last_entry
 from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
@@ -32,11 +33,16 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """What the run has to say of gaps and of values that could not be kept."""
+        """What the run has to say of gaps and of values that could not be kept; in a replay, at its end: what the recorded one said.
+
+        What there is to say of a replay is in its ``report``: that differs from one process to the next.
+        """
         session = self._session
-        return (
-            [*session.warnings, *session.remarks] if isinstance(session, Recording) else list(session.report.warnings)
-        )
+        if isinstance(session, Recording):
+            return [*session.warnings, *session.remarks]
+        meta = last_entry(session.trace).get("meta") if session.ended else None
+        told = session.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
+        return [str(sentence) for sentence in told] if isinstance(told, list) else []
 
     def set_result(self, value: Any) -> None:
         """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""

@@ -32,4 +32,9 @@ def located(run: str, store: Store) -> str:
                 next_action="record one, or name another store with TRACEKIT_DIR",
             )
         return runs[0].path
-    return store.find(run)
+    try:
+        return store.find(run)
+    except RunNotFoundError:
+        if os.path.isfile(run):  # whatever it is called, and whatever it is: that is told by who reads it
+            return os.path.abspath(run)
+        raise
