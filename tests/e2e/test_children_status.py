@@ -285,6 +285,28 @@ def main():
     assert (family.root / "killed").read_text() == "k"
 
 
+def test_a_program_that_is_not_there(family: Family) -> None:
+    """A process that could not be started is not tried in a replay: the program gets the same exception, and no remark is made."""
+    family.exact(
+        """
+async def there():
+    await asyncio.create_subprocess_exec("no-such-program", "-v")
+
+def main():
+    found = []
+    for start in (lambda: subprocess.run(["no-such-program", "-v"]), lambda: asyncio.run(there())):
+        try:
+            start()
+        except FileNotFoundError as error:
+            found.append([error.errno, error.filename])
+    return found, run("child.py").returncode
+""",
+        ["0", "1", "2"],
+    )
+    assert family.result == {"$t": "tuple", "v": [[[2, "no-such-program"], [2, "no-such-program"]], 3]}
+    assert family.warnings == []
+
+
 CHANGED = """
 def main():
     process = subprocess.Popen([sys.executable, "child.py"])

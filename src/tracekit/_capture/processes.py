@@ -56,8 +56,12 @@ def _popen(original: Any) -> Any:
             args = (*args[:_ENV], env, *args[_ENV + 1 :])
         else:
             kwargs["env"] = env
-        with starting(found):
-            original(self, *args, **kwargs)
+        try:
+            with starting(found):
+                original(self, *args, **kwargs)
+        except OSError as error:  # there is no such program, or it may not be run
+            found.not_started(scope, error)
+            raise
         found.started(self.pid)
         loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
         (process_status.expect if loops else process_status.follow)(self, found)

@@ -43,6 +43,10 @@ class Welcome(process_status.Standing, Protocol):
         """It runs."""
         ...
 
+    def not_started(self, scope: Scope, error: OSError) -> None:
+        """It could not be started."""
+        ...
+
 
 Ask = Callable[[Scope, Lane, list[str] | None, bool], Welcome | None]
 _welcome: Ask | None = None

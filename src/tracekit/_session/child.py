@@ -19,7 +19,7 @@ from .._journal.summary import last_entry
 from ..errors import DivergenceError, NotReplayableError, ReplayError, UnconsumedStepsError
 from .stillness import Answer, ask_file, still_file
 
-__all__ = ["STATUS", "Child", "Report", "is_open", "said_to_fail"]
+__all__ = ["NOT_STARTED", "STATUS", "Child", "Report", "is_open", "said_to_fail"]
 
 #: For how long a process may be busy (s) where the program goes on when it has ended, and may wait for nothing that comes.
 _PATIENCE: Final = 30.0
@@ -27,6 +27,8 @@ _STUCK: Final = 10.0
 _LOOK: Final = 0.005
 #: The name of what a program was told of a process, with the process's path.
 STATUS: Final = "process.status"
+#: The same of why one could not be started.
+NOT_STARTED: Final = "process.failed"
 
 Report = dict[str, Any]
 
@@ -64,6 +66,9 @@ class Child:
 
     def started(self, pid: int) -> None:
         self.pid = pid
+
+    def not_started(self, scope: Scope, error: OSError) -> None:
+        self._fail(self._error("ReplayError", f"the process {self.path} could not be started: {error}", None, None))
 
     # -- how it stands ---------------------------------------------------------------------------------------------------
 

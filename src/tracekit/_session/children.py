@@ -27,7 +27,7 @@ from .._journal.reader import Trace
 from .._journal.summary import first_entry
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, TraceError, UnconsumedStepsError
 from . import forks, takeover
-from .child import STATUS, Child, is_open, said_to_fail
+from .child import NOT_STARTED, STATUS, Child, is_open, said_to_fail
 from .forks import Segment
 from .started import started_as
 from .stillness import Answer
@@ -114,6 +114,12 @@ class _Invitation:
     def started(self, pid: int) -> None:
         if self._lane:
             self.session.invited.append(self._lane)
+
+    def not_started(self, scope: Scope, error: OSError) -> None:
+        if not scope.live and error.errno is not None:
+            name = error.filename if isinstance(error.filename, str) else None
+            told = [error.errno, error.strerror, name and self.session.redactor.redact_text(name)[0]]
+            self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: told)
 
     def note(self, scope: Scope, told: Any) -> None:
         if isinstance(told, dict):  # what it had written so far
@@ -288,6 +294,9 @@ class Family:
         """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
         path = self._place(lane.path, _told(self.session, (words or [])[1:]))
         if path is None:
+            failed = self.session.status_read(scope, f"{NOT_STARTED} {lane.path}", None)
+            if failed is not None:
+                raise OSError(*failed)
             if not pool or self._options["guard"] == "off":
                 return None
             path = lane.path
