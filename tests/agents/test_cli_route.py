@@ -258,6 +258,7 @@ def test_a_hash_that_is_none_is_refused(place: Place, digest: str) -> None:
     done = place.cli("list", "--envelope-hash", digest)
     assert done.returncode == 2
     assert "--envelope-hash" in done.stderr
+    assert ("too short" in done.stderr) == (digest == "12")
 
 
 def test_the_schema_of_records_is_printed(place: Place) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import tracekit
 from tests.support.terminal import on_a_terminal
-from tracekit import errors, record, traced, traced_tool
+from tracekit import ContractViolationError, errors, record, traced, traced_tool
 from tracekit.cli import COMMANDS, main, output
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -334,6 +334,36 @@ def test_why_after_a_crash(tmp_path: Path) -> None:
     assert told["safe_to_retry"]["answer"] is False
     assert "may or may not" in told["safe_to_retry"]["text"]
     assert told["can_be_replayed"]["answer"] is None
+
+
+def test_why_tells_who_was_asked_instead() -> None:
+    """From whom to whom, why, and where that can't be undone; a call that was refused is no fallback."""
+
+    @traced_tool(name="buy", side_effect="irreversible")
+    def buy(what: str) -> str:
+        return what
+
+    @traced_tool(name="book", side_effect="reversible", fallback=buy)
+    def book(what: str) -> str:
+        raise ConnectionError("away")
+
+    path = recorded(lambda: book("trip"))
+    told = why(path)["which_fallback"]
+    said = "book failed (network), and buy was asked instead, an escalation from reversible to irreversible"
+    assert said in told["text"]
+
+    @traced_tool(name="dear", side_effect="read_only", max_cost_units=1, cost_units=lambda what: 2)
+    def dear(what: str) -> str:
+        return what
+
+    def refused() -> None:
+        with pytest.raises(ContractViolationError):
+            dear("x")
+
+    answers = why(recorded(refused))
+    assert answers["which_fallback"]["text"].startswith("None")
+    assert "1 call refused, the last one contract.violated dear" in answers["what_happened"]["text"]
+    assert 2 in answers["what_happened"]["entries"]
 
 
 def test_why_this_path() -> None:

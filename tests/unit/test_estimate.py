@@ -27,6 +27,7 @@ from tracekit import (
 )
 from tracekit._engine.estimate import answer_tokens, request_tokens
 from tracekit._engine.step import Spec
+from tracekit.agents import AgentRegistry, IntentRouter
 
 PRICES = {"priced": Price(1000, 2000)}
 PLAN: list[dict[str, Any]] = [
@@ -138,6 +139,24 @@ def test_an_envelope_is_foreseen_by_runs_of_its_intent() -> None:
     found = estimate({**envelope, "plan": PLAN})
     assert (found.source, found.p90["tool_calls"]) == ("history", 3)
     assert estimate({"intent": "summarize"}).p90["tool_calls"] == 3
+
+
+def test_an_agent_of_a_registry_has_a_history() -> None:
+    """The runs in which it was asked, whoever recorded them; together with an intent, those with both."""
+    registry = AgentRegistry()
+
+    @registry.agent(intent="greet", side_effect="read_only")
+    def greeter(payload: dict[str, Any]) -> int:
+        return 1
+
+    for run_name, intent in (("one", "greet"), ("two", "greet"), ("three", "nothing")):
+        with record(run_name):
+            IntentRouter(registry).route({"intent": intent})
+    assert (estimate(agent="greeter").runs, estimate({"intent": "greet"}, agent="greeter").runs) == (2, 2)
+    assert estimate(agent="greeter", run_name="one").runs == 1
+    for other in ({"agent": "nobody"}, {"agent": "greeter", "run_name": "three"}):
+        with pytest.raises(RunNotFoundError):
+            estimate(**other)
 
 
 def test_models_of_the_history_have_their_price() -> None:

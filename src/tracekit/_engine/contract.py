@@ -60,13 +60,13 @@ def check_transition(tool: str, before: str, other: str, after: str) -> bool:
     """Whether ``other`` standing in for ``tool`` is an escalation. ``ContractViolationError`` where it may not."""
     found = _TRANSITIONS.get((SideEffectClass(before), SideEffectClass(after)))
     if found is None:
-        raise impossible(
-            tool,
-            "fallback",
-            f"{other!r} ({after}) can't stand in for a tool that is {before}",
-            "a read_only tool falls back to read_only or reversible, a reversible one to reversible or irreversible, "
-            "an irreversible one to none",
+        raise ContractViolationError(
+            f"{other!r} ({after}) can't stand in for {tool!r} ({before})",
+            tool=tool,
+            contract="fallback",
             actual=other,
+            next_action="what is read_only falls back to read_only or reversible, what is reversible to reversible or irreversible, "
+            "what is irreversible to nothing",
         )
     return found
 

@@ -76,7 +76,8 @@ def estimate(
     """What a run will take.
 
     ``subject`` is a plan (a list of calls, see docs/reference/budgets.md) or the envelope of a request: then the completed runs that
-    answered the same intent tell, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of an agent or of runs of a name.
+    answered the same intent tell, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
+    agent of a registry was asked) or of a name.
     ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
     """
     found = Prices(None if prices is None else checked(prices))
@@ -194,17 +195,25 @@ def _matches(path: str, wanted: _Wanted) -> bool:
     try:
         with open(path, "rb") as file:
             first = orjson.loads(file.readline())
-            if wanted.agent is not None and first.get("agent_id") != wanted.agent:
-                return False
-            if wanted.intent is None or wanted.intent in (first.get("name"), first.get("agent_id")):
-                return True
-            return any(_answers(line, wanted.intent) for line in file)
+            own = first.get("agent_id")
+            agent = wanted.agent is None or wanted.agent == own
+            intent = wanted.intent is None or wanted.intent in (first.get("name"), own)
+            for line in file:
+                if agent and intent:
+                    break
+                agent = agent or _names(line, b"agent.attempt.start", wanted.agent)
+                intent = intent or _names(line, b"intent.received", wanted.intent)
+            return agent and intent
     except (OSError, ValueError):
         return False
 
 
-def _answers(line: bytes, intent: str) -> bool:
-    return b'"type":"intent.received"' in line and orjson.loads(line).get("name") == intent
+def _names(line: bytes, kind: bytes, name: str | None) -> bool:
+    """Whether a line is an entry of this type and name."""
+    if b'"type":"%b"' % kind not in line:
+        return False
+    entry = orjson.loads(line)
+    return bool(entry["type"] == kind.decode() and entry.get("name") == name)
 
 
 def _by_history(told: str, taken: list[dict[str, Any]]) -> Estimate:

@@ -46,8 +46,10 @@ def list_(as_json: bool, store: str | None, limit: int | None, envelope_hash: st
 
 def _digest(envelope_hash: str) -> str:
     digest = envelope_hash.removeprefix("sha256:").lower()
+    if re.fullmatch("[0-9a-f]{1,3}", digest):
+        raise click.UsageError(f"--envelope-hash is at least 4 hex digits, and {envelope_hash!r} is too short")
     if not _DIGEST.fullmatch(digest):
-        raise click.UsageError(f"--envelope-hash is sha256: and hex digits, not {envelope_hash!r}")
+        raise click.UsageError(f"--envelope-hash is sha256: and 4 to 64 hex digits, not {envelope_hash!r}")
     return digest
 
 

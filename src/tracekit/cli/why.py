@@ -13,7 +13,8 @@ from .timeline import Step, Timeline, duration, error_text, printable, short
 __all__ = ["explain", "print_answers"]
 
 _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
-_FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "contract.violated", "budget.exceeded", "breaker")
+_FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
+_REFUSALS: Final = ("contract.violated", "budget.exceeded")
 _EFFECTS: Final = ("irreversible", "reversible")
 #: What is in every file, whatever was captured; and the lists of entries that are not as they were.
 _FRAME: Final = {"run.started", "run.completed", "run.failed", "run.aborted"}
@@ -91,8 +92,13 @@ def _happened(timeline: Timeline) -> Answer:
     failed = [step for step in timeline.every_step() if step.failed]
     if failed:
         head += f" {_plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
+    refused, places = _found(timeline, _REFUSALS)
+    if refused:
+        by = short(refused[-1].get("name") or "", 40)
+        head += f" {_plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
     told, cut_off = _processes(timeline)
-    named: list[int | str] = [first, last, *(step.place for step in (*open_[-1:], *failed[-1:])), *cut_off]
+    shown = [step.place for step in (*open_[-1:], *failed[-1:])] + places[-1:]
+    named: list[int | str] = [first, last, *shown, *cut_off]
     return head + told, _in_order(named)
 
 
@@ -163,9 +169,9 @@ def _wants_tools(answer: Mapping[str, Any]) -> bool:
 def _fallback(timeline: Timeline) -> Answer:
     found, places = _found(timeline, _FALLBACKS)
     retried = [step for step in timeline.every_step() if _attempt(step) > 1]
-    told = [
-        f"{entry['type']} {short(entry.get('name') or entry.get('output') or '', 40)}".strip() for entry in found[:4]
-    ]
+    told = [_instead(entry) for entry in found[:4]]
+    if len(found) > 4:
+        told.append(f"{len(found) - 4} more")
     if retried:
         told.append(
             f"{_plural(len(retried), 'call')} repeated after a failed attempt ({', '.join(_counted(map(_name, retried)))})"
@@ -173,6 +179,22 @@ def _fallback(timeline: Timeline) -> Answer:
     if not told:
         return "None: nothing was retried, and no fallback was triggered.", []
     return f"{'; '.join(told)}.", _in_order(places + [step.place for step in retried])
+
+
+def _instead(entry: Mapping[str, Any]) -> str:
+    """Who was asked in the place of whom, and why; or that nobody was left."""
+    about = entry.get("input")
+    if not isinstance(about, Mapping) or not entry["type"].startswith("fallback."):
+        return f"{entry['type']} {short(entry.get('name') or entry.get('output') or '', 40)}".strip()
+    first, reason = short(about.get("from"), 40), short(about.get("reason"), 40)
+    if entry["type"] == "fallback.exhausted":
+        tried = about.get("tried")
+        others = [short(one, 40) for one in tried] if isinstance(tried, list) else []
+        return f"nobody was left after {', '.join([first, *others])} ({reason})"
+    told = f"{first} failed ({reason}), and {short(about.get('to'), 40)} was asked instead"
+    if about.get("escalation") is True:
+        told += f", an escalation from {short(about.get('from_side_effect'), 40)} to {short(about.get('to_side_effect'), 40)}"
+    return told
 
 
 def _attempt(step: Step) -> int:
