@@ -28,7 +28,7 @@ def _limit(context: click.Context, option: click.Parameter, value: float | None)
 
 @click.command()
 @click.argument("subject", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--agent", metavar="NAME", help="By the history of runs of this agent, or that asked it.")
+@click.option("--agent", metavar="NAME", help="By the history of runs with this agent.")
 @click.option("--run-name", metavar="NAME", help="By the history of runs of this name.")
 @click.option(
     "--budget", metavar="UNITS", type=float, callback=_limit, help="Fail where it would take more cost units."
