@@ -1,0 +1,225 @@
+"""The processes that a recorded run starts: invited to it, counted in its budgets, and told of where they did not come."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from hashlib import sha256
+from itertools import islice
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from .._canonical import from_json, to_json
+from .._capture import instrumentation
+from .._engine.lanes import Lane
+from .._engine.recording import Recording
+from .._engine.replay import Replay
+from .._engine.scope import Scope
+from .._engine.spending import Spending
+from .._journal.names import SEGMENT, SUFFIX, segment_of
+from .._journal.reader import Trace
+from .._journal.summary import first_entry
+from ..errors import LogWriteError, TraceError
+from . import takeover
+from .child import NOT_STARTED, STATUS, is_open
+from .forks import Segment
+from .started import started_as
+
+__all__ = [
+    "Invitation",
+    "Segmented",
+    "call_for_pool",
+    "count_spending",
+    "patterns",
+    "remark_unjoined",
+    "segments_of",
+    "shown_arguments",
+]
+
+#: Arguments of more characters than this are told apart by their hash.
+_LONG: Final = 2048
+#: The budgets in which processes were started, by the paths of these, and the segments that are counted in them.
+_spent: Final[WeakKeyDictionary[Recording, dict[str, Spending]]] = WeakKeyDictionary()
+_counted: Final[WeakKeyDictionary[Recording, set[str]]] = WeakKeyDictionary()
+
+
+class Invitation:
+    """To a process that a recorded run starts."""
+
+    live: Final = True
+
+    def __init__(self, session: Recording, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> None:
+        session.starts(lane)
+        cause = _cause(session)
+        journal = session.journal
+        self.session: Final = session
+        self.path: Final = lane.path
+        # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
+        self._lane: Final = "" if pool or "@" in lane.path else lane.path
+        self.ticket: Final = json.dumps(
+            {
+                "mode": "record",
+                "run_id": journal.run_id,
+                "store": os.path.dirname(os.path.dirname(os.path.abspath(journal.path))),
+                "lane": lane.path,
+                "pool": pool,
+                "arguments": shown_arguments(session, (words or [])[1:]),
+                "by": os.getpid(),
+                "as": None if words is None else started_as(words),
+                "cause": cause,
+                "durability": journal.durability,
+                "agent": scope.agent,
+                "budget": _left_of(scope),
+                "program": takeover.program(),
+                "redact": patterns(session),
+                "instrument": instrumentation.instrumented(),
+            }
+        )
+        if scope.spending is not None:
+            _spent.setdefault(session, {})[lane.path] = scope.spending
+
+    def admitted(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def started(self, pid: int) -> None:
+        if self._lane:
+            self.session.invited.append(self._lane)
+
+    def not_started(self, scope: Scope, error: OSError) -> None:
+        if not scope.live and error.errno is not None:
+            name = error.filename if isinstance(error.filename, str) else None
+            told = [error.errno, error.strerror, name and self.session.redactor.redact_text(name)[0]]
+            self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: told)
+
+    def note(self, scope: Scope, told: Any) -> None:
+        if isinstance(told, dict):  # what it had written so far
+            tree, redacted = self.session.redactor.redact(to_json(told))
+            if redacted:
+                told = from_json(tree)
+                self.session.warn(
+                    f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
+                )
+        self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
+        if isinstance(told, int):
+            count_spending(self.session, self.path)
+
+    def recall(self, scope: Scope) -> Any:
+        raise AssertionError("a recording recalls nothing")
+
+
+def _left_of(scope: Scope) -> dict[str, Any] | None:
+    """What a process may spend that is started here."""
+    return None if scope.spending is None else scope.spending.remainder().as_dict()
+
+
+def count_spending(session: Recording, path: str = "") -> None:
+    """Add what the process at ``path`` and those below it have spent, or all of the run's, to the budgets in which they were started.
+
+    Each segment counts once, when its process has ended it, or at the end of the run.
+    """
+    started = _spent.get(session)
+    if started is None and (session.spending is None or path):
+        return
+    file = os.path.abspath(session.journal.path)
+    counted = _counted.setdefault(session, set())
+    above = path or (first_entry(file).get("meta") or {}).get("lane") or ""
+    for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
+        if lane in counted or segment.path == file or not _below(lane, above):
+            continue
+        if path and lane != path and is_open(segment.path):
+            continue
+        counted.add(lane)
+        spending = _spending_of(started or {}, lane) or session.spending
+        if spending is not None:
+            with Trace(segment.path) as trace, suppress(TraceError):
+                spending.include(islice(trace.entries(), trace.status.count))
+
+
+def _spending_of(started: Mapping[str, Spending], lane: str) -> Spending | None:
+    """The budget in which the process of a lane was started, or the one that it comes from."""
+    found = [path for path in started if _below(lane, path)]
+    return started[max(found, key=len)] if found else None
+
+
+def _below(lane: str, path: str) -> bool:
+    """Whether a lane is that of the process at ``path``, of one that came with the same words, or of one below."""
+    return lane == path or lane.startswith((f"{path}/", f"{path}+"))
+
+
+def remark_unjoined(session: Recording) -> None:
+    """At a run's end: say which of the processes that its program started did not join it."""
+    if not session.invited:
+        return
+    path = os.path.abspath(session.journal.path)
+    joined = segments_of(os.path.dirname(path), session.run_id)
+    for lane in session.invited:
+        if lane not in joined:
+            session.remark(
+                f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
+                "in a @traced_tool"
+            )
+        elif joined[lane].indirect:
+            session.remark(
+                f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
+                "else it does would be real. Start the Python program itself, or put the process into a @traced_tool"
+            )
+
+
+def _cause(session: Recording) -> dict[str, Any]:
+    """The last entry of a recording, which what is started now comes after."""
+    session.share()
+    journal: Any = session.journal
+    with suppress(LogWriteError):
+        if isinstance(journal, Segment):
+            journal = journal.open()
+        journal.flush()
+    with journal.held():
+        cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
+    segment = SEGMENT.fullmatch(os.path.basename(journal.path)[: -len(SUFFIX)])
+    if segment is not None:
+        cause["segment"] = segment["segment"]
+    return cause
+
+
+def shown_arguments(session: Recording | Replay, arguments: list[str]) -> list[str]:
+    """What of a program's arguments may be kept; of very long ones their hash, by which they are known again."""
+    shown = session.redactor.redact_argv(arguments)
+    length = sum(map(len, shown))
+    return shown if length <= _LONG else ["sha256:" + sha256("\0".join(shown).encode("utf-8", "replace")).hexdigest()]
+
+
+def patterns(session: Recording | Replay) -> list[list[Any]]:
+    return [[pattern.pattern, pattern.flags] for pattern in session.redactor.patterns]
+
+
+def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any]:
+    """Where a call belongs that goes to a pool's process."""
+    if scope.spending is not None:
+        _spent.setdefault(session, {})[lane.path] = scope.spending
+    return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent, "budget": _left_of(scope)}
+
+
+class Segmented(NamedTuple):
+    """A segment's file, the arguments that its program was started with, and whether another program has started that (a shell)."""
+
+    path: str
+    arguments: Any
+    indirect: bool
+
+
+def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
+    """The segments of a run by the path of their lane, as they say it themselves."""
+    found: dict[str, Segmented] = {}
+    with suppress(OSError):
+        for name in sorted(os.listdir(directory)):
+            match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+            if match is None or match["run"] != run_id:
+                continue
+            path = os.path.join(directory, name)
+            meta = first_entry(path).get("meta") or {}
+            lane = meta.get("lane")
+            if isinstance(lane, str) and segment_of(lane) == match["segment"]:
+                found[lane] = Segmented(path, meta.get("arguments"), bool(meta.get("indirect")))
+    return found
