@@ -34,7 +34,8 @@
     ├── RoutingFailedError             no agent answered a request
     ├── IntentionError                 an intention that can't be
     │   ├── DanglingCauseError         it names a cause that is no event, or one of another kind
-    │   └── UnknownObjectError         it is about an object that is not there
+    │   ├── UnknownObjectError         it is about an object that is not there
+    │   └── UnreadEventsError          nobody reads what was answered
     ├── PendingRequestsError           requests without an answer, and nothing that could bring one
     └── RecordedError                  stands for a recorded exception whose type is not loaded
 

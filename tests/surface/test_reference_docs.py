@@ -25,6 +25,16 @@ def sections(text: str, level: str) -> dict[str, str]:
 MODULES = sections(API, "##")
 
 
+def test_the_page_of_errors_says_where_they_are_imported_from() -> None:
+    """From ``tracekit.errors``, each of them; what the page says of ``tracekit`` itself is so, too."""
+    assert "Every class is in `tracekit.errors`" in ERRORS
+    for cls in every_error():
+        if not cls.__name__.startswith("_"):
+            assert getattr(errors, cls.__name__) is cls
+    own = {name for name in errors.__all__ if name not in tracekit.__all__}
+    assert not own & set(re.findall("^### `(\\w+)`", API, re.MULTILINE))
+
+
 def every_error() -> list[type[errors.TracekitError]]:
     found, queue = [], [errors.TracekitError]
     while queue:

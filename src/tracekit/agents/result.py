@@ -33,7 +33,7 @@ class IntentResponse:
 
     ``payload`` is what the agent returned; of ``broadcast`` and ``parallel`` a list with ``agent``, ``status`` and ``payload`` of each
     agent in the registry's order. ``agent`` is who answered, ``results`` are all who were asked, in the order in which they were. ``error``
-    says why there is no answer; its ``caused_by`` leads to what went wrong first.
+    says why there is no answer; its ``caused_by`` leads to what went wrong first. It is true in an ``if``, whatever it says: ask ``ok``.
     """
 
     status: Status
