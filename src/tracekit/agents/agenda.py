@@ -214,7 +214,9 @@ class Agenda:
 
     def _undone(self) -> str | None:
         """What the run says where it ends while the loop is still running."""
-        return f"the run ended while a loop was running; left without an answer: {self._names()}" if self.pending else None
+        return (
+            f"the run ended while a loop was running; left without an answer: {self._names()}" if self.pending else None
+        )
 
     def _left(self, why: str) -> PendingRequestsError:
         about = [
