@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tracing import both, recorded
 from tracekit import ContractViolationError, traced_tool
 from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentRef, IntentRouter
 from tracekit.errors import RegistryError
@@ -219,3 +220,106 @@ def test_a_declaration_that_no_request_could_keep_is_refused(options: dict[str, 
     """Where it is registered, as where a tool is declared; also for an agent that is given its class by the call of route."""
     with pytest.raises(ContractViolationError, match=said):
         BaseAgent(answer, intent="a", **options)
+
+
+# -- what a class says ---------------------------------------------------------------------------------------------------------
+
+
+class Booker(BaseAgent):
+    """An agent that says everything in its class."""
+
+    intent = "book"
+    name = "booker"
+    side_effect = "reversible"
+    priority = 5
+    node_id = "far"
+    version = "2"
+    identity = {"model": "m1"}  # noqa: RUF012
+    contract = {"max_retries": 1}  # type: ignore[assignment]  # noqa: RUF012
+
+    done: list[str] = []  # noqa: RUF012
+
+    def compensate(self, payload: dict[str, Any], output: Any) -> None:
+        self.done.append(f"unbook {payload['n']}")
+
+    def cost_units(self, payload: dict[str, Any]) -> float:
+        return 2
+
+    def handle(self, envelope: IntentEnvelope) -> str:
+        self.done.append(f"book {envelope.payload['n']}")
+        raise ConnectionError("busy")
+
+
+def test_a_derived_class_says_what_its_agent_is() -> None:
+    """Each option, by an attribute or a method of its name; what is given where it is made counts more."""
+    agent = Booker()
+    assert (agent.name, agent.intents, agent.priority, agent.node_id) == ("booker", (("book", None),), 5, "far")
+    assert (agent.side_effect, agent.version, agent.identity) == ("reversible", "2", {"model": "m1"})
+    assert agent.contract is not None
+    assert agent.contract.max_retries == 1
+    assert agent.units({"n": 1}) == 2
+    other = Booker(name="other", intent="else", contract={"no_retry": True}, priority=1, version="3", cost_units=7)
+    assert (other.name, other.priority, other.intents, other.version) == ("other", 1, (("else", None),), "3")
+    assert (other.contract is not None and other.contract.no_retry, other.units({})) == (True, 7)
+
+
+def test_what_a_class_says_is_kept() -> None:
+    """Its agent is undone and asked again as declared, answered from the log in a replay, and over its budget not asked."""
+    Booker.done.clear()
+    router = IntentRouter(AgentRegistry([Booker()]))
+    request = {"intent": "book", "payload": {"n": 1}}
+    _, response, again = both(lambda: router.route(request))
+    assert (response.status, again) == ("error", response)
+    assert Booker.done == ["book 1", "unbook 1", "book 1"]
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        recorded(lambda: router.route(request, budget_limit=1))
+    assert Booker.done == ["book 1", "unbook 1", "book 1"]
+
+
+class Mailer(BaseAgent):
+    side_effect = "irreversible"
+    sent = 0
+
+    def __init__(self) -> None:
+        super().__init__(intent="mail")
+
+    def handle(self, envelope: IntentEnvelope) -> str:
+        type(self).sent += 1
+        return "sent"
+
+
+def test_an_irreversible_class_sends_one_mail() -> None:
+    """A replay answers it from the log."""
+    Mailer.sent = 0
+    router = IntentRouter(AgentRegistry([Mailer()]))
+    both(lambda: router.route({"intent": "mail"}))
+    assert Mailer.sent == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: BaseAgent(answer, intent=5), "is no intent"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(answer, intent=["a", None]), "is no intent"),  # type: ignore[list-item]
+        (lambda: BaseAgent(answer), "handles no intent"),
+        (lambda: BaseAgent(answer, intent="a", contract={"foo": 1}), "has a field 'foo', and there is none"),
+        (lambda: BaseAgent(answer, intent="a", contract="x"), "is an ExecutionContract or a mapping"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(answer, intent="a", node_id=5), "the node_id of agent 'answer' is a text"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(answer, intent="a", identity="x"), "the identity of agent 'answer' is a mapping"),  # type: ignore[arg-type]
+        (lambda: BaseAgent(None, intent="a"), "without a handler"),
+        (lambda: AgentRegistry().for_intent(5), "a name or an IntentRef"),  # type: ignore[arg-type]
+        (lambda: IntentRouter(None), "of an AgentRegistry, not of None"),  # type: ignore[arg-type]
+        (
+            lambda: IntentRouter(AgentRegistry()).route({"intent": "a"}, default_contract="x"),  # type: ignore[arg-type]
+            "the contract of the route",
+        ),
+        (
+            lambda: IntentRouter(AgentRegistry()).route({"intent": "a"}, default_contract={"zz": 1}),
+            "the contract of the route has a field 'zz'",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_told_where_it_is_given(make: Any, said: str) -> None:
+    """What, whose, and what would be right."""
+    with pytest.raises(RegistryError, match=said):
+        make()

@@ -7,12 +7,14 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cut import cut
 from tests.support.tracing import both, entries, of_type, recorded, replayed
-from tracekit import Budget, BudgetExceededError, DivergenceError, record, replay, traced_tool
+from tracekit import Budget, BudgetExceededError, DivergenceError, record, replay, resume, traced_tool
 from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentResponse, IntentRouter
 from tracekit.errors import EnvelopeError, RoutingFailedError, RunStateError
 from tracekit.failures import FailureType
@@ -802,3 +804,98 @@ def test_a_plain_function_may_return_a_coroutine(town: Town, route: Route, strat
     assert response.results[0].payload == "told"
     assert (response.ok, again) == (True, response)
     assert town.calls["a"] == 1
+
+
+# -- what is compared ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side_effect", [None, "read_only"])
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"identity": {"model": "m1"}}, {"identity": {"model": "m2"}}),
+        ({"identity": {"model": "m1"}}, {}),
+        ({}, {"identity": {"model": "m1"}}),
+        ({"version": "1"}, {"version": "2"}),
+        ({"version": "1"}, {}),
+        ({}, {"version": "1"}),
+    ],
+)
+def test_another_version_or_identity_is_a_divergence(side_effect: Any, then: Any, now: Any) -> None:
+    """Of an agent with a class or without one, whether it was there then or is now; the same one is none."""
+    before, after = Town(), Town()
+    before.agent("a", side_effect=side_effect, **then)
+    after.agent("a", side_effect=side_effect, **now)
+    run, _, _ = both(before.route)
+    with pytest.raises(DivergenceError, match="a"):
+        replayed(run, after.route)
+
+
+def test_what_went_wrong_first_is_what_unwrap_is_caused_by(town: Town, route: Route) -> None:
+    """The others are in its notes, and nothing is added to the exceptions themselves."""
+    town.agent("a", PermissionError("the key was revoked"), priority=1)
+    town.agent("b", KeyError("second"), priority=2)
+    response = route("fallback")
+    for _ in range(2):
+        with pytest.raises(RoutingFailedError) as caught:
+            response.unwrap()
+        assert isinstance(caught.value.__cause__, PermissionError)
+        assert caught.value.__notes__ == ["agent 'b' failed too: KeyError: 'second'"]
+        assert not hasattr(caught.value.__cause__, "__notes__")
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "broadcast", "parallel"])
+@pytest.mark.parametrize("cost", [None, 2, lambda payload: 2])
+def test_agents_without_a_class_count_in_the_budget_of_a_request(
+    town: Town, route: Route, strategy: str, cost: Any
+) -> None:
+    """What they declare, 1 where they say nothing; the one that would go over is not called, and a replay has the same answer."""
+    for name in "abcd":
+        town.agent(name, ValueError(name), cost_units=cost)
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        run, response = recorded(lambda: route(strategy, budget_limit=2.5 if cost is None else 5))
+    assert town.calls.total() == 2
+    assert replayed(run, lambda: route(strategy, budget_limit=2.5 if cost is None else 5))[1] == response
+    assert town.calls.total() == 4  # a span runs in a replay, too
+    failures = [one.error.type for one in response.results if one.error is not None]
+    assert FailureType.BUDGET_EXCEEDED in failures
+    refused = of_type(run, "budget.exceeded")
+    assert len(refused) == (2 if strategy == "parallel" else 1)
+
+
+def test_the_budget_of_a_request_is_known_to_a_resumed_run(town: Town, tmp_path: Path) -> None:
+    """What agents without a class cost before a crash counts after it."""
+    for name in "abcd":
+        town.agent(name, ValueError(name))
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        run, response = recorded(lambda: town.route("broadcast", budget_limit=2))
+    ends = [entry["seq"] for entry in of_type(run, "agent.attempt.end")]
+    left = cut(run, ends[0], tmp_path / "store")
+    town.calls.clear()
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"), resume(left):
+        again = town.route("broadcast", budget_limit=2)
+    assert [one.status for one in again.results] == [one.status for one in response.results]
+    assert town.calls == {"a": 1, "b": 1}  # the first in a span that runs again
+
+
+# -- what if -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side_effect", [None, "read_only"])
+def test_another_answer_in_a_what_if_is_told_and_no_divergence(town: Town, route: Route, side_effect: Any) -> None:
+    """The program goes on with it, the report says what differs, and the new run is replayed exactly."""
+    weather = iter(["grey", "blue"])
+
+    @traced_tool(side_effect="read_only")
+    def look() -> str:
+        return next(weather)
+
+    town.agent("a", lambda envelope: look(), side_effect=side_effect)
+    run, response = recorded(route)
+    with replay(run, live={"tool"}) as session:
+        other = route()
+    assert (response.payload, other.payload) == ("grey", "blue")
+    assert [one["family"] for one in session.report.differences] == ["tool", "final.response"]
+    assert session.new_run_id is not None
+    report, again = replayed(session.new_run_id, route)
+    assert (again.payload, report.exact) == ("blue", True)

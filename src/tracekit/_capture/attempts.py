@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _reality
 from .._engine.callsite import caller
 from .._engine.scope import Scope, current
-from .._engine.watched import Watch
+from .._engine.watched import Watch, running
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -258,7 +258,7 @@ class Attempt:
         self._at(step)
         if call.scope is not None and (call.under_way is not None or call.undoes):
             ledger(call.scope.session).open.add(step.seq)
-        watched = call.undoes or (terms is not None and not terms.checks_only)
+        watched = call.undoes or call.followed or (terms is not None and not terms.checks_only)
         if watched:
             self._watch = Watch()
             self._watch.begin()
@@ -290,6 +290,8 @@ class Attempt:
                 nested.over(step.seq)
             if book is not None:
                 book.changed()
+            if watch is not None:
+                running.discard(watch)
 
         self._working = lambda: not work.ended
         try:
@@ -406,7 +408,9 @@ class Attempt:
     def _unfinished(self, step: Any, result: Any) -> Done:
         """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
         if self._lazily and self._watch is not None:
-            self._watch.end()
+            self._left(step)
+            if self._nested is not None:
+                self._nested.unwatch(step.seq)
         if self._lazily and self.call.scope is not None:
             return Done(self.call, step.seq, LAZY[type(result)](step, result))
         if self._lazily:

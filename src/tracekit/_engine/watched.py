@@ -14,7 +14,7 @@ from ..errors import RunEndedError
 
 __all__ = ["Watch", "begins", "running", "watched"]
 
-#: The attempts whose bodies are running.
+#: The attempts whose bodies are running, those included whose threads go on though they were given up.
 running: Final[set[Watch]] = set()
 
 
@@ -39,7 +39,8 @@ class Watch:
         running.add(self)
 
     def end(self) -> None:
-        running.discard(self)
+        if self.working is None or not self.working():  # else when its thread has come to its end
+            running.discard(self)
         watched.set(self._before)  # no reset: see ``scope.enter``
 
     def __enter__(self) -> None:

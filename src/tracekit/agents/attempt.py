@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .._capture import callers
 from .._capture.contracted import Done, Invocation, came_to, settle, settle_async
@@ -26,6 +26,9 @@ from .inside import Place
 from .registry import BaseAgent
 from .result import AgentResult
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 __all__ = ["Attempt", "Terms", "spec_of"]
 
 #: What an attempt may come to. The rest is an interruption, or a replay that differs.
@@ -38,6 +41,10 @@ _UNFINISHED: Final = (GeneratorType, AsyncGeneratorType)
 
 #: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
 _running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
+
+
+#: What the beginning of a step came to: an answer, a coroutine, or a failure.
+Begun: TypeAlias = "tuple[Any, BaseException | None]"
 
 
 class Terms:
@@ -71,6 +78,7 @@ class Attempt:
         "payload",
         "place",
         "run_id",
+        "stained",
         "terms",
         "under_way",
         "watch",
@@ -97,6 +105,8 @@ class Attempt:
         self.metered = False
         #: Whether its step says that nothing may follow it: it may take effect yet, or could not be undone.
         self.final = False
+        #: Whether its step says that something in it can't be undone.
+        self.stained = False
         #: Whether its thread has begun and not ended.
         self.under_way = False
         #: Where in the log it begins, where somebody may stand in.
@@ -109,61 +119,62 @@ class Attempt:
         with self._asked():
             self.under_way = True
             try:
-                made = self._begin("coroutine" if self.agent.asynchronous else "function")
-                if made is not None:
-                    self._answered(asyncio.run(made))
+                made, error = self._begin("coroutine" if self.agent.asynchronous else "function")
+                if error is not None:
+                    self._failed(error)
+                else:
+                    self._answered(asyncio.run(made) if inspect.iscoroutine(made) else made)
             except _FAILURES as error:
                 self._failed(error)
             finally:
                 self.under_way = False
 
-    async def make_async(self, *, beside: bool = False) -> None:
-        """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others."""
+    async def make_async(self, *, beside: bool = False, pool: Executor | None = None) -> None:
+        """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others.
+
+        Then it has a thread of ``pool``, or of the loop's own.
+        """
         with self._asked():
             try:
                 if self.agent.asynchronous:
-                    made = self._begin("coroutine")
+                    made, error = self._begin("coroutine")
                 else:
-                    made = await asyncio.to_thread(self._apart) if beside else self._begin("function")
-                if made is not None:
-                    self._answered(await made)
+                    made, error = await self._in_thread(pool) if beside else self._begin("function")
+                if error is not None:
+                    self._failed(error)
+                else:
+                    self._answered(await made if inspect.iscoroutine(made) else made)
             except _FAILURES as error:
                 self._failed(error)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
         token = _running.set(self)
-        if self.watch is not None:
-            self.watch.begin()
         try:
             yield
         finally:
-            if self.watch is not None:
-                self.watch.end()
             _running.reset(token)
 
-    def _apart(self) -> Any:
-        """In a thread beside others."""
+    async def _in_thread(self, pool: Executor | None) -> Begun:
+        return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, self._apart)
+
+    def _apart(self) -> Begun:
+        """In a thread beside others; what comes of it counts when the task goes on with it."""
         self.under_way = True
         try:
             return self._begin("function")
         finally:
             self.under_way = False
 
-    def _begin(self, shape: str) -> Any:
-        """The coroutine of the step, where that is its shape, or what the handler returned is one; else what it came to is kept.
+    def _begin(self, shape: str) -> Begun:
+        """The coroutine of the step, where that is its shape, or what the handler returned is one; else the answer, or the failure.
 
-        What a function raises is kept here: no future takes its ``StopIteration``.
+        What a function raises is handed on like an answer: no future takes its ``StopIteration``.
         """
         try:
-            made = self._call(shape)
-            if not inspect.iscoroutine(made):
-                self._answered(made)
-                return None
+            return self._call(shape), None
         except _OF_FUNCTIONS as error:
-            self._failed(error)
-            return None
-        return made
+            return None, error
 
     def _answered(self, payload: Any) -> None:
         self.payload, self.finished = payload, True
@@ -175,7 +186,7 @@ class Attempt:
         if self.metered and self.terms.side_effect is None:
             self._spend(payload)
         captured = captured_of(tool)
-        if captured is None or captured.terms is None:
+        if captured is None or (captured.terms is None and not (self.followed and self.terms.side_effect)):
             return tool(payload)
         call = Invocation(captured, tool.__wrapped__, None, {"payload": payload}, (payload,), {}, here())
         call.followed = self.followed
@@ -186,6 +197,7 @@ class Attempt:
 
     def _came_to(self, done: Done) -> Any:
         self.final = done.stuck or "final" in done.about
+        self.stained = bool(done.about.get("irreversible"))
         return came_to(done)
 
     def _spend(self, payload: Any) -> None:
@@ -204,12 +216,17 @@ class Attempt:
     def ask(self) -> Any:
         """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
         self.called = True
-        made = self.agent.ask(self.envelope)
+        with self._watched():
+            made = self.agent.ask(self.envelope)
         waits = type(made) is CoroutineType or (self.agent.asynchronous and inspect.isawaitable(made))
         return self._awaited(made) if waits else self._whole(made)
 
     async def _awaited(self, made: Any) -> Any:
-        return self._whole(await made)
+        with self._watched():
+            return self._whole(await made)
+
+    def _watched(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.watch is None else self.watch
 
     def _whole(self, answer: Any) -> Any:
         """``answer``, unless it is only the beginning of one."""
@@ -227,7 +244,9 @@ class Attempt:
     def irreversible(self) -> str | None:
         """The first step in there that can't be undone."""
         found = None if self.place is None else self.place.inside().irreversible
-        return found if found is not None or self.watch is None else self.watch.irreversible
+        if found is None and self.watch is not None:
+            found = self.watch.irreversible
+        return "a step of its own" if found is None and self.stained else found
 
     def in_doubt(self) -> bool:
         """Whether something in there was given up, and may take effect yet."""

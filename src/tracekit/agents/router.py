@@ -7,16 +7,22 @@ wait for them or await them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
-from typing import Any, Final
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from .._engine.contract import ExecutionContract, SideEffectClass
+from .._engine.gate import here
+from .._engine.step import Spec
 from ..errors import RegistryError
 from .attempt import Attempt, Terms
 from .course import Course
 from .envelope import IntentEnvelope
+from .inside import past
 from .registry import AgentRegistry, class_of, contract_of
 from .result import IntentResponse
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["IntentRouter"]
 
@@ -77,6 +83,10 @@ class IntentRouter:
                 response: IntentResponse = end.value
         return response
 
+    def tracekit_specs(self) -> Iterator[Spec]:
+        """The steps of its agents, for whoever undoes what they did."""
+        return self.registry.tracekit_specs()
+
     def _course(
         self, envelope: IntentEnvelope | Mapping[str, Any], budget_limit: float | None, contract: Any, side_effect: Any
     ) -> Course:
@@ -102,8 +112,13 @@ def _make(attempts: list[Attempt], steps: Steps) -> None:
 def _make_at_once(attempts: list[Attempt]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(len(attempts)) as pool:
+    pool = ThreadPoolExecutor(len(attempts))
+    try:
         made = [pool.submit(attempt.make) for attempt in attempts]
+        pool.shutdown(wait=True)
+    except BaseException:  # Ctrl-C: nobody waits for the threads any longer
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
     for one in made:
         one.result()
 
@@ -120,7 +135,8 @@ async def _make_async(attempts: list[Attempt], steps: Steps) -> None:
 
 
 async def _make_at_once_async(attempts: list[Attempt]) -> None:
-    tasks = [asyncio.ensure_future(attempt.make_async(beside=True)) for attempt in attempts]
+    pool = _pool(sum(not attempt.agent.asynchronous for attempt in attempts))
+    tasks = [asyncio.ensure_future(attempt.make_async(beside=True, pool=pool)) for attempt in attempts]
     try:
         # One that cancels itself is no reason to cut the others off; what ends the program is.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -131,3 +147,15 @@ async def _make_at_once_async(attempts: list[Attempt]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+
+def _pool(threads: int) -> Executor | None:
+    """A pool where the log answers: the one of the loop may have fewer threads here than where it was recorded."""
+    scope = here()
+    if not threads or scope is None or past(scope.session) is None:
+        return None
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(threads)
