@@ -31,7 +31,7 @@ class Place:
         environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
         return subprocess.run(
             [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments],
-            input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=60,
+            input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=300,
         )  # fmt: skip
 
     @property

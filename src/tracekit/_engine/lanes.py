@@ -72,6 +72,11 @@ class Lane:
             self._counts[under, name] = n
         return n
 
+    def counted(self, name: str, n: int) -> None:
+        """A lane of this name that was started by another way is the ``n``-th: the next is a later one."""
+        with _numbering:
+            self._counts[0, name] = max(self._counts.get((0, name), 0), n)
+
     def armed(self, function: str) -> tuple[int, int]:
         """A timer's identity: the lane's last step, and the number of the timer among those of ``function`` since.
 

@@ -17,6 +17,7 @@ from .._engine.recording import ROOT
 from .._engine.scope import Scope, current, enter
 from .._engine.spending import Spending
 from ..errors import RunStateError
+from .served import ServerStopped
 
 __all__ = ["Block", "called_from"]
 
@@ -54,7 +55,9 @@ class Block(Generic[E]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(error)
+        stopped = isinstance(error, ServerStopped)
+        self._end(None if stopped else error)
+        return stopped or None  # type: ignore[return-value]  # a program's own exceptions are never swallowed
 
     async def __aenter__(self) -> E:
         return self._start()
@@ -63,7 +66,9 @@ class Block(Generic[E]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._settle()
-        self._end(error)
+        stopped = isinstance(error, ServerStopped)
+        self._end(None if stopped else error)
+        return stopped or None  # type: ignore[return-value]  # as above
 
     async def _settle(self) -> None:
         """Let open lanes of this loop come to their end."""
@@ -108,6 +113,7 @@ class Block(Generic[E]):
             async def run_async(*args: Any, **kwargs: Any) -> Any:
                 block = self._again()
                 block._called_with(given(args, kwargs))
+                value: Any = None  # where a server in it was stopped
                 async with block:
                     value = await function(*args, **kwargs)
                     block._returned(value)
@@ -119,6 +125,7 @@ class Block(Generic[E]):
         def run(*args: Any, **kwargs: Any) -> Any:
             block = self._again()
             block._called_with(given(args, kwargs))
+            value: Any = None  # as above
             with block:
                 value = function(*args, **kwargs)
                 block._returned(value)

@@ -163,11 +163,12 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
     scope = here()
     session: Any = None if scope is None else scope.session
     session = getattr(session, "replay", session)
+    session = getattr(session, "log", session)  # of a resumed run
     trace = getattr(session, "trace", None)
     if scope is None or not isinstance(trace, Trace):
         raise RunStateError(
-            "drive() gives the tasks of a recorded run to their handlers: it works inside a replay",
-            next_action="call it inside `with replay(run):`",
+            "drive() gives the tasks of a recorded run to their handlers: it works inside a replay, or a resumed run",
+            next_action="call it inside `with replay(run):` or `with resume(run):`",
         )
     known = {handler.name: handler for handler in handlers}
     found = []
@@ -180,6 +181,7 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
                 next_action=f"name the handler that @on_task({name!r}) made in drive(…)",
             )
         lane = Lane(handler.lane, n, scope.lane.root)
+        scope.lane.root.counted(handler.lane, n)
         found.append((handler, message, Scope(scope.session, lane, ROOT, scope.agent)))
     _pass_over(session.index, session.schedule, scope.lane, {handler.lane for handler in known.values()})
     return found
@@ -198,6 +200,11 @@ def _pass_over(index: Index, schedule: Schedule, here: Lane, tasks: set[str]) ->
     for (lane, _, after, _), seq in index.timers.items():
         if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
             schedule.skip(seq)
+
+
+def has_tasks(trace: Trace) -> bool:
+    """Whether the recorded run got a task for a handler."""
+    return next(_received(trace), None) is not None
 
 
 def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:

@@ -11,7 +11,7 @@ from .._capture.instrumentation import instrument
 from .._engine import gate
 from .._engine.scope import current
 from .._journal.runs import Store
-from .._session import Resuming, takeover
+from .._session import Resuming, served, takeover
 from .._session.recorded import DEFAULTS
 from ..errors import RunStateError, TracekitError
 from . import course
@@ -55,6 +55,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     if isinstance(meta.get("program"), str):
         takeover.go_on_as(meta["program"])
     takeover.set_controller(resumers.find, resumers.input_of, resumers.is_input)
+    served.serve_the_log()
     whole: Resuming | None = None
     if told.get("entry") is not None:
         body = _called(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))

@@ -21,7 +21,7 @@ from .._engine.program import Program, set_program
 from .._engine.scope import current
 from .._journal.reader import Trace
 from .._journal.runs import Store
-from .._session import Record, Replaying, overspending, takeover
+from .._session import Record, Replaying, overspending, served, takeover
 from ..errors import BudgetExceededError, ReplayError, RunStateError, TracekitError
 from . import course
 from .course import Body, Ended
@@ -140,6 +140,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     closed.engage()
     gate.refuse_outside(players.outside)
     takeover.set_controller(players.find, players.input_of)
+    served.serve_the_log()
     threading.excepthook = _quiet(threading.excepthook)
     watchdog = Watchdog(players, told["grace"])
     player: Replaying | None = None
