@@ -200,11 +200,15 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
         try:
             if turn.comes:
                 turn.wait()
-                return original(self, *args, **options)
+                try:
+                    return original(self, *args, **options)
+                finally:
+                    turn.happened()
             if miss.comes:
                 miss.wait()
+                miss.happened()
                 raise _failures().get(miss.about.get("error"), missed)
-            if turn.live:
+            if turn.live or turn.comes_yet():
                 return _record(original, self, args, options, turn, miss)
             if not _blocks(name, args, options):
                 raise missed
@@ -339,15 +343,17 @@ def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]
         turn: Any = scope.session.arm(scope, "future.wait", 0)
         token = current.set(None)
         try:
-            chosen = _next_recorded(turn, given, found) if turn.live else _next_replayed(turn, left)
+            chosen = _next_recorded(turn, given, left, found) if turn.live else _next_replayed(turn, left)
         finally:
             current.reset(token)
         yield left.pop(chosen)
 
 
-def _next_recorded(turn: Any, given: list[Any], found: Iterator[Any]) -> int:
+def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Iterator[Any]) -> int:
     try:
         chosen = given.index(next(found))
+        while chosen not in left:  # a run that is resumed has had it from the log
+            chosen = given.index(next(found))
     except TimeoutError as error:
         turn.fired({"done": [], "error": str(error)})
         raise

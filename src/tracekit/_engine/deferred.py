@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from .beside import can_go_on
 from .gate import Outcome
 from .recorded import RecordedStep, RecordedTimer
 from .replayed import ReplayedStep
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from .resumption import Resumption
     from .schedule import Ticket
 
-__all__ = ["DeferredStep", "LateTimer", "ResumedSpan", "ResumedTimer"]
+__all__ = ["DeferredStep", "HeldTimer", "LateTimer", "ResumedSpan", "ResumedTimer"]
 
 
 class DeferredStep:
@@ -50,7 +52,7 @@ class DeferredStep:
         return self.given_up or 0
 
     def go(self) -> Any:
-        waited = self.session.wait_open(self.spec)
+        waited = self.session.wait_open(self.spec.family, self.spec.name)
         compensation = self._compensation()
         if compensation is not None:
             compensation.run(self.scope, self.given_up, self.input, None)
@@ -123,13 +125,16 @@ class LateTimer:
 
     __slots__ = ("_real", "_run")
 
-    live: Final = True
     comes: Final = False
     about: Final[Mapping[str, Any]] = {}
 
     def __init__(self, run: Resumption, real: RecordedTimer) -> None:
         self._run: Final = run
         self._real: Final = real
+
+    @property
+    def live(self) -> bool:
+        return True
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         self._run.late(lambda: self._real.fired(about))
@@ -145,6 +150,34 @@ class LateTimer:
 
     def cancel(self) -> None:
         pass
+
+
+class HeldTimer(LateTimer):
+    """An item put into a queue, or taken, past the end of the log: not before the others have had theirs from it."""
+
+    __slots__ = ("_function", "_now", "_waited")
+
+    def __init__(self, run: Resumption, real: RecordedTimer, function: str) -> None:
+        super().__init__(run, real)
+        self._function: Final = function
+        self._now = False
+        #: Whether the other tasks of the loop have gone on before it: in a replay they do too.
+        self._waited = False
+
+    @property
+    def live(self) -> bool:
+        return self._now or self._run.followed
+
+    def comes_yet(self) -> bool:
+        loop = _get_running_loop()
+        if loop is None or can_go_on(loop):
+            self._waited = self._run.wait_open("queue", self._function)
+        else:  # it can't be kept from it
+            self._now = True
+        return self.live
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        super().fired({**(about or {}), "waited": True} if self._waited else about)
 
 
 class ResumedTimer:

@@ -9,7 +9,7 @@ from .._journal.reader import Trace
 from ..errors import ReplayError
 from . import failures
 from .gate import Outcome
-from .index import INTENTION, READ, SINGLE, LaneKey
+from .index import INTENTION, QUEUES, READ, SINGLE, LaneKey
 from .redaction import Redactor
 from .replay import Replay
 from .replayed import ReplayedStep, ReplayedTimer
@@ -28,9 +28,24 @@ class Followed(Replay):
         super().__init__(trace, redactor)
         self.supplied: Final = dict(supplied)
         self._cursor = 1
+        #: What threads have yet to put into queues, and to take, as the log has it.
+        self._moves: Final = {seq for (_, name, _, _), seq in self.index.timers.items() if name in QUEUES}
 
     @property
     def complete(self) -> bool:
+        """Whether the program has made every recorded step, and its threads have handed over what they had.
+
+        An item that is taken by one thread now, and was taken by another then, would lead them elsewhere.
+        """
+        return self.stepped and all(self._used[seq] for seq in self._moves.copy())
+
+    def handed_over(self, seq: int) -> None:
+        self._used[seq] = 1
+        self._moves.discard(seq)
+        self.face.look()
+
+    @property
+    def stepped(self) -> bool:
         """Whether the program has made every recorded step."""
         role, used, count = self.index.role, self._used, len(self.index)
         with self._lock:
@@ -118,7 +133,9 @@ class Followed(Replay):
         entry = self.trace.entry(seq)
         return Outcome(self._decode(self.supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
 
-    def _stuck(self) -> ReplayError:
+    def _stuck(self) -> ReplayError | None:
+        if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
+            return None
         return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
 
     def unfollowed(self) -> ReplayError:

@@ -23,6 +23,9 @@ READ: Final = 4
 #: What threads do to one another, by the names of its entries: none of a loop's events.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
+#: Those that move an item of a queue.
+QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss"))
+
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 

@@ -159,7 +159,18 @@ class ReplayedTimer:
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
 
+    def comes_yet(self) -> bool:
+        """Whether it may come after all: past the end of the log of a run that goes on, and only there."""
+        return False
+
+    def happened(self) -> None:
+        """What threads hand to one another has been handed over, as it was in the recording."""
+        if self._seq is not None:
+            self._session.handed_over(self._seq)
+
     def wait(self) -> None:
+        if self._seq is not None and b'"waited":true' in self._session.trace.line(self._seq):
+            self._session.let_others_go_on(self._seq)
         self._session.schedule.wait(self._seq)
         self._delivered()
 

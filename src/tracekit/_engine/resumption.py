@@ -17,10 +17,10 @@ from .._journal.writer import Journal
 from ..errors import ReplayError, TracekitError
 from . import failures
 from .beside import can_go_on, go_on
-from .deferred import DeferredStep, LateTimer, ResumedSpan, ResumedTimer
+from .deferred import DeferredStep, HeldTimer, LateTimer, ResumedSpan, ResumedTimer
 from .followed import Followed
 from .gate import Refusal
-from .index import HAND_OVERS
+from .index import HAND_OVERS, QUEUES
 from .lanes import Lane
 from .recorded import RecordedTimer
 from .recording import ROOT, Recording
@@ -36,8 +36,8 @@ T = TypeVar("T")
 _STEADY: Final = frozenset(
     ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
 )
-#: What threads hand to one another waits for nobody.
-_AT_ONCE: Final = HAND_OVERS | {"future.arrival"}
+#: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
+_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival"}
 
 
 class Resumption(Recording):
@@ -87,6 +87,12 @@ class Resumption(Recording):
             self._open()
         return self.followed
 
+    def open_now(self) -> bool:
+        """Open the log, whoever holds it up. Whether that may be: it has been followed without a difference."""
+        if self.log.failure is None and not self.followed:
+            self._open()
+        return self.followed
+
     def _open(self) -> None:
         with self._opening:
             self.begin_recovery()
@@ -115,7 +121,7 @@ class Resumption(Recording):
                 return
         write()
 
-    def wait_open(self, spec: Spec) -> bool:
+    def wait_open(self, family: str, name: str) -> bool:
         """Return when the log is open. Whether the other tasks of an event loop have gone on meanwhile."""
         if self.followed:
             return False
@@ -130,7 +136,7 @@ class Resumption(Recording):
             self.log.going()
             return True
         else:
-            raise self.log.fail(failures.not_yet_followed(self.run_id, spec.family, spec.name))
+            raise self.log.fail(failures.not_yet_followed(self.run_id, family, name))
         return False
 
     async def wait_open_async(self) -> None:
@@ -280,6 +286,8 @@ class Resumption(Recording):
         real = RecordedTimer(self, scope, function, after, n)
         if self.followed:
             return real
+        if function in QUEUES:
+            return HeldTimer(self, real, function)
         return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
 
     # -- lanes -----------------------------------------------------------------------------------------------------------

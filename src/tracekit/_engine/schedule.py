@@ -65,9 +65,9 @@ class Schedule:
     ``moved`` gives some the places of others.
 
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called, without any lock
-    held, when everything waits and nothing is left that could be handed out. ``near`` says of each event how it came: 0
-    without giving up control, 1 after the loop had been idle, 2 + its place in ticks where not (see ``arrivals``). ``crew``
-    hears from the hooks which threads take part.
+    held, when everything waits and nothing is left that could be handed out (``None`` from it: it goes on all the same).
+    ``near`` says of each event how it came: 0 without giving up control, 1 after the loop had been idle, 2 + its
+    place in ticks where not (see ``arrivals``). ``crew`` hears from the hooks which threads take part.
     """
 
     def __init__(
@@ -405,8 +405,8 @@ class Schedule:
                 pause = _SHORT
 
     def _give_up(self) -> None:
-        self._stuck()
-        self.fail()
+        if self._stuck() is not None:
+            self.fail()
 
     # -- the events; all with the lock held ------------------------------------------------------------------------------
 
