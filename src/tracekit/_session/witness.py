@@ -25,7 +25,7 @@ from .._engine.scope import Scope
 from .._engine.step import Spec
 from .._journal.reader import Trace
 from ..agents.ids import segment_of_path
-from ..errors import BudgetExceededError, ContractViolationError, ReplayError
+from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
 from .replayed import Replaying
 
 __all__ = ["Out", "Witness", "WitnessedReplaying", "name_of", "unsettle", "witnessed"]
@@ -77,6 +77,7 @@ class Witness:
             "type": type(error).__name__,
             "code": getattr(error, "code", None),
             "step": getattr(error, "step", None),
+            "blocked": getattr(error, "kind", None) if isinstance(error, LiveCallBlockedError) else None,
             "text": str(error),
             "actual": to_json(getattr(error, "actual", None)),
         }
