@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,25 @@ def test_outside_a_run_the_next_request_is_a_new_one(effects: Effects) -> None:
     assert effects.all() == ["paid before", "paid A"]
 
 
+@pytest.mark.parametrize("once", [True, "store"])
+def test_outside_a_run_nothing_makes_a_call_exactly_once_but_making_it_once(effects: Effects, once: Any) -> None:
+    """There is no log to answer the second call: what is around it is not made again."""
+
+    @traced_tool(side_effect="irreversible", exactly_once=once)
+    def pay(order: str) -> None:
+        effects.happen(f"paid {order}")
+        raise ConnectionError("the answer was lost")
+
+    @traced_tool(side_effect="reversible", max_retries=2)
+    def buy(x: int) -> None:
+        pay("A")
+
+    with pytest.raises(ConnectionError):
+        buy(1)
+    response = ask(agent(lambda payload: pay("B"), "a", 1), agent(lambda payload: pay("C"), "b", 2))
+    assert (effects.all(), response.status) == (["paid A", "paid B"], "error")
+
+
 @pytest.mark.parametrize("where", ["run", "outside"])
 @pytest.mark.parametrize("how", [{"max_retries": 2}, {"fallback": True}, {"timeout_ms": 60_000, "fallback": True}])
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -273,6 +293,39 @@ def test_nobody_stands_in_for_what_may_take_effect_yet(
     assert [one.agent for one in response.results] == ["A"]
     assert response.error is not None
     assert response.error.type is FailureType.TIMEOUT
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("side_effect", [None, "read_only", "reversible"])
+def test_nobody_stands_in_while_a_thread_of_the_agent_is_at_work(
+    effects: Effects, waiting: bool, side_effect: Any
+) -> None:
+    """The agent has ended, what it started has not: one effect, and the same answer in the replay."""
+    late, begun = Late(effects), threading.Event()
+
+    @traced_tool(side_effect="reversible")
+    def book() -> None:
+        begun.set()
+        late(1)
+
+    async def handler(payload: Any) -> None:
+        booking = asyncio.get_running_loop().run_in_executor(threads, book)
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        booking.add_done_callback(lambda done: done.exception())
+        raise ConnectionError("it takes too long")
+
+    first = agent(handler, "A", 1, side_effect=side_effect)
+    second = agent(lambda payload: effects.happen("B"), "B", 2, side_effect=side_effect)
+    with ThreadPoolExecutor(1) as threads, record("late") as run:
+        response = ask(first, second, waiting=waiting)
+        late.end()
+    assert effects.all() == ["late"]
+    assert [one.agent for one in response.results] == ["A"]
+    if side_effect is not None:  # else its body runs again, and waits for what is not called
+        report, again = replayed(run, lambda: ask(first, second, waiting=waiting))
+        assert (again, report.exact) == (response, True)
+        assert effects.all() == ["late"]
 
 
 @pytest.mark.parametrize("where", ["run", "outside"])

@@ -29,7 +29,7 @@ __all__ = ["Course"]
 
 #: Why nobody else is asked.
 _NOBODY: Final = "nobody may stand in for it"
-_NOT_OVER: Final = f"what was given up in it may take effect yet, and {_NOBODY}"
+_NOT_OVER: Final = f"something in it may take effect yet, and {_NOBODY}"
 #: After these nobody else is asked: what forbade one call forbids the next.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
 

@@ -19,7 +19,10 @@ __all__ = ["Inside", "Place", "past"]
 
 
 class Inside:
-    """What was found: the name of the first irreversible step, and the first that was given up and may take effect yet."""
+    """What was found: the name of the first irreversible step, and the first that may take effect yet.
+
+    That is one that was given up though its thread goes on, or one that has begun and not ended.
+    """
 
     __slots__ = ("in_doubt", "irreversible")
 
@@ -64,23 +67,28 @@ class Place:
     def _look(self) -> Inside:
         found = Inside()
         lanes, inside = {self._lane}, set[int]()
+        under_way: dict[int, str] = {}
         for entry in self._entries():
             kind, parent = entry.get("type", ""), entry.get("parent")
             if kind == "lane" and parent == self._parent and entry["lane"] in lanes:
                 lanes.add(entry["input"]["id"])
             role = family_of(kind)
             begins = role is not None and role[1] == "intention"
+            under_way.pop(entry.get("step", 0), None)  # a first piece counts: between two of them nothing goes on by itself
             if entry.get("step") in inside and _is_in_doubt(entry):
                 found.in_doubt = found.in_doubt or str(entry.get("step"))
             if parent in inside:
                 inside.add(entry["seq"])
                 if begins and _stays(entry):
                     found.irreversible = found.irreversible or str(entry.get("name"))
+                elif begins and (entry.get("meta") or {}).get("side_effect") in ("reversible", "irreversible"):
+                    under_way[entry["seq"]] = str(entry.get("name"))
             elif parent == self._parent and entry.get("lane") in lanes:
                 if kind == "agent.attempt.end" and entry["lane"] == self._lane:
                     break
                 if begins and entry.get("name") == self._name and not _undoes(entry):
                     inside.add(entry["seq"])
+        found.in_doubt = found.in_doubt or next(iter(under_way.values()), None)
         return found
 
     def _entries(self) -> Iterator[dict[str, Any]]:
