@@ -37,15 +37,22 @@ TABLE: Final = [
 ]
 
 
+def patience(trouble: str) -> float:
+    """Seconds: short only where the server never answers."""
+    return 0.2 if trouble == "timeout" else 30
+
+
 def ask_openai(url: str, trouble: str) -> Any:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=openai.Timeout(5, read=0.2))
+    client = openai.OpenAI(
+        base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=openai.Timeout(30, read=patience(trouble))
+    )
     with client:
         return client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={"x-stub": trouble})
 
 
 def ask_openai_async(url: str, trouble: str) -> Any:
     async def ask() -> Any:
-        timeout = openai.Timeout(5, read=0.2)
+        timeout = openai.Timeout(30, read=patience(trouble))
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=timeout) as client:
             return await client.responses.create(model="m", input="hello", extra_headers={"x-stub": trouble})
 
@@ -54,13 +61,13 @@ def ask_openai_async(url: str, trouble: str) -> Any:
 
 def ask_anthropic(url: str, trouble: str) -> Any:
     with anthropic.Anthropic(
-        base_url=url, api_key="k", max_retries=0, timeout=anthropic.Timeout(5, read=0.2)
+        base_url=url, api_key="k", max_retries=0, timeout=anthropic.Timeout(30, read=patience(trouble))
     ) as client:
         return client.messages.create(model="m", max_tokens=9, messages=MESSAGES, extra_headers={"x-stub": trouble})
 
 
 def ask_plainly(url: str, trouble: str) -> Any:
-    with httpx.Client(timeout=httpx.Timeout(5, read=0.2)) as client:
+    with httpx.Client(timeout=httpx.Timeout(30, read=patience(trouble))) as client:
         return client.get(f"{url}/plain", headers={"x-stub": trouble}).raise_for_status()
 
 

@@ -427,7 +427,7 @@ def test_a_span_may_change_what_it_is_given() -> None:
 
     with record("span") as run:
         first = program()
-    assert run.warnings == []
+    assert not [one for one in run.warnings if "into" in one]
     with replay(run):
         assert program() == first == [0, 1]
 
