@@ -111,6 +111,25 @@ def test_a_doubt_in_a_child_is_scanned_and_settled(family: Family) -> None:
     assert family.effects == ["ann", "bob"]
 
 
+def test_an_abort_lists_what_is_in_doubt_in_children(family: Family) -> None:
+    """A run that died with its child: who gives it up reads the child's doubt as well, and so does who reads the log."""
+    family.program("""
+def main():
+    run("child.py", "bob")
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+    family.python("parent.py", "record", DIES="bob")
+    (family.run_id,) = [path for path in os.listdir(family.store.runs) if path.count(".") == 1]
+    family.run_id = family.run_id.removesuffix(".jsonl")
+    place = f"{name(segment(family, 'bob'))}:2"
+    assert [one["in_doubt"] for one in cli(family, "recovery", "scan")[1]] == [[place]]
+    code, (done,), _ = cli(family, "recovery", "abort", family.run_id, "--reason", "given up")
+    assert (code, done["in_doubt"]) == (0, [place])
+    assert family.entries()[-1]["meta"]["in_doubt"] == [place]
+    assert cli(family, "recovery", "scan")[1] == []
+    assert [one["in_doubt"] for one in cli(family, "recovery", "scan", "--all")[1]] == [[place]]
+
+
 def test_a_child_that_is_ended_outside_of_every_effect_is_not_in_doubt(family: Family) -> None:
     """A process that the program ended, as servers are, is nothing to look into."""
     family.child("import time\nprint(pay('now'), flush=True)\ntime.sleep(600)\n", "server.py")

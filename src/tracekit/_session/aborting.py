@@ -24,11 +24,12 @@ FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
 
 
 class Aborted(NamedTuple):
-    """What an abort came to: the steps whose effect is in doubt, and the reversible ones that were undone, and that were not."""
+    """What an abort came to: the steps whose effect is in doubt (one of a child process as ``"SEGMENT:STEP"``), and the reversible
+    ones that were undone, and that were not."""
 
     run_id: str
     path: str
-    in_doubt: tuple[int, ...]
+    in_doubt: tuple[int | str, ...]
     compensated: tuple[int, ...]
     uncompensated: tuple[int, ...]
 
@@ -64,7 +65,7 @@ def abort(
 
     with reopening.reopened(run, store, "the abort", FINAL, accept_lost_tail=accept_lost_tail, look=look) as (
         session,
-        _,
+        decision,
     ):
         path = session.journal.path
         before = _log(path)
@@ -78,9 +79,11 @@ def abort(
         after = _log(path) if steps else before
         left = tuple(step.seq for step in uncompensated(after))
         undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
+        elsewhere = [step for step in decision.in_doubt if isinstance(step, str)]
+        doubt: tuple[int | str, ...] = (*in_doubt(after), *elsewhere)
         end = {
             **reopening.who_and_why(session, by, reason),
-            "in_doubt": [*(doubt := in_doubt(after))],
+            "in_doubt": [*doubt],
             "compensated": [*undone],
             "uncompensated": [*left],
         }
