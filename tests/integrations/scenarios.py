@@ -362,7 +362,7 @@ def timed_out(url: str) -> Any:
 @scenario
 async def timed_out_async(url: str) -> Any:
     try:
-        await chat(openai_async(url, max_retries=0, timeout=0.2), "timeout,ok:async")
+        await chat(openai_async(url, max_retries=0, timeout=1), "timeout,ok:async")
     except Exception as error:
         return told(error)
 
