@@ -229,6 +229,25 @@ def test_an_answer_that_can_not_be_written_is_in_the_run(place: Place) -> None:
     assert ExecutionRecord.of(str(place.runs[0])).final_response is not None
 
 
+@pytest.mark.parametrize(("intent", "status"), [("greet", 0), ("fail", 1), ("nobody", 2)])
+def test_the_exit_code_counts_though_nobody_reads_the_answer(place: Place, intent: str, status: int) -> None:
+    """A reader that has left (`| head`) makes no failure a success."""
+    name = envelope(place, intent=intent, payload={"who": "you"})
+    environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "from tracekit.cli import main; main()", "route", name, "--app", "app:registry"],
+            cwd=place.directory, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert done.returncode == status, done.stderr
+    assert f"recorded as run {place.run}" in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_runs_are_found_by_the_hash_of_their_request(place: Place) -> None:
     """By the envelope's hash the very request, by its identity every request that asked the same, by the beginning of either too."""
     trees = [

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from io import StringIO
 from typing import Any, Final, NoReturn
 
 import click
@@ -67,15 +68,15 @@ def route(
                 run.set_result(response.about())
         except SystemExit as left:  # else its status, which may be 0, would be this command's
             _left(run, left)
+        code = _exit_code(response)
         try:
             output.emit(to_json(response.as_dict()))
         except OSError as error:  # the answer is not lost: it is in the run
-            output.message(f"recorded as run {run.id}")
-            _unsaid(error)
+            code = _unsaid(error, code)
         output.message(f"recorded as run {run.id}")
         if response.error is not None:
             output.message(_told(response))
-        sys.exit(_exit_code(response))
+        sys.exit(code)
 
 
 def _recorded(path: str) -> IntentEnvelope:
@@ -126,14 +127,15 @@ def _given_again(path: str) -> tuple[bytes, str]:
 _AGAIN: Final = "give it again as it was: `tracekit recovery resume RUN < ENVELOPE.json`"
 
 
-def _unsaid(error: OSError) -> NoReturn:
-    if isinstance(error, BrokenPipeError):
-        raise error
-    output.message(f"the response can't be written to stdout: {error.strerror}; `tracekit show --why RUN` tells of it")
+def _unsaid(error: OSError, code: int) -> int:
+    """The exit code where the response could not be written; whoever reads it may stop reading early."""
     with suppress(OSError):
         sys.stdout.close()  # what is left in it would be tried once more at the very end
-    sys.stdout = None
-    sys.exit(output.DIFFERENT)
+    sys.stdout = StringIO()
+    if isinstance(error, BrokenPipeError):
+        return code
+    output.message(f"the response can't be written to stdout: {error.strerror}; it is in the run")
+    return output.DIFFERENT
 
 
 def _left(run: Run | None, left: SystemExit) -> NoReturn:
