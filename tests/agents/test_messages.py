@@ -156,7 +156,7 @@ def test_states_and_their_causes() -> None:
 
 
 def test_an_agent_is_a_block_and_a_decorator() -> None:
-    """Sync and async functions act as the agent in each call, at once and nested; a generator is refused."""
+    """Sync and async functions act as the agent in each call, at once and nested."""
 
     @agent("outer")
     async def outer() -> list[str]:
@@ -182,11 +182,6 @@ def test_an_agent_is_a_block_and_a_decorator() -> None:
         assert acted == [("outer", "outer"), ("inner", "inner"), ("outer", "outer again")]
     assert {one["name"]: one["input"] for one in of_type(run, "identity")}["inner"] == {"spiffe_id": "spiffe://x/inner"}
     assert replayed(run, lambda: asyncio.run(program()))[0].exact
-    with pytest.raises(TypeError, match="generator"):
-
-        @agent("x")
-        def pieces() -> Any:
-            yield 1
 
 
 # -- work from outside ---------------------------------------------------------------------------------------------------

@@ -6,16 +6,18 @@ import functools
 import hashlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from .._engine.gate import here
 from .._engine.scope import Scope, current
+from .across import yields_inside
 from .schemas import validate
 
-__all__ = ["agent", "breaker", "caused", "data", "decision", "detection", "policy_check", "state_transition"]
+__all__ = ["agent", "breaker", "caused", "data", "decision", "detection", "named", "policy_check", "state_transition"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,6 +100,15 @@ def detection(name: str, *, input: Any = None, output: Any, **meta: Any) -> Any:
     return output
 
 
+def named(name: Any, what: str) -> str:
+    """``name`` if it can be one. A text (an enumeration of texts is one) that is not empty."""
+    if not isinstance(name, str):
+        raise TypeError(f'{what} is called by a text, as in "planner", not by {name!r:.80}')
+    if not name:
+        raise ValueError(f"{what} needs a name")
+    return name
+
+
 class agent:
     """The acting agent of a block, ``with agent("planner", identity={"spiffe_id": …}):``, or of a function: ``@agent("planner")``.
 
@@ -106,15 +117,22 @@ class agent:
     """
 
     def __init__(self, name: str, identity: Mapping[str, Any] | None = None) -> None:
-        if not name:
-            raise ValueError("an agent needs a name")
-        self.name = name
+        self.name = named(name, "an agent")
         self.identity = identity
         self._token: Token[Scope | None] | None = None
 
     def __enter__(self) -> agent:
+        return self._enter(sys._getframe(1))
+
+    def _enter(self, frame: FrameType | None) -> agent:
         scope = here()
         if scope is not None:
+            if yields_inside(frame):
+                assert frame is not None
+                raise TypeError(
+                    f"`with agent({self.name!r})` in {frame.f_code.co_qualname}() has a yield in it: what is done with an item would be "
+                    f"the agent's too; decorate the generator with @agent({self.name!r}), or yield outside the block"
+                )
             scope.session.identify(self.name, self.identity)
             self._token = current.set(scope.acting(self.name))
         return self
@@ -127,7 +145,7 @@ class agent:
             self._token = None
 
     async def __aenter__(self) -> agent:
-        return self.__enter__()
+        return self._enter(sys._getframe(1))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -135,10 +153,17 @@ class agent:
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """``function``, sync or async, so that this agent acts in each call of it."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator: say who acts in a block inside it")
+        """``function``, sync or async, so that this agent acts in each call of it (of a generator: while it runs)."""
+        if isinstance(function, (type, classmethod, staticmethod)) or not callable(function):
+            raise TypeError(
+                f"@agent({self.name!r}) is for functions and methods, not {function!r:.80}: "
+                "decorate the methods in which the agent acts, below @classmethod or @staticmethod"
+            )
         name, identity = self.name, self.identity
+        if inspect.isgeneratorfunction(function):
+            return _generating(function, name, identity)  # type: ignore[return-value]
+        if inspect.isasyncgenfunction(function):
+            return _generating_async(function, name, identity)  # type: ignore[return-value]
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -154,3 +179,51 @@ class agent:
                 return function(*args, **kwargs)
 
         return act  # type: ignore[return-value]
+
+
+def _generating(function: Callable[..., Any], name: str, identity: Mapping[str, Any] | None) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        items = function(*args, **kwargs)
+        go, given = items.send, None
+        while True:
+            try:
+                with agent(name, identity):
+                    item = go(given)
+            except StopIteration as end:
+                return end.value
+            try:
+                go, given = items.send, (yield item)
+            except GeneratorExit:
+                with agent(name, identity):
+                    items.close()
+                raise
+            except BaseException as error:
+                go, given = items.throw, error
+
+    return generate
+
+
+def _generating_async(
+    function: Callable[..., Any], name: str, identity: Mapping[str, Any] | None
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def generate(*args: Any, **kwargs: Any) -> Any:
+        items = function(*args, **kwargs)
+        go, given = items.asend, None
+        while True:
+            try:
+                with agent(name, identity):
+                    item = await go(given)
+            except StopAsyncIteration:
+                return
+            try:
+                go, given = items.asend, (yield item)
+            except GeneratorExit:
+                with agent(name, identity):
+                    await items.aclose()
+                raise
+            except BaseException as error:
+                go, given = items.athrow, error
+
+    return generate

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from .._capture.notes import caused
+from .._capture.notes import caused, named
 from .._engine.gate import Session, here
 from .._journal.names import valid_run_id
 from ..errors import InvalidMessageError
@@ -124,9 +124,7 @@ def send_task(
     ``task`` names what is to be done. ``causes`` are the messages that this one answers to: a join that waited for two answers names
     both. ``meta`` is recorded, and compared in a replay.
     """
-    if not recipient:
-        raise ValueError("a task needs a recipient")
-    return _said("task_sent", recipient, payload, task, causes, meta)
+    return _said("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
 
 
 def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from .._canonical import from_json
-from .._capture.notes import agent
+from .._capture.notes import agent, named
 from .._engine.gate import here, owner
 from .._engine.index import Index
 from .._engine.lanes import NOBODY, Lane, started
@@ -84,8 +84,7 @@ class Handler(Generic[R]):
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
     """Let a function, sync or async, do the tasks of agent ``name``: it gets a message and returns the payload of the answer."""
-    if not name:
-        raise ValueError("a handler needs the name of its agent")
+    name = named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
         handler = registered[name] = Handler(function, name)

@@ -9,6 +9,7 @@ for a cause: not time, and not that a task or thread was started, which no entry
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -205,20 +206,44 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
             continue
         try:
             event = orjson.loads(raw)
+            problem = check(event)
+            if problem is None:
+                json.loads(raw, object_pairs_hook=_once)
         except ValueError as error:
             raise _invalid(number, f"it is no JSON: {error}") from None
-        problem = check(event)
+        except _Twice as twice:
+            problem = f"the key {twice.args[0]!r:.80} is there twice"
+        if (
+            problem is None
+            and "payload" in event
+            and sha256(dumps(event["payload"])).hexdigest() != event["payload_sha256"]
+        ):
+            problem = "payload is not what payload_sha256 is the hash of"
         if problem is not None:
-            raise _invalid(number, problem)
+            raise _invalid(number, problem, event)
         found.append(event)
     return found
 
 
-def _invalid(number: int, problem: str) -> InvalidEventError:
+class _Twice(Exception):
+    """A key stands in an object twice: readers differ in which one they take."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise _Twice(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+    return found
+
+
+def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
+    told = event.get("event_id") if isinstance(event, dict) else None
+    ids = (told,) if isinstance(told, str) else ()
     return InvalidEventError(
-        f"line {number} is no inter-agent event: {problem}",
+        f"line {number} is no inter-agent event: {problem}" + "".join(f" (event {one[:80]})" for one in ids),
         line=number,
         problem=problem,
-        ids=(),
+        ids=ids,
         next_action="`tracekit schema inter-agent` prints what a line has to be",
     )
