@@ -21,7 +21,18 @@ from .guard_attempts import ACTS, FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
 
-__all__ = ["Guard", "Reach", "Refuse", "Watch", "allow", "check", "everywhere", "instead_of_listening", "refuse", "warm"]
+__all__ = [
+    "Guard",
+    "Reach",
+    "Refuse",
+    "Watch",
+    "allow",
+    "check",
+    "everywhere",
+    "instead_of_listening",
+    "refuse",
+    "warm",
+]
 
 Reach = Literal["process", "context", "off"]
 

@@ -74,7 +74,9 @@ class Place:
                 lanes.add(entry["input"]["id"])
             role = family_of(kind)
             begins = role is not None and role[1] == "intention"
-            under_way.pop(entry.get("step", 0), None)  # a first piece counts: between two of them nothing goes on by itself
+            under_way.pop(
+                entry.get("step", 0), None
+            )  # a first piece counts: between two of them nothing goes on by itself
             if entry.get("step") in inside and _is_in_doubt(entry):
                 found.in_doubt = found.in_doubt or str(entry.get("step"))
             if parent in inside:

@@ -65,7 +65,9 @@ def _print(path: str, verdict: Verdict) -> None:
     else:
         console.print(f"  {verdict.count} entries, head {verdict.head}", markup=False, soft_wrap=True)
     if verdict.lost:
-        console.print(f"  {verdict.lost} more could not be written when it was recorded: they are missing", markup=False)
+        console.print(
+            f"  {verdict.lost} more could not be written when it was recorded: they are missing", markup=False
+        )
     for segment in verdict.segments:
         problem = f": {segment['problem']}" if segment.get("problem") else ""
         text = f"  segment {segment.get('segment')} {segment.get('state')}{problem}"

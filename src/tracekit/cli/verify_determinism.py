@@ -201,7 +201,9 @@ def _usable(replays: Sequence[Did], run: str) -> None:
         )
     if all(did.failure is not None and did.failure[0]["blocked"] == "listen" for did in replays):
         text = str(replays[0].failure[0]["text"]) if replays[0].failure else ""
-        raise RunStateError(text, next_action="a program that waits for work from a network can't be verified without it")
+        raise RunStateError(
+            text, next_action="a program that waits for work from a network can't be verified without it"
+        )
     if _nothing_opened(replays):
         told = replays[0].stderr.decode("utf-8", "replace").strip()
         raise RunStateError(
