@@ -30,6 +30,12 @@ def entries(place: Place) -> list[dict[str, Any]]:
 # -- the process ---------------------------------------------------------------------------------------------------------
 
 
+def heeding() -> None:
+    """In a new process: what who started the tests has had ignored (``nohup``) is not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
 def test_a_signal_to_the_command_is_one_to_the_program(place: Place, sent: signal.Signals) -> None:
     """``tracekit run`` is the program's own process: whatever ends it ends the agent, and nothing more is paid."""
@@ -50,12 +56,16 @@ except KeyboardInterrupt:
     with subprocess.Popen(
         [sys.executable, "-m", "tracekit", "run", script],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=place.directory, env=environment, start_new_session=True,
+        preexec_fn=heeding,
     ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert int(process.stdout.readline()) == process.pid
-        process.send_signal(sent)
-        rest = process.stdout.read()
-        assert process.wait(30) == -sent
+        try:
+            assert process.stdout is not None
+            assert int(process.stdout.readline()) == process.pid
+            process.send_signal(sent)
+            rest = process.stdout.read()
+            assert process.wait(30) == -sent
+        finally:
+            process.kill()
     assert rest == ("interrupted\n" if sent == signal.SIGINT else "")
     assert place.effects() == 1
     assert place.cli("verify", place.run).returncode == (0 if sent == signal.SIGINT else 3)
