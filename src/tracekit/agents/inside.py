@@ -1,6 +1,7 @@
 """What an agent that failed had done: whether anything in it can't be undone, as the log says.
 
 Its steps have classes of their own. Where one of them was irreversible, nobody may stand in for the agent, whatever its class is.
+What undid another (a resumption undoes a step that was cut off inside it) is no reason, whatever its own class is, unless it failed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Place:
         found = Inside()
         lanes, inside = {self._lane}, set[int]()
         under_way: dict[int, str] = {}
+        undoing: dict[int, int] = {}  # of a step that undoes another, and of each inside it: that one
+        not_undone: dict[int, str] = {}
         for entry in self._entries():
             kind, parent = entry.get("type", ""), entry.get("parent")
             if kind == "lane" and parent == self._parent and entry["lane"] in lanes:
@@ -79,9 +82,15 @@ class Place:
             )  # a first piece counts: between two of them nothing goes on by itself
             if entry.get("step") in inside and _is_in_doubt(entry):
                 found.in_doubt = found.in_doubt or str(entry.get("step"))
+            if role is not None and role[1] == "outcome":
+                not_undone.pop(entry.get("step", 0), None)
             if parent in inside:
                 inside.add(entry["seq"])
-                if begins and _stays(entry):
+                if parent in undoing or (begins and _undoes(entry)):
+                    undoing[entry["seq"]] = undoing.get(parent, entry["seq"])
+                if begins and _stays(entry) and entry["seq"] in undoing:
+                    not_undone.setdefault(undoing[entry["seq"]], str(entry.get("name")))
+                elif begins and _stays(entry):
                     found.irreversible = found.irreversible or str(entry.get("name"))
                 elif begins and (entry.get("meta") or {}).get("side_effect") in ("reversible", "irreversible"):
                     under_way[entry["seq"]] = str(entry.get("name"))
@@ -90,6 +99,7 @@ class Place:
                     break
                 if begins and entry.get("name") == self._name and not _undoes(entry):
                     inside.add(entry["seq"])
+        found.irreversible = found.irreversible or next(iter(not_undone.values()), None)
         found.in_doubt = found.in_doubt or next(iter(under_way.values()), None)
         return found
 
