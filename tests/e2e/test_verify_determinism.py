@@ -407,6 +407,67 @@ def test_a_killed_run_whose_next_call_is_blocked(place: Place) -> None:
     assert "start a process" in done.stderr
 
 
+#: A child that is killed when it has made its steps and waits; what the program does in another way when it is run again comes after.
+KILLED_CHILD = """
+import subprocess
+again = os.path.exists("again")
+child = subprocess.Popen([sys.executable, "child.py"], stdout=subprocess.PIPE)
+child.stdout.readline()
+child.kill()
+child.wait()
+charge(1)
+"""
+CHILD = START + "ask(1)\n# less\nask(2)\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+def test_a_killed_child_of_a_run_that_has_an_end(place: Place) -> None:
+    """The run is identical, exit code 0, and what has no end is named, for that child was compared as far as it came."""
+    place.program(CHILD, "child.py")
+    recorded(place, KILLED_CHILD)
+    (segment,) = (path.stem for path in place.runs if path.stem.count("."))
+    done, told = verified(place)
+    assert done.returncode == 0, done.stderr
+    assert told["identical"] is True
+    assert told["unsealed"] == [segment]
+    assert told["replays"][0]["steps"] == 3
+    assert segment in done.stderr
+    assert "the run has no end" not in done.stderr
+
+
+MORE = {
+    "a payment": "charge(2)  # more",
+    "a process": "subprocess.run(['true'])  # more",
+    "its death": "os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_a_killed_child_excuses_nothing_of_the_run(place: Place, more: str) -> None:
+    """A call more than recorded in a run that has an end is a divergence, as it is without a child that was killed."""
+    place.program(CHILD, "child.py")
+    recorded(place, KILLED_CHILD + f"if again: {MORE[more]}\n")
+    place.program("", "again")
+    assert place.cli("replay", "last").returncode != 0
+    done, told = verified(place)
+    assert done.returncode == 1, done.stderr
+    assert told["identical"] is False
+    assert told["difference"]["kind"] == "replay"
+    if more != "its death":
+        assert line_of(place, "# more") in done.stderr
+    assert place.effects() == 1
+
+
+def test_a_killed_child_that_now_does_less(place: Place) -> None:
+    """A recorded step that the child comes no more to is a divergence, though its log has no end."""
+    place.program(CHILD.replace("# less", "if os.path.exists('again'): sys.exit(print('up', flush=True))"), "child.py")
+    recorded(place, KILLED_CHILD)
+    place.program("", "again")
+    done, told = verified(place)
+    assert done.returncode == 1, done.stderr
+    assert told["identical"] is False
+    assert "never came to step" in done.stderr
+
+
 def test_a_program_without_a_fixed_hash_seed(place: Place) -> None:
     """Recorded by the program itself, under a hash seed of its process: a sorted set is identical, the order of a set is found."""
     for text, code in (("sorted", 0), ("list", 1)):

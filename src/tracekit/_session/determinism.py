@@ -10,6 +10,7 @@ from orjson import loads
 
 from .._engine.divergence import describe, differences
 from .did import NOTHING, Did
+from .ends import last_entry
 from .expected import Recorded
 
 __all__ = ["Difference", "apart", "first_difference"]
@@ -43,6 +44,7 @@ def _all(
     for run in replays[0].runs:
         yield from _steps(recordings[run], replays)
         yield from _results(recordings[run], replays)
+    yield from _left_behind(replays, recordings)
     yield from _ends(replays)
     if stdout:
         yield from _printed(replays)
@@ -132,6 +134,20 @@ def _unlike(seq: int, one: str, was: bytes, other: str, line: tuple[bytes, str])
         f"step {seq} ({here['kind']} {here['name']!r}) is another one in {other} than in {one}\n{found}{_at(line[1])}"
     )
     return Difference("step", text, seq, line[1] or None)
+
+
+def _left_behind(replays: Sequence[Did], recordings: Mapping[str, Recorded]) -> Iterator[Difference]:
+    """Steps that replays of a process without an end did not come to; those after the run's own end nobody waits for."""
+    for file, recorded in recordings.items():
+        run = recordings.get(recorded.run_id)
+        if run is None or run is recorded or not recorded.unsealed:
+            continue
+        end = last_entry(run.trace)["ts_ns"]
+        asked = {seq for seq in recorded.asked() if recorded.trace.entry(seq)["ts_ns"] < end}
+        for did in replays:
+            for seq in sorted(asked - did.steps.get(file, {}).keys()):
+                name = recorded.trace.entry(seq).get("name")
+                yield Difference("step", f"{did} never came to step {seq} ({name!r}) of the process {file}", seq)
 
 
 def _results(recorded: Recorded, replays: Sequence[Did]) -> Iterator[Difference]:

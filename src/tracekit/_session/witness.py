@@ -74,6 +74,7 @@ class Witness:
         about = {
             "kind": "failure",
             "run": run,
+            "child": getattr(error, "child", None),
             "type": type(error).__name__,
             "code": getattr(error, "code", None),
             "step": getattr(error, "step", None),

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 from .._engine.program import Program
+from .._journal.names import segment_of
 from .._journal.reader import Trace
 from .._journal.runs import Store
 from .._session.determinism import Difference, first_difference
@@ -116,7 +117,8 @@ def _replay(
     replays, recordings, difference = judged.replays, judged.recordings, judged.difference
     _usable(replays, run)
     open_ones = [run_id for run_id, recording in recordings.items() if recording.unsealed]
-    if difference is not None and open_ones and _only_the_end(replays, recordings):
+    own_end = not any(run_id == recordings[run_id].run_id for run_id in open_ones)
+    if difference is not None and not own_end and _only_the_end(replays, recordings):
         difference = None
     facts = {
         "run_id": first["run_id"],
@@ -132,7 +134,7 @@ def _replay(
         else {**difference._asdict(), "with_recorded_hash_seed": judged.seeded},
     }
     hint = _of_the_seed(seed, recordings) if judged.seeded else None
-    _tell(facts, difference, hint, as_json)
+    _tell(facts, difference, hint, own_end, as_json)
 
 
 class _Judged(NamedTuple):
@@ -217,12 +219,32 @@ def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bo
     first = replays[0]
     if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
         return False
+    if not all(_after_the_end(did, recordings) for did in replays):
+        return False
     if first.end is None:
         left = any(recordings[run].asked() - first.steps.get(run, {}).keys() for run in first.runs)
         return first.status < 0 and not left  # it killed itself, as then
     left = any(report["unconsumed"] for report in first.reports.values())
     # What is refused then (a process, a connection) came after the log's end as well: every recorded step has been made.
-    return not left and first.failure is not None and first.failure[0]["type"] in _AFTER_THE_END
+    return not left and first.failure is not None
+
+
+def _after_the_end(did: Did, recordings: dict[str, Recorded]) -> bool:
+    """Whether all that this replay failed of came from a log without an end: another run's, or a process's, excuses nothing."""
+    return all(
+        about["type"] in _AFTER_THE_END and all(_has_no_end(file, recordings) for file in _files(about))
+        for about, _ in did.failures
+    )
+
+
+def _files(about: dict[str, Any]) -> list[str | None]:
+    """The run that failed, and where it did so of one of its processes, the segment of that one."""
+    child = about["child"]
+    return [about["run"]] if child is None else [about["run"], f"{about['run']}.{segment_of(child)}"]
+
+
+def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
+    return file in recordings and recordings[file].unsealed
 
 
 def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
@@ -240,7 +262,9 @@ def _of_the_seed(seed: Any, recordings: dict[str, Recorded]) -> str:
     )
 
 
-def _tell(facts: dict[str, Any], difference: Difference | None, hint: str | None, as_json: bool) -> NoReturn:
+def _tell(
+    facts: dict[str, Any], difference: Difference | None, hint: str | None, own_end: bool, as_json: bool
+) -> NoReturn:
     first = facts["replays"][0]
     if output.structured(as_json):
         output.emit(facts)
@@ -254,9 +278,14 @@ def _tell(facts: dict[str, Any], difference: Difference | None, hint: str | None
         if hint is not None:
             output.message(f"tracekit: {hint}")
         sys.exit(output.DIFFERENT)
-    if facts["unsealed"]:
-        output.message(f"tracekit: the run has no end: it was compared as far as its log goes ({facts['unsealed'][0]})")
+    named = ", ".join(facts["unsealed"])
+    if not own_end:
+        output.message(f"tracekit: the run has no end: it was compared as far as its log goes ({named})")
         sys.exit(output.UNSEALED)
+    if named:
+        output.message(
+            f"tracekit: a process of the run was killed, or outlived it: it was compared as far as its log goes ({named})"
+        )
     sys.exit(output.RIGHT)
 
 
