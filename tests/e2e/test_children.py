@@ -157,6 +157,14 @@ def test_the_same_under_the_command_line(place: Place) -> None:
     assert place.effects == ["grandchild", "grandparent"]
 
 
+def test_the_command_says_what_did_not_join(place: Place) -> None:
+    """Whoever records by ``tracekit run`` learns there, and not from the first replay, that this will be refused."""
+    place.run("run('-c', 'pass')")
+    recorded = place.python("-m", "tracekit", "run", "parent.py")
+    assert recorded.returncode == 0
+    assert "the process /process:python#1 did not join the run" in recorded.stderr
+
+
 def test_multiprocessing_and_asyncio(place: Place) -> None:
     """Processes of multiprocessing (started afresh, or by its server) and of asyncio join in the same way."""
     exact(
@@ -499,6 +507,7 @@ with replay(opened, guard="off"):
         "f'{sys.executable} child.py a', shell=True",
         "f'exec {sys.executable} child.py a', shell=True",
         "f'A=1 {sys.executable} \"child.py\" a', shell=True",
+        "f'{sys.executable} child.py a \"c;d\" \\\'$x & y\\\'', shell=True",
         "['env', 'A=1', sys.executable, 'child.py', 'a']",
     ],
 )

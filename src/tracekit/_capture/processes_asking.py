@@ -25,6 +25,7 @@ VARIABLE: Final = "TRACEKIT_JOIN"
 _SETTING: Final = re.compile(r"[A-Za-z_]\w*=")
 #: What means something to a shell, but for quotes.
 _OF_SHELLS: Final = frozenset(";&|<>()`$\n*?[]{}~#!\\")
+_QUOTED: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 class Welcome(process_status.Standing, Protocol):
@@ -90,6 +91,12 @@ class Words(list[str]):
     simple = False
 
 
+def _active(quoted: re.Match[str]) -> str:
+    """What a shell does not take as it stands, in a text in quotes."""
+    text = quoted.group()
+    return "" if text[0] == "'" else "".join(letter for letter in text if letter in "$`\\")
+
+
 def words_of(command: Any) -> list[str]:
     if isinstance(command, str | bytes | os.PathLike):
         text = os.fsdecode(command)
@@ -97,7 +104,7 @@ def words_of(command: Any) -> list[str]:
             words = Words(shlex.split(text))
         except ValueError:  # an open quote
             words = Words(text.split())
-        words.simple = _OF_SHELLS.isdisjoint(text)
+        words.simple = _OF_SHELLS.isdisjoint(_QUOTED.sub(_active, text))
         while len(words) > 1 and _SETTING.match(words[0]):
             del words[0]
         return words or [""]

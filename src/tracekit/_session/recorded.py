@@ -231,11 +231,6 @@ class Record(Block[Run]):
             unregister(session)
             self._seal(session, error)
 
-    @property
-    def warned(self) -> list[str]:
-        """What the run warned of at its end."""
-        return self._session.warnings
-
     def leave(self) -> None:
         """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
         self._scope_out()

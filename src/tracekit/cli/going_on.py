@@ -124,6 +124,6 @@ def _conclude(resumers: Resumers, ended: Ended) -> int:
         print("tracekit: the program ended before its log had; the run is as it was", file=sys.stderr)
         return ended.status or 1
     print(f"tracekit: resumed run {block.run.id}", file=sys.stderr)
-    for sentence in block.warned:
+    for sentence in block.run.warnings:
         print(f"tracekit:   {sentence}", file=sys.stderr)
     return ended.status

@@ -112,7 +112,7 @@ def _say_recorded(block: Record) -> None:
     if block.kept:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
-        for sentence in block.warned:
+        for sentence in run.warnings:
             print(f"tracekit:   {sentence}", file=sys.stderr)
         if not block.captured:
             print(
