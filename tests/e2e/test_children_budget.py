@@ -67,3 +67,167 @@ def main():
     assert family.entries()[-1]["meta"]["budget"]["spent"]["tool_calls"] == 6
     middle = family.segments()["/process:middle.py#1"]
     assert middle[-1]["meta"]["budget"]["spent"]["tool_calls"] == 3
+
+
+_WORK = """
+from tracekit.errors import BudgetExceededError
+OPTIONS = {"budget": Budget(tool_calls=5)}
+
+def work(name):
+    try:
+        for i in range(4):
+            pay(f"{name}{i}")
+    except BudgetExceededError:
+        return "refused"
+    return "all"
+
+def rest():
+    try:
+        pay("rest")
+    except BudgetExceededError as error:
+        return error.spent
+"""
+
+_POOLS = {
+    "executor": """
+def main():
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = list(pool.map(work, "abc"))
+""",
+    "one executor after the other": """
+def main():
+    found = []
+    for name in "abc":
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            found.append(pool.submit(work, name).result())
+""",
+    "map": """
+def main():
+    with spawn.Pool(1) as pool:
+        found = pool.map(work, "abc", chunksize=1)
+        pool.close()
+        pool.join()
+""",
+    "loop": """
+async def all_of_them():
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        return [await asyncio.get_running_loop().run_in_executor(pool, work, name) for name in "abc"]
+
+def main():
+    found = asyncio.run(all_of_them())
+""",
+}
+
+
+@pytest.mark.parametrize("way", _POOLS)
+def test_the_calls_of_a_pool_keep_the_budget(family: Family, way: str) -> None:
+    """Each has what those before it have left, though all of them are handed over at the beginning; the program what all have left."""
+    family.exact(
+        "import concurrent.futures\nspawn = multiprocessing.get_context('spawn')\n"
+        + _WORK
+        + _POOLS[way]
+        + "    assert found == ['all', 'refused', 'refused'], found\n    assert rest() == 5\n",
+        ["a0", "a1", "a2", "a3", "b0"],
+    )
+
+
+@pytest.mark.parametrize("waits", ["communicate", "wait"])
+def test_a_child_of_an_event_loop_counts_when_it_has_ended(family: Family, waits: str) -> None:
+    """Whether the program reads what it wrote or only waits."""
+    family.exact(
+        f"""
+from tracekit.errors import BudgetExceededError
+OPTIONS = {{"budget": Budget(tool_calls=5)}}
+
+async def start():
+    for name in "abc":
+        words = [name + str(i) for i in range(4)]
+        child = await asyncio.create_subprocess_exec(sys.executable, "child.py", *words)
+        await child.{waits}()
+
+def main():
+    asyncio.run(start())
+    try:
+        pay("rest")
+    except BudgetExceededError as error:
+        assert error.spent == 5
+    else:
+        raise AssertionError
+""",
+        ["a0", "a1", "a2", "a3", "b0"],
+    )
+
+
+def test_a_child_that_is_killed_counts_when_a_loop_hears_of_it(family: Family) -> None:
+    """Its segment has no end, and counts all the same."""
+    family.child("pay('a')\npay('b')\nprint('paid', flush=True)\ninput()\n", "waiting.py")
+    family.exact(
+        """
+from tracekit.errors import BudgetExceededError
+OPTIONS = {"budget": Budget(tool_calls=3)}
+
+async def start():
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(sys.executable, "waiting.py", stdin=pipe, stdout=pipe)
+    await child.stdout.readline()
+    child.kill()
+    await child.wait()
+
+def main():
+    asyncio.run(start())
+    pay("c")
+    try:
+        pay("d")
+    except BudgetExceededError as error:
+        assert error.spent == 3
+""",
+        ["a", "b", "c"],
+    )
+
+
+def test_a_block_holds_for_a_pool(family: Family) -> None:
+    """What the calls of a pool spent counts in the block that they were made in, and in no other one."""
+    family.exact(
+        """
+from tracekit import limit
+from tracekit.errors import BudgetExceededError
+
+def main():
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:
+        with limit(Budget(tool_calls=2)):
+            pool.map(pay, ["a", "b"], chunksize=1)
+        try:
+            with limit(Budget(tool_calls=3)):
+                pool.map(pay, ["c", "d"], chunksize=1)
+                pay("e")
+                pay("f")
+        except BudgetExceededError as error:
+            assert (error.budget, error.spent) == ("limit", 3)
+        else:
+            raise AssertionError
+        pool.close()
+        pool.join()
+""",
+        ["a", "b", "c", "d", "e"],
+    )
+
+
+@pytest.mark.parametrize("limited", ["record", "limit"])
+def test_an_overrun_of_children_side_by_side_is_told(family: Family, limited: str) -> None:
+    """Each has what was left when it was started; the end of the run says that together they went over."""
+    family.child("import sys\nsys.stdin.read()\nfor word in sys.argv[1:]:\n    pay(word)\n", "waiting.py")
+    body = """
+    pipes = [subprocess.Popen([sys.executable, "waiting.py", one, one], stdin=subprocess.PIPE) for one in "ab"]
+    for pipe in pipes:
+        pipe.communicate()
+"""
+    if limited == "record":
+        family.program('OPTIONS = {"budget": Budget(tool_calls=3)}\n\ndef main():' + body)
+    else:
+        body = body.replace("\n    ", "\n        ")
+        family.program("from tracekit import limit\n\ndef main():\n    with limit(Budget(tool_calls=3)):" + body)
+    done = family.record()
+    assert family.effects == ["a", "a", "b", "b"]
+    told = "the run took more than its budget allows: tool_calls" if limited == "record" else "(limit: tool_calls)"
+    assert told in done.stderr

@@ -44,6 +44,10 @@ class Standing(Protocol):
         """The program was told this: ``None`` (it runs), its exit status, or what there was when the time ran out."""
         ...
 
+    def heard(self) -> None:
+        """The program has heard of its end, while it was recorded."""
+        ...
+
     def recall(self, scope: Scope) -> Any:
         """What the recorded program was told."""
         ...
@@ -209,6 +213,7 @@ def _exited(original: Any) -> Any:
             original(self, returncode)
         elif turn.live:
             turn.fired({"process": standing.path, "status": returncode})
+            standing.heard()
             original(self, returncode)
         elif turn.comes:  # else the loop did not hear of it
 

@@ -7,7 +7,7 @@ and settles what it did cost after, so that concurrent calls can't overshoot tog
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -47,6 +47,7 @@ class Spending:
         "_started",
         "budget",
         "from_log",
+        "look",
         "name",
         "outer",
         "prices",
@@ -77,6 +78,8 @@ class Spending:
         self.unreported = 0
         #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
         self.from_log = False
+        #: Adds what other processes of the run have spent by now, where there are some.
+        self.look: Callable[[], None] | None = None
 
     def copy(self) -> Spending:
         """The same as it is now, for a forked process: what the two spend from here on is not added up."""
@@ -90,6 +93,8 @@ class Spending:
     def remainder(self) -> Budget:
         """What is left now in all ledgers that hold here, as a budget for a process that is started."""
         left: dict[str, Any] = {}
+        if self.look is not None:
+            self.look()
         with self._lock:
             for level in self.levels():
                 for name, limit in level.budget.limits.items():
@@ -148,6 +153,8 @@ class Spending:
 
     def reserve(self, spec: Spec, input: object, info: Mapping[str, Any] | None) -> Held:
         """Hold back what a call may cost, in every ledger; ``BudgetExceededError`` where one can't afford it."""
+        if self.look is not None:
+            self.look()
         held = Held(tuple(self.levels()), spec, info)
         held.foresee(input)
         with self._lock:
@@ -201,6 +208,8 @@ class Spending:
 
     @property
     def _whose(self) -> str:
+        if self.name == "process":
+            return "what the run had left for this process"
         return "the budget of the run" if self.name == "run" else f"the budget of {self.name!r}"
 
     def charge(self, units: float) -> None:
@@ -304,6 +313,12 @@ class Spending:
                 before = level._before
                 level.read(told)
                 level._before = before
+
+    def add(self, other: Spending) -> None:
+        """Add what the ledger ``other`` has, in this one alone."""
+        with self._lock:
+            _add(self._spent, other._spent, 1)
+            self.unreported += other.unreported
 
     def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add a step that the log answered, in every ledger that does not know it yet."""

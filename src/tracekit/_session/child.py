@@ -130,6 +130,9 @@ class Child:
     def note(self, scope: Scope, told: Any) -> None:
         raise AssertionError("a replay notes nothing")
 
+    def heard(self) -> None:
+        raise AssertionError("a replay counts nothing")
+
     def recall(self, scope: Scope) -> Any:
         told = self.session.status_read(scope, f"{STATUS} {self.path}", self.path)
         if isinstance(told, dict) and "too_much" in told:

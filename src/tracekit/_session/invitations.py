@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from itertools import islice
+from threading import RLock
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from .._canonical import from_json, to_json
 from .._capture import instrumentation
@@ -25,6 +26,7 @@ from ..errors import LogWriteError, TraceError
 from . import takeover
 from .child import NOT_STARTED, STATUS, is_open
 from .forks import Segment
+from .shares import Handed
 from .started import started_as
 
 __all__ = [
@@ -43,6 +45,23 @@ _LONG: Final = 2048
 #: The budgets in which processes were started, by the paths of these, and the segments that are counted in them.
 _spent: Final[WeakKeyDictionary[Recording, dict[str, Spending]]] = WeakKeyDictionary()
 _counted: Final[WeakKeyDictionary[Recording, set[str]]] = WeakKeyDictionary()
+#: The paths of those that are not counted yet; how many of them are looked at in one go, before a call of the program.
+_awaited: Final[WeakKeyDictionary[Recording, dict[str, None]]] = WeakKeyDictionary()
+_MANY: Final = 256
+#: The calls of pools that a ledger is shared by.
+_handed: Final[WeakKeyDictionary[Recording, dict[Spending, Handed]]] = WeakKeyDictionary()
+#: What is in a segment counts once, whichever thread comes by it.
+_counting = RLock()
+
+
+def _afresh() -> None:
+    """In a forked process: nobody holds it there."""
+    global _counting
+    _counting = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_afresh)
 
 
 class Invitation:
@@ -78,7 +97,7 @@ class Invitation:
             }
         )
         if scope.spending is not None:
-            _spent.setdefault(session, {})[lane.path] = scope.spending
+            _await(session, lane.path, scope.spending)
 
     def admitted(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -103,7 +122,11 @@ class Invitation:
                 )
         self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
         if isinstance(told, int):
-            count_spending(self.session, self.path)
+            self.heard()
+
+    def heard(self) -> None:
+        """The program has heard of its end."""
+        count_spending(self.session, self.path)
 
     def recall(self, scope: Scope) -> Any:
         raise AssertionError("a recording recalls nothing")
@@ -114,6 +137,36 @@ def _left_of(scope: Scope) -> dict[str, Any] | None:
     return None if scope.spending is None else scope.spending.remainder().as_dict()
 
 
+def _await(session: Recording, path: str, spending: Spending) -> None:
+    """What the process at ``path`` spends counts in ``spending``: as soon as it has ended, and the program is about to spend more."""
+    _spent.setdefault(session, {})[path] = spending
+    _awaited.setdefault(session, {})[path] = None
+    found = ref(session)
+
+    def look() -> None:
+        recording = found()
+        if recording is not None and not recording.ended:
+            _count_ended(recording)
+
+    for level in spending.levels():
+        if level.look is None:
+            level.look = look
+
+
+def _count_ended(session: Recording) -> None:
+    awaited = _awaited.get(session)
+    if not awaited:
+        return
+    directory = os.path.dirname(os.path.abspath(session.journal.path))
+    with _counting:
+        for path in list(islice(awaited, _MANY)):
+            file = os.path.join(directory, f"{session.run_id}.{segment_of(path)}{SUFFIX}")
+            if os.path.exists(file) and not is_open(file):
+                count_spending(session, path)
+            elif len(awaited) > _MANY:  # the others are looked at as well, in turn
+                awaited[path] = awaited.pop(path)
+
+
 def count_spending(session: Recording, path: str = "") -> None:
     """Add what the process at ``path`` and those below it have spent, or all of the run's, to the budgets in which they were started.
 
@@ -122,7 +175,24 @@ def count_spending(session: Recording, path: str = "") -> None:
     started = _spent.get(session)
     if started is None and (session.spending is None or path):
         return
+    with _counting:
+        _count(session, started or {}, path)
+    if not path:
+        _tell_overruns(session, started or {})
+
+
+def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
+    """At the end: processes side by side can't see what each other spends. The run tells of its own budget by itself."""
+    for ledger in {level for spending in started.values() for level in spending.levels()} - {session.spending}:
+        if ledger.refused is None and ledger.exceeded:
+            session.warn(
+                f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
+            )
+
+
+def _count(session: Recording, started: Mapping[str, Spending], path: str) -> None:
     file = os.path.abspath(session.journal.path)
+    _awaited.get(session, {}).pop(path, None)
     counted = _counted.setdefault(session, set())
     above = path or (first_entry(file).get("meta") or {}).get("lane") or ""
     for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
@@ -131,7 +201,9 @@ def count_spending(session: Recording, path: str = "") -> None:
         if path and lane != path and is_open(segment.path):
             continue
         counted.add(lane)
-        spending = _spending_of(started or {}, lane) or session.spending
+        for handed in _handed.get(session, {}).values():
+            handed.counted(lane)
+        spending = _spending_of(started, lane) or session.spending
         if spending is not None:
             with Trace(segment.path) as trace, suppress(TraceError):
                 spending.include(islice(trace.entries(), trace.status.count))
@@ -196,9 +268,17 @@ def patterns(session: Recording | Replay) -> list[list[Any]]:
 
 def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any]:
     """Where a call belongs that goes to a pool's process."""
-    if scope.spending is not None:
-        _spent.setdefault(session, {})[lane.path] = scope.spending
-    return {"lane": lane.path, "cause": _cause(session), "agent": scope.agent, "budget": _left_of(scope)}
+    place = {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
+    if scope.spending is None:
+        return {**place, "budget": None}
+    with _counting:
+        left = _left_of(scope)
+        ledgers = _handed.setdefault(session, {})
+        beside = ledgers.setdefault(scope.spending, Handed()).as_dict()
+        for level in scope.spending.levels():
+            ledgers.setdefault(level, Handed()).add(lane.path)
+        _await(session, lane.path, scope.spending)
+    return {**place, "budget": left, "beside": beside}
 
 
 class Segmented(NamedTuple):

@@ -31,6 +31,7 @@ from ..errors import ReplayError
 from . import forks, takeover
 from .parts import Part
 from .runs import Run, register
+from .shares import take_off
 from .started import is_itself
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ class Recorded:
         segment.root = session.root = root
         mine.add(session)
         session.spending = _spending(place)
+        if session.spending is not None:
+            take_off(session.spending, own.store, own.run_id, place)
         token = enter(Scope(session, root, ROOT, place["agent"], spending=session.spending))
         try:
             value = call(*args, **kwargs)
