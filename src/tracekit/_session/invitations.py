@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from itertools import islice
@@ -45,9 +45,8 @@ _LONG: Final = 2048
 #: The budgets in which processes were started, by the paths of these, and the segments that are counted in them.
 _spent: Final[WeakKeyDictionary[Recording, dict[str, Spending]]] = WeakKeyDictionary()
 _counted: Final[WeakKeyDictionary[Recording, set[str]]] = WeakKeyDictionary()
-#: The paths of those that are not counted yet; how many of them are looked at in one go, before a call of the program.
+#: The paths of those that are not counted yet.
 _awaited: Final[WeakKeyDictionary[Recording, dict[str, None]]] = WeakKeyDictionary()
-_MANY: Final = 256
 #: The calls of pools that a ledger is shared by.
 _handed: Final[WeakKeyDictionary[Recording, dict[Spending, Handed]]] = WeakKeyDictionary()
 #: What is in a segment counts once, whichever thread comes by it.
@@ -159,12 +158,13 @@ def _count_ended(session: Recording) -> None:
         return
     directory = os.path.dirname(os.path.abspath(session.journal.path))
     with _counting:
-        for path in list(islice(awaited, _MANY)):
+        ended = set()
+        for path in list(awaited):
             file = os.path.join(directory, f"{session.run_id}.{segment_of(path)}{SUFFIX}")
             if os.path.exists(file) and not is_open(file):
-                count_spending(session, path)
-            elif len(awaited) > _MANY:  # the others are looked at as well, in turn
-                awaited[path] = awaited.pop(path)
+                ended.add(path)
+        if ended:
+            _count(session, _spent.get(session, {}), ended)
 
 
 def count_spending(session: Recording, path: str = "") -> None:
@@ -176,7 +176,7 @@ def count_spending(session: Recording, path: str = "") -> None:
     if started is None and (session.spending is None or path):
         return
     with _counting:
-        _count(session, started or {}, path)
+        _count(session, started or {}, {path} if path else set())
     if not path:
         _tell_overruns(session, started or {})
 
@@ -190,15 +190,17 @@ def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
             )
 
 
-def _count(session: Recording, started: Mapping[str, Spending], path: str) -> None:
+def _count(session: Recording, started: Mapping[str, Spending], paths: set[str]) -> None:
+    """Of the processes at ``paths``, or of all."""
     file = os.path.abspath(session.journal.path)
-    _awaited.get(session, {}).pop(path, None)
+    for path in paths:
+        _awaited.get(session, {}).pop(path, None)
     counted = _counted.setdefault(session, set())
-    above = path or (first_entry(file).get("meta") or {}).get("lane") or ""
+    above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
     for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
-        if lane in counted or segment.path == file or not _below(lane, above):
+        if lane in counted or segment.path == file or above.isdisjoint(_from(lane)):
             continue
-        if path and lane != path and is_open(segment.path):
+        if paths and lane not in paths and is_open(segment.path):
             continue
         counted.add(lane)
         for handed in _handed.get(session, {}).values():
@@ -211,13 +213,13 @@ def _count(session: Recording, started: Mapping[str, Spending], path: str) -> No
 
 def _spending_of(started: Mapping[str, Spending], lane: str) -> Spending | None:
     """The budget in which the process of a lane was started, or the one that it comes from."""
-    found = [path for path in started if _below(lane, path)]
-    return started[max(found, key=len)] if found else None
+    return next((started[path] for path in _from(lane) if path in started), None)
 
 
-def _below(lane: str, path: str) -> bool:
-    """Whether a lane is that of the process at ``path``, of one that came with the same words, or of one below."""
-    return lane == path or lane.startswith((f"{path}/", f"{path}+"))
+def _from(lane: str) -> Iterator[str]:
+    """The paths that a lane may belong to: its own, that of a process that came with the same words, those of the ones above it."""
+    yield lane
+    yield from (lane[:at] for at in range(len(lane) - 1, -1, -1) if lane[at] in "/+")
 
 
 def remark_unjoined(session: Recording) -> None:

@@ -21,7 +21,7 @@ from .child import is_open
 
 __all__ = ["Handed", "take_off"]
 
-#: In a worker: what the calls that have ended took, by their segments.
+#: In a worker, which is of one run: what the calls that have ended took, by their lanes.
 _known: Final[dict[str, Spending]] = {}
 
 
@@ -62,19 +62,20 @@ def take_off(spending: Spending, store: Store, run_id: str, place: Mapping[str, 
     for name, (first, last, but) in place["beside"].items():
         for number in range(first, last + 1):
             if number not in but:
-                found = _taken(spending, store.path(run_id, segment_of(f"{name}#{number}")))
+                lane = f"{name}#{number}"
+                found = _known.get(lane) or _taken(spending, lane, store.path(run_id, segment_of(lane)))
                 if found is not None:
                     spending.add(found)
 
 
-def _taken(spending: Spending, path: str) -> Spending | None:
-    found = _known.get(path)
-    if found is None and os.path.exists(path):
+def _taken(spending: Spending, lane: str, path: str) -> Spending | None:
+    found = None
+    if os.path.exists(path):
         with suppress(TraceError, OSError):
             ended = not is_open(path)
             found = Spending(spending.budget, name=spending.name, prices=spending.prices)
             with Trace(path) as trace:
                 found.read(islice(trace.entries(), trace.status.count))
             if ended:
-                _known[path] = found
+                _known[lane] = found
     return found
