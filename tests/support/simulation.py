@@ -138,8 +138,9 @@ class Replay(_Base):
         super().__exit__()
         self.schedule.close()
 
-    def _stuck(self) -> None:
+    def _stuck(self) -> BaseException:
         self.failure = self.failure or Differs("stuck")
+        return self.failure
 
     def fail(self, *what: Any) -> BaseException:
         self.failure = self.failure or Differs(*what)

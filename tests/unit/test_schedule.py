@@ -341,7 +341,7 @@ def test_failure_wakes_everybody() -> None:
 def test_nothing_left_to_hand_out_is_stuck() -> None:
     """Everybody waits, nothing was recorded for them: the replayer is told, and they raise."""
     told: list[str] = []
-    order = schedule(1, stuck=lambda: told.append("stuck"))
+    order = schedule(1, stuck=lambda: told.append("stuck") or Failed())
 
     async def main() -> None:
         await order.wait_async(1)
