@@ -507,7 +507,7 @@ with replay(opened, guard="off"):
         "f'{sys.executable} child.py a', shell=True",
         "f'exec {sys.executable} child.py a', shell=True",
         "f'A=1 {sys.executable} \"child.py\" a', shell=True",
-        "f'{sys.executable} child.py a \"c;d\" \\\'$x & y\\\'', shell=True",
+        "f'{sys.executable} child.py a \"c;d\" \\'$x & y\\'', shell=True",
         "['env', 'A=1', sys.executable, 'child.py', 'a']",
     ],
 )
