@@ -206,26 +206,24 @@ def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
 
 def draw_too_many(run_id: str, function: str) -> DivergenceError:
     """The program makes a draw that was not made at this place."""
-    return DivergenceError(
-        f"the program draws {function} here, and the recording has no such draw left before the next step",
-        run_id=run_id,
-        location=caller(),
-        next_action=_CHANGED,
-        recorded=None,
-        actual=function,
-        differences=[],
-    )
+    what = f"the program draws {function} here, and the recording has no such draw left before the next step"
+    return _one_too_many(run_id, what, function)
 
 
 def asked_too_often(run_id: str, process: str) -> DivergenceError:
     """The program asks how a process stands where the recorded one did not."""
+    what = f"the program asks here how the process {process} stands, and the recorded one did not ask (again)"
+    return _one_too_many(run_id, what, process)
+
+
+def _one_too_many(run_id: str, what: str, actual: str) -> DivergenceError:
     return DivergenceError(
-        f"the program asks here how the process {process} stands, and the recorded one did not ask (again)",
+        what,
         run_id=run_id,
         location=caller(),
         next_action=_CHANGED,
         recorded=None,
-        actual=process,
+        actual=actual,
         differences=[],
     )
 

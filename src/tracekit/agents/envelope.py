@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from ..errors import EnvelopeError
+from .doubled import DoubledKeyError, once
 from .hashing import identity_hash, stable_hash
 
 __all__ = ["IntentContext", "IntentEnvelope", "IntentMetadata", "IntentRef", "RoutingOptions", "Strategy"]
@@ -175,9 +176,10 @@ class IntentEnvelope:
     def from_json(cls, text: str | bytes) -> IntentEnvelope:
         """The envelope that :meth:`to_json` told. A key that an object says twice is refused: which one is meant can't be told."""
         try:
-            tree = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-        except EnvelopeError:
-            raise
+            tree = json.loads(text, object_pairs_hook=once, parse_constant=_no_number)
+        except DoubledKeyError as doubled:
+            key = doubled.key
+            raise EnvelopeError(f"an envelope says `{key}` twice in one object", key=key, next_action=_NEXT) from None
         except (TypeError, ValueError, RecursionError) as error:
             raise EnvelopeError(f"an envelope is a JSON object: {error}", key=None, next_action=_NEXT) from None
         return cls.from_dict(tree)
@@ -291,16 +293,6 @@ def _json(key: str, value: Any) -> None:
         raise EnvelopeError(
             f"`{key}` of an envelope holds JSON values only: {error}", key=key, next_action=_NEXT
         ) from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a JSON text, no key of which is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise EnvelopeError(f"an envelope says `{key}` twice in one object", key=key, next_action=_NEXT)
-    return found
 
 
 def _no_number(word: str) -> Any:

@@ -19,6 +19,7 @@ import orjson
 from .._canonical import dumps
 from .._journal.reader import Trace
 from ..errors import InvalidEventError
+from .doubled import DoubledKeyError, once
 from .ids import event_id, segment_of_path
 from .mentions import Mentions
 from .messages import OUTSIDE
@@ -208,11 +209,11 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
             event = orjson.loads(raw)
             problem = check(event)
             if problem is None:
-                json.loads(raw, object_pairs_hook=_once)
+                json.loads(raw, object_pairs_hook=once)
         except ValueError as error:
             raise _invalid(number, f"it is no JSON: {error}") from None
-        except _Twice as twice:
-            problem = f"the key {twice.args[0]!r:.80} is there twice"
+        except DoubledKeyError as doubled:
+            problem = f"the key {doubled.key!r:.80} is there twice"
         if (
             problem is None
             and "payload" in event
@@ -222,18 +223,6 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
         if problem is not None:
             raise _invalid(number, problem, event)
         found.append(event)
-    return found
-
-
-class _Twice(Exception):
-    """A key stands in an object twice: readers differ in which one they take."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise _Twice(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
     return found
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ...errors import InvalidEventError, TraceError, TraceVersionError
+from ..doubled import DoubledKeyError, once
 from ..graph import ordered
 from ..schema import check
 from ..view import Event
@@ -110,10 +110,10 @@ def load(path: str | os.PathLike[str]) -> Recording:
 def loads(data: bytes | str, path: str = "the recording") -> Recording:
     """The recording in ``data``; ``path`` is for messages."""
     try:
-        tree = json.loads(data, object_pairs_hook=_once)
-    except _DoubledError as doubled:
+        tree = json.loads(data, object_pairs_hook=once)
+    except DoubledKeyError as doubled:
         # Readers take the last of them: an answer would be gone without a word.
-        raise _unusable(path, f"has the key {doubled.args[0]!r:.80} twice in one object") from None
+        raise _unusable(path, f"has the key {doubled.key!r:.80} twice in one object") from None
     except (ValueError, RecursionError) as error:
         raise _unusable(path, f"is no JSON: {error}") from None
     if not isinstance(tree, dict):
@@ -132,18 +132,6 @@ def loads(data: bytes | str, path: str = "the recording") -> Recording:
         if not isinstance(answer, dict) and not _are_turns(answer):
             raise _unusable(path, f"has neither an answer nor a list of turns under {key!r:.80}")
     return Recording(tree, version=version, events=None if found is None else _checked(found, path), others=others)
-
-
-class _DoubledError(Exception):
-    """A key that is in an object twice."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        raise _DoubledError(next(key for key in counts if counts[key] > 1))
-    return found
 
 
 def _are_turns(answer: Any) -> bool:
