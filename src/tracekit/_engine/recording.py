@@ -123,10 +123,8 @@ class Recording:
             raise Recording.refuse(self, scope, spec, input, self.closing.refusal(spec))
         if once is not None:
             return self.begin_once(scope, spec, input, info, key, data, once)
-        if scope.live and self.nested.active:
-            self.nested.begins(spec, scope.live)
-        if self.around is not None and spec.effect:
-            begins(self.around, spec.name, spec.side_effect)
+        if scope.live or self.around is not None:
+            self._begins(scope, spec)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -176,11 +174,15 @@ class Recording:
         once: bytes,
         reserve: Callable[[], object] | None = None,
     ) -> RecordedStep | DuplicateStep:
+        self._begins(scope, spec)
+        return self.once().begin(scope, spec, input, info, key, data, once, reserve)
+
+    def _begins(self, scope: Scope, spec: Spec) -> None:
+        """Tell whoever watches the calls around it. ``RunEndedError`` where it comes too late."""
         if scope.live and self.nested.active:
             self.nested.begins(spec, scope.live)
         if self.around is not None and spec.effect:
             begins(self.around, spec.name, spec.side_effect)
-        return self.once().begin(scope, spec, input, info, key, data, once, reserve)
 
     def once(self) -> Once:
         """The keys of this run's calls that happen once, looked up when there is a first."""
