@@ -1,0 +1,57 @@
+"""The figures on the structure of the code are those of the sources that they are asked about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import structure
+
+
+def checkout(directory: Path, **modules: str) -> Path:
+    for name, text in modules.items():
+        path = directory / "src" / "tracekit" / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+def test_rooms_and_circles(tmp_path: Path) -> None:
+    """Lines, modules and single importers are counted a room; a circle is found at the level of import that closes it."""
+    made = checkout(
+        tmp_path,
+        errors="X = 1\n",
+        room__one="from ..errors import X\nfrom . import two\n",
+        room__two="def later():\n    from . import one\n    return one\n",
+        room__three=(
+            "from typing import TYPE_CHECKING\nimport tracekit.errors\nif TYPE_CHECKING:\n    from .four import four\n"
+        ),
+        room__four="from .three import X as four\n",
+    )
+    found = structure.sources(made)
+    assert found["rooms"] == {
+        "room/": {"lines": 10, "modules": 4, "single_importer": 4},
+        "errors.py": {"lines": 1, "modules": 1, "single_importer": 0},
+    }
+    one_two, three_four = (["tracekit.room.one", "tracekit.room.two"], ["tracekit.room.four", "tracekit.room.three"])
+    assert found["circles"] == {
+        "on import": [],
+        "at run time": [one_two],
+        "with types": [three_four, one_two],
+    }
+
+
+def test_journeys_through_this_checkout() -> None:
+    """Each of the five journeys is made and leaves its figures."""
+    found = structure.journeys(structure.ROOT)
+    assert list(found) == [journey.__name__ for journey in structure.JOURNEYS]
+    for figures in found.values():
+        assert figures["calls"] >= figures["functions"] >= figures["files"] > 1
+        assert figures["calls"] > figures["changes"] > 0
+
+
+def test_journeys_through_another_checkout_are_no_figures(tmp_path: Path) -> None:
+    """Where the journeys would not go through the checkout that was asked about, there are no figures but an error."""
+    with pytest.raises(SystemExit, match=r"plain_tool: the journeys would go through .*__init__\.py, not through"):
+        structure.journeys(tmp_path)
