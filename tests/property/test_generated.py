@@ -1,0 +1,35 @@
+"""Generated concurrent programs, recorded and replayed: each replay sees the same and is exact."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+
+from tests.support import generated
+from tests.support.generated import KINDS, Pace, check
+
+#: What is seen by looking again and again, or by who is first: not every replay of it is exact.
+RACES = frozenset({"t_poll", "t_poll_thread", "th_poll", "th_limit", "t_first", "t_as_completed"})
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - RACES))
+def test_each_kind_of_statement(kind: str) -> None:
+    """A program of one statement of each kind is exact: slower than recorded on asyncio, and at once on uvloop."""
+    rng = random.Random(zlib.crc32(kind.encode()))
+    found = KINDS[kind]
+    statement = [kind, *(draw(rng, 0, found.where) for draw in found.arguments)]
+    program = [statement] if found.where == "task" else [["t_to_thread", [statement]]]
+    check(program, first=generated.loops()["asyncio"], recorded_at=Pace(0.2), replayed_at=Pace(1))
+    check(program, first=generated.loops()["uvloop"], recorded_at=Pace(0.2), replayed_at=Pace(0))
+
+
+def test_a_failing_program_is_made_smaller() -> None:
+    """What has nothing to do with a failure is taken out of the program that shows it, on all levels."""
+    program = generated.generate(60)
+    assert {"t_queue", "t_hop", "t_gather"} <= generated.kinds_of(program)
+    least = generated.smaller(program, lambda candidate: "t_hop" in generated.kinds_of(candidate))
+    assert [name for name, *_ in least] == ["t_hop"]
+    nested = generated.smaller(program, lambda candidate: {"t_first", "t_hop"} <= generated.kinds_of(candidate))
+    assert len(str(nested)) < 80

@@ -1,0 +1,930 @@
+"""Generated concurrent programs: their grammar, the interpreter that runs them, and a way to make a failing one smaller.
+
+A program is a list of statements, each a list ``[kind, argument, …]``; what it returns is all that it saw: answers, orders, how often
+it looked before something had happened. Everything that Python's tasks and threads offer is in it but unsynchronised writes to shared
+data. How long calls, native sleeps and computations take is multiplied by a *pace* that is another one in each run of a program.
+
+::
+
+    python -m tests.support.generated 4711           record and replay program 4711, and say what became of it
+    python -m tests.support.generated 4711 --smaller make it smaller as long as it fails
+    python -m tests.support.generated '[["fetch", 5]]'   a program by its text
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import concurrent.futures
+import contextlib
+import ctypes
+import functools
+import itertools
+import json
+import os
+import queue
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tracekit import Report, record, replay, traced_tool
+from tracekit.errors import ReplayError
+
+__all__ = ["KINDS", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller"]
+
+Block = list[list[Any]]
+#: Sleeps below Python, where nothing can see it.
+_usleep = ctypes.CDLL(None).usleep
+
+
+# -- how long things take ------------------------------------------------------------------------------------------------
+
+
+class Pace:
+    """Multiplies durations: a fixed factor, or (``None``) another one each time, drawn from ``seed``."""
+
+    def __init__(self, factor: float | None = None, seed: int = 1) -> None:
+        self.factor = factor
+        self._state = seed * 2 + 1
+        self._lock = threading.Lock()
+
+    def __call__(self, ms: float) -> float:
+        if self.factor is not None:
+            return ms * self.factor
+        with self._lock:  # no generator of Python's: its draws would be the program's
+            self._state = (self._state * 6364136223846793005 + 1442695040888963407) % 2**64
+            return ms * (0.2, 1, 1, 3)[self._state >> 62]
+
+    def native(self, ms: float) -> None:
+        _usleep(int(self(ms) * 1000))
+
+    def compute(self, ms: float) -> None:
+        for _ in range(int(self(ms) * 20_000)):
+            pass
+
+
+pace = Pace()
+
+
+# -- tools: what a program does to the world -------------------------------------------------------------------------------
+
+#: How many calls of tools have really been made in this process; their answers are that number, so that no two are equal.
+_executed = itertools.count(1)
+executed = 0
+
+
+def _answer() -> int:
+    global executed
+    executed = next(_executed)
+    return executed
+
+
+@traced_tool(side_effect="read_only")
+async def fetch(ms: int) -> int:
+    await asyncio.sleep(pace(ms) / 1000)
+    return _answer()
+
+
+@traced_tool(side_effect="reversible")
+async def instant() -> int:
+    return _answer()
+
+
+@traced_tool(side_effect="read_only")
+def call(ms: int) -> int:
+    if ms:
+        pace.native(ms)
+    return _answer()
+
+
+@traced_tool(side_effect="read_only")
+async def crowd(n: int) -> int:
+    """Starts tasks and threads of its own, which a replay does not start."""
+    await asyncio.gather(*(asyncio.to_thread(pace.native, i) for i in range(n)), *(asyncio.sleep(0) for _ in range(n)))
+    return _answer()
+
+
+@traced_tool(side_effect="read_only")
+async def failing(ms: int) -> int:
+    await asyncio.sleep(pace(ms) / 1000)
+    raise ValueError(_answer())
+
+
+@traced_tool(side_effect="irreversible")
+async def report(value: object) -> int:
+    """A step whose input is what the program saw: a replay that saw something else diverges here."""
+    return _answer()
+
+
+@traced_tool(side_effect="irreversible")
+def report_here(value: object) -> int:
+    return _answer()
+
+
+# -- the grammar -----------------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A kind of statement: what runs it, how often it is drawn, and what draws its arguments."""
+
+    run: Callable[..., Any]
+    weight: int
+    arguments: tuple[Callable[[random.Random, int, str], Any], ...]
+    where: str
+    nests: bool
+
+
+KINDS: dict[str, Kind] = {}
+#: Levels of statements in statements.
+DEPTH = 3
+#: How often polling code looks before it gives up.
+POLLS = 20_000
+
+
+class Argument(NamedTuple):
+    draw: Callable[[random.Random, int, str], Any]
+    nests: bool = False
+
+
+def ms(*choices: int) -> Argument:
+    return Argument(lambda rng, depth, where: rng.choice(choices))
+
+
+def block(where: str | None = None, most: int = 3) -> Argument:
+    return Argument(lambda rng, depth, here: _block(rng, depth - 1, where or here, most), nests=True)
+
+
+def blocks(least: int, most: int, where: str | None = None) -> Argument:
+    return Argument(
+        lambda rng, depth, here: [_block(rng, depth - 1, where or here, 2) for _ in range(rng.randint(least, most))],
+        nests=True,
+    )
+
+
+def several(argument: Argument, least: int, most: int) -> Argument:
+    return Argument(
+        lambda rng, depth, where: [argument.draw(rng, depth, where) for _ in range(rng.randint(least, most))]
+    )
+
+
+def _block(rng: random.Random, depth: int, where: str, most: int) -> Block:
+    return [_statement(rng, depth, where) for _ in range(rng.randint(1, most))]
+
+
+def _statement(rng: random.Random, depth: int, where: str) -> list[Any]:
+    fitting = {name: kind for name, kind in KINDS.items() if kind.where == where and (depth > 0 or not kind.nests)}
+    (name,) = rng.choices(list(fitting), [kind.weight for kind in fitting.values()])
+    return [name, *(draw(rng, depth, where) for draw in fitting[name].arguments)]
+
+
+def generate(seed: int, *, without: frozenset[str] = frozenset(), most: int = 4) -> Block:
+    """The program of ``seed``, up to ``most`` statements long; none of the kinds ``without`` is in it."""
+    rng = random.Random(seed)
+    while True:
+        program = _block(rng, DEPTH, "task", most)
+        if not kinds_of(program) & without:
+            return program
+
+
+def kinds_of(program: Any) -> set[str]:
+    """The kinds of statements in a program, on all levels."""
+    found: set[str] = set()
+    if isinstance(program, list):
+        if program and isinstance(program[0], str):
+            found.add(program[0])
+        for part in program:
+            found |= kinds_of(part)
+    return found
+
+
+def in_task(weight: int, *arguments: Argument) -> Callable[[Any], Any]:
+    return _kind("task", weight, arguments)
+
+
+def in_thread(weight: int, *arguments: Argument) -> Callable[[Any], Any]:
+    return _kind("thread", weight, arguments)
+
+
+def _kind(where: str, weight: int, arguments: tuple[Argument, ...]) -> Callable[[Any], Any]:
+    def add(function: Any) -> Any:
+        draws = tuple(argument.draw for argument in arguments)
+        KINDS[function.__name__] = Kind(function, weight, draws, where, any(argument.nests for argument in arguments))
+        return function
+
+    return add
+
+
+_WAIT = (0, 1, 1, 2, 2, 3, 5, 8, 13)
+_NATIVE = (0, 1, 2, 5, 20, 20, 300)
+_CPU = (0, 0, 1, 3, 10, 10, 50, 2000)
+
+
+class World:
+    """What the tasks and threads of one run share."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.few = asyncio.Semaphore(2)
+        self.thread_lock = threading.Lock()
+        self.under_lock: list[Any] = []
+
+
+async def play(program: Block) -> list[Any]:
+    """Run a program on the loop that is running; all that it saw. It makes a call first: a run without a step replays nothing."""
+    world = World()
+    return [await instant(), *await _run(world, program), sorted(world.under_lock)]
+
+
+async def _run(world: World, program: Block) -> list[Any]:
+    return [await KINDS[kind].run(world, *arguments) for kind, *arguments in program]
+
+
+def _run_here(world: World, program: Block) -> list[Any]:
+    return [KINDS[kind].run(world, *arguments) for kind, *arguments in program]
+
+
+# -- statements of tasks: calls, hops, time -----------------------------------------------------------------------------------
+
+
+@in_task(8, ms(*_WAIT))
+async def t_fetch(world: World, ms: int) -> Any:
+    return await fetch(ms)
+
+
+@in_task(2)
+async def t_instant(world: World) -> Any:
+    return await instant()
+
+
+@in_task(2, ms(0, 0, 1, 3))
+async def t_call(world: World, ms: int) -> Any:
+    return call(ms)
+
+
+@in_task(4, ms(*_WAIT, 30))
+async def t_threaded(world: World, ms: int) -> Any:
+    return await asyncio.to_thread(call, ms)
+
+
+@in_task(2, ms(*_WAIT))
+async def t_executor(world: World, ms: int) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call, ms)
+
+
+@in_task(2, ms(1, 2, 3))
+async def t_crowd(world: World, n: int) -> Any:
+    return await crowd(n)
+
+
+@in_task(2, ms(*_WAIT))
+async def t_failing(world: World, ms: int) -> Any:
+    try:
+        return await failing(ms)
+    except ValueError as error:
+        return ["raised", *error.args]
+
+
+@in_task(3, ms(*_NATIVE))
+async def t_hop(world: World, ms: int) -> None:
+    """A thread in which no step is made."""
+    await asyncio.to_thread(pace.native, ms)
+
+
+@in_task(2, ms(*_WAIT))
+async def t_sleep(world: World, ms: int) -> None:
+    await asyncio.sleep(ms / 1000)
+
+
+@in_task(3, ms(1, 2, 3, 10, 50))
+async def t_yield(world: World, times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+@in_task(1, ms(0, 1, 5))
+async def t_native(world: World, ms: int) -> None:
+    pace.native(ms)
+
+
+@in_task(1, ms(*_CPU))
+async def t_compute(world: World, ms: int) -> None:
+    pace.compute(ms)
+
+
+@in_task(2)
+async def t_clock(world: World) -> Any:
+    return [time.time(), time.monotonic_ns(), asyncio.get_running_loop().time()]
+
+
+@in_task(2)
+async def t_random(world: World) -> Any:
+    return [random.random(), random.randrange(1_000_000)]
+
+
+@in_task(2, ms(0, 2))
+async def t_soon(world: World, ms: int) -> Any:
+    """A call made by a callback of the loop, at once or by a timer."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def callback() -> None:
+        if not future.done():
+            future.set_result(call(0))
+
+    loop.call_later(ms / 1000, callback) if ms else loop.call_soon(callback)
+    return await future
+
+
+# -- statements of tasks: several at once ------------------------------------------------------------------------------------
+
+
+@in_task(4, blocks(2, 4))
+async def t_gather(world: World, blocks: list[Block]) -> Any:
+    return await asyncio.gather(*(_run(world, block) for block in blocks))
+
+
+@in_task(4, blocks(2, 4))
+async def t_group(world: World, blocks: list[Block]) -> Any:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_run(world, block)) for block in blocks]
+    return [task.result() for task in tasks]
+
+
+@in_task(4, blocks(2, 4))
+async def t_first(world: World, blocks: list[Block]) -> Any:
+    tasks = [asyncio.ensure_future(_run(world, block)) for block in blocks]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        first = [i for i, task in enumerate(tasks) if task in done]
+        return [first, await report(["first", first]), *await asyncio.gather(*tasks)]
+    finally:
+        await _dismiss(tasks)
+
+
+@in_task(3, blocks(2, 4))
+async def t_as_completed(world: World, blocks: list[Block]) -> Any:
+    order: list[int] = []
+
+    async def numbered(i: int, block: Block) -> Any:
+        result = await _run(world, block)
+        order.append(i)
+        return result
+
+    tasks = [asyncio.ensure_future(numbered(i, block)) for i, block in enumerate(blocks)]
+    try:
+        results = [await task for task in asyncio.as_completed(tasks)]
+    finally:
+        await _dismiss(tasks)
+    return [order, await report(["order", order]), results]
+
+
+@in_task(3, ms(1, 2, 5, 10), block())
+async def t_timeout(world: World, ms: int, block: Block) -> Any:
+    try:
+        async with asyncio.timeout(ms / 1000):
+            return await _run(world, block)
+    except TimeoutError:
+        return await report("timed out")
+
+
+@in_task(3, ms(1, 2, 5, 10), block())
+async def t_wait_for(world: World, ms: int, block: Block) -> Any:
+    try:
+        return await asyncio.wait_for(_run(world, block), ms / 1000)
+    except TimeoutError:
+        return await report("timed out")
+
+
+@in_task(3, ms(1, 2, 5, 10), blocks(1, 3))
+async def t_wait(world: World, ms: int, blocks: list[Block]) -> Any:
+    tasks = [asyncio.ensure_future(_run(world, block)) for block in blocks]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=ms / 1000)
+        return [[task in done for task in tasks], await report(len(done))]
+    finally:
+        await _dismiss(tasks)
+
+
+@in_task(3, several(ms(0, 1, 2, 3, 4, 5, 6, 7, 8, 9), 2, 6), ms(1, 3, 5))
+async def t_deadlines(world: World, tenths: list[int], base: int) -> Any:
+    """Deadlines within a millisecond of one another, and of an answer."""
+    expired: list[int] = []
+    never = asyncio.Event()
+
+    async def limited(i: int, tenth: int) -> Any:
+        try:
+            async with asyncio.timeout((base + tenth / 10) / 1000):
+                await (fetch(base) if i % 2 else never.wait())
+                return "in time"
+        except TimeoutError:
+            expired.append(i)
+            return await instant()
+
+    seen = await asyncio.gather(*(limited(i, tenth) for i, tenth in enumerate(tenths)))
+    return [expired, await report(expired), seen]
+
+
+@in_task(3, ms(1, 2, 5), block())
+async def t_cancel(world: World, ms: int, block: Block) -> Any:
+    task = asyncio.create_task(_run(world, block))
+    try:
+        await asyncio.sleep(ms / 1000)
+        task.cancel()
+        return await task
+    except asyncio.CancelledError:
+        if not task.cancelled():  # it is this one that was
+            await _dismiss([task])
+            raise
+        return await report("cancelled")
+
+
+@in_task(3, ms(1, 2, 5, 10), ms(1, 2, 5, 10))
+async def t_event(world: World, ms: int, limit: int) -> Any:
+    event = asyncio.Event()
+
+    async def setter() -> None:
+        await fetch(ms)
+        event.set()
+
+    task = asyncio.create_task(setter())
+    try:
+        await asyncio.wait_for(event.wait(), limit / 1000)
+        seen = "set"
+    except TimeoutError:
+        seen = "late"
+    finally:
+        await _dismiss([task])
+    return [seen, await report(seen)]
+
+
+@in_task(3, blocks(2, 4))
+async def t_lock(world: World, blocks: list[Block]) -> Any:
+    """Who gets the lock, one after the other, with calls inside (of which none wants the lock)."""
+    order: list[int] = []
+    lock = asyncio.Lock()
+
+    async def holder(i: int, block: Block) -> Any:
+        await fetch(i % 2)
+        async with lock:
+            order.append(i)
+            return await _run(world, block)
+
+    seen = await asyncio.gather(*(holder(i, block) for i, block in enumerate(blocks)))
+    return [order, seen]
+
+
+@in_task(3, several(ms(*_WAIT), 2, 5), ms(1, 2, 3))
+async def t_queue(world: World, delays: list[int], consumers: int) -> Any:
+    items: asyncio.Queue[Any] = asyncio.Queue(maxsize=2)
+    seen: list[Any] = []
+
+    async def produce(ms: int) -> None:
+        await items.put(await fetch(ms))
+
+    async def consume(i: int) -> None:
+        while True:
+            item = await items.get()
+            seen.append([i, item, await fetch(1)])
+            items.task_done()
+
+    tasks = [asyncio.create_task(consume(i)) for i in range(consumers)]
+    try:
+        await asyncio.gather(*(produce(ms) for ms in delays))
+        await items.join()
+    finally:
+        await _dismiss(tasks)
+    return [seen, await report(seen)]
+
+
+# -- statements of tasks: polling --------------------------------------------------------------------------------------------
+
+
+@in_task(4, ms(0, 1, 2, 3), block())
+async def t_poll(world: World, what: int, block: Block) -> Any:
+    """Look in each round of the loop whether a task has ended, an event is set, or something is in a queue."""
+    event, items = asyncio.Event(), asyncio.Queue[Any]()
+
+    async def work() -> Any:
+        result = await _run(world, block)
+        event.set()
+        items.put_nowait(len(result))
+        return result
+
+    task = asyncio.create_task(work())
+    taken: list[Any] = []
+
+    def take() -> bool:
+        with contextlib.suppress(asyncio.QueueEmpty):
+            taken.append(items.get_nowait())
+        return bool(taken)
+
+    happened = (task.done, event.is_set, lambda: items.qsize() > 0, take)[what]
+    polls = 0
+    try:
+        while not happened() and not task.done() and polls < POLLS:
+            polls += 1
+            await asyncio.sleep(0)
+        return [polls, taken, await report(polls), await task]
+    finally:
+        await _dismiss([task])
+
+
+@in_task(3, ms(0, 1, 2), block("thread"))
+async def t_poll_thread(world: World, what: int, block: Block) -> Any:
+    """The same of what a thread does: its future of the loop, a future of a pool, an event that it sets."""
+    event = threading.Event()
+
+    def work() -> Any:
+        try:
+            return _run_here(world, block)
+        finally:
+            event.set()
+
+    if what == 0:
+        future: Any = asyncio.ensure_future(asyncio.to_thread(work))
+        happened = future.done
+    else:
+        future = _pool().submit(work)
+        happened = future.done if what == 1 else event.is_set
+    polls = 0
+    while not happened() and polls < POLLS:
+        polls += 1
+        await asyncio.sleep(0)
+    result = await (future if what == 0 else asyncio.wrap_future(future))
+    return [polls, await report(polls), result]
+
+
+@functools.cache
+def _pool() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(16)
+
+
+async def _dismiss(tasks: list[Any]) -> None:
+    """Leave no task behind: ``asyncio.run`` would cancel those in the order of their addresses."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        while not task.done():
+            await asyncio.sleep(0)
+
+
+# -- statements of tasks: threads --------------------------------------------------------------------------------------------
+
+
+@in_task(4, block("thread"))
+async def t_to_thread(world: World, block: Block) -> Any:
+    return await asyncio.to_thread(_run_here, world, block)
+
+
+@in_task(3, blocks(2, 4, "thread"))
+async def t_pool(world: World, blocks: list[Block]) -> Any:
+    loop = asyncio.get_running_loop()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return await asyncio.gather(*(loop.run_in_executor(pool, _run_here, world, block) for block in blocks))
+
+
+@in_task(3, blocks(2, 4, "thread"))
+async def t_threads(world: World, blocks: list[Block]) -> Any:
+    return await asyncio.to_thread(th_threads, world, blocks)
+
+
+@in_task(2, ms(0, 2, 5), ms(0, 2, 5))
+async def t_hand_over(world: World, ms: int, limit: int) -> Any:
+    """A thread gives an answer to the loop, by a callback and by a task that it has the loop run."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def work() -> Any:
+        answer = call(ms)
+        loop.call_soon_threadsafe(future.set_result, answer)
+        return asyncio.run_coroutine_threadsafe(t_fetch(world, limit), loop).result()
+
+    later = asyncio.ensure_future(asyncio.to_thread(work))
+    return [await future, await instant(), await later]
+
+
+# -- statements of threads ---------------------------------------------------------------------------------------------------
+
+
+@in_thread(8, ms(*_WAIT))
+def th_call(world: World, ms: int) -> Any:
+    return call(ms)
+
+
+@in_thread(3, ms(*_NATIVE))
+def th_native(world: World, ms: int) -> None:
+    pace.native(ms)
+
+
+@in_thread(2, ms(*_CPU))
+def th_compute(world: World, ms: int) -> None:
+    pace.compute(ms)
+
+
+@in_thread(2, ms(0, 1, 5))
+def th_sleep(world: World, ms: int) -> None:
+    time.sleep(ms / 1000)
+
+
+@in_thread(2)
+def th_clock(world: World) -> Any:
+    return [time.time(), time.perf_counter()]
+
+
+@in_thread(2)
+def th_random(world: World) -> Any:
+    return random.random()
+
+
+@in_thread(3, ms(0, 1, 3), ms(0, 1))
+def th_lock(world: World, ms: int, inside: int) -> Any:
+    """A call under the lock that all threads share, and what is written there to shared data."""
+    with world.thread_lock:
+        answer = call(ms)
+        world.under_lock.append(answer)
+    return answer
+
+
+@in_thread(2, blocks(2, 3))
+def th_threads(world: World, blocks: list[Block]) -> Any:
+    results: dict[int, Any] = {}
+
+    def work(i: int, block: Block) -> None:
+        results[i] = _run_here(world, block)
+
+    threads = [threading.Thread(target=work, args=item) for item in enumerate(blocks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results.get(i) for i in range(len(blocks))]
+
+
+@in_thread(2, blocks(2, 3))
+def th_first(world: World, blocks: list[Block]) -> Any:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(_run_here, world, block) for block in blocks]
+        done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+        first = [i for i, future in enumerate(futures) if future in done]
+        return [first, report_here(["first", first]), *(future.result() for future in futures)]
+
+
+@in_thread(2, blocks(2, 3))
+def th_as_completed(world: World, blocks: list[Block]) -> Any:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(_run_here, world, block) for block in blocks]
+        order = [futures.index(future) for future in concurrent.futures.as_completed(futures)]
+        return [order, report_here(order), *(future.result() for future in futures)]
+
+
+@in_thread(3, ms(0, 1, 2, 3, 4, 5), ms(0, 1, 2), block())
+def th_poll(world: World, what: int, pause: int, block: Block) -> Any:
+    """Look again and again whether a thread has ended, a future is done, an event is set, a queue has something, a lock is free."""
+    event, items, lock = threading.Event(), queue.Queue[Any](), threading.Lock()
+    held, results = threading.Event(), []
+
+    def work() -> None:
+        with lock:
+            held.set()
+            result = _run_here(world, block)
+            results.append(result)
+        event.set()
+        items.put(len(result))
+
+    taken: list[Any] = []
+
+    def take() -> bool:
+        with contextlib.suppress(queue.Empty):
+            taken.append(items.get_nowait())
+        return bool(taken)
+
+    def acquired() -> bool:
+        if free := lock.acquire(blocking=False):
+            lock.release()
+        return free
+
+    if what == 0:
+        future = _pool().submit(work)
+        join: Callable[[], Any] = future.result
+        happened: Callable[[], bool] = future.done
+    else:
+        thread = threading.Thread(target=work)
+        thread.start()
+        join = thread.join
+        happened = (event.is_set, lambda: not thread.is_alive(), lambda: items.qsize() > 0, take, acquired)[what - 1]
+    held.wait()
+    polls = 0
+    while not happened() and polls < POLLS:
+        polls += 1
+        if pause == 1 or polls > 50:
+            pace.native(1)
+        elif pause == 2:
+            time.sleep(0.0005)
+    join()
+    return [polls, taken, report_here(polls), results]
+
+
+@in_thread(3, ms(0, 1, 2, 3, 4), ms(1, 2, 5, 10), block())
+def th_limit(world: World, what: int, limit: int, block: Block) -> Any:
+    """Wait for a thread with a time limit, in each way that there is."""
+    event, items, condition, results = threading.Event(), queue.Queue[Any](), threading.Condition(), []
+
+    def work() -> Any:
+        result = _run_here(world, block)
+        results.append(result)
+        event.set()
+        items.put(len(result))
+        with condition:
+            condition.notify_all()
+        return len(result)
+
+    future = _pool().submit(work)
+    seconds = limit / 1000
+    try:
+        if what == 0:
+            seen: Any = event.wait(seconds)
+        elif what == 1:
+            seen = items.get(timeout=seconds)
+        elif what == 2:
+            seen = future.result(timeout=seconds)
+        elif what == 3:
+            with condition:
+                seen = condition.wait_for(event.is_set, seconds)
+        else:
+            seen = len(concurrent.futures.wait([future], timeout=seconds).done)
+    except (queue.Empty, TimeoutError):
+        seen = "late"
+    answer = report_here(seen)
+    future.result()
+    return [seen, answer, results]
+
+
+@in_thread(3, several(ms(*_WAIT), 1, 4))
+def th_queue(world: World, delays: list[int]) -> Any:
+    """One thread hands what its calls answer to another, which makes calls of its own."""
+    items: queue.Queue[Any] = queue.Queue(maxsize=1)
+    seen: list[Any] = []
+
+    def consume() -> None:
+        while (item := items.get()) is not None:
+            seen.append([item, call(1)])
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for ms in delays:
+        items.put(call(ms))
+    items.put(None)
+    thread.join()
+    return seen
+
+
+@in_thread(1, block("task"))
+def th_loop(world: World, block: Block) -> Any:
+    """A loop of its own in a thread."""
+    return asyncio.run(_run(World(), block))
+
+
+# -- recorded and replayed ---------------------------------------------------------------------------------------------------
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+#: Kinds whose steps come in the order in which threads got a lock: another order is possible, and then reported.
+LOCKED = frozenset({"th_lock", "th_poll"})
+
+
+class Differs(AssertionError):
+    """A replay that is not the recording, or not exact."""
+
+
+def loops() -> dict[str, Loop]:
+    import uvloop
+
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+def run_on(loop: Loop, program: Block, at: Pace) -> Any:
+    global pace
+    pace = at
+
+    async def main() -> Any:
+        return json.loads(json.dumps(await play(program)))
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(main())
+
+
+def check(
+    program: Block,
+    *,
+    first: Loop,
+    second: Loop | None = None,
+    recorded_at: Pace | None = None,
+    replayed_at: Pace | None = None,
+) -> Report:
+    """Record a program on one loop and replay it on another, each at its own pace; :class:`Differs` unless it is the same."""
+    with record("generated", durability="none") as run:
+        seen = run_on(first, program, recorded_at or Pace(1))
+    ran = executed
+    try:
+        with replay(run) as session:
+            again = run_on(second or first, program, replayed_at or Pace(1))
+    except ReplayError as failure:
+        if session.report.reordered and LOCKED & kinds_of(program):
+            return session.report
+        raise Differs(f"{program}\n{run.path}\n{type(failure).__name__}: {failure}") from failure
+    inexact = session.report.reordered and LOCKED & kinds_of(program)
+    if executed != ran:
+        raise Differs(f"{program}\n{run.path}\na tool ran in the replay")
+    if not inexact and again != seen:
+        raise Differs(f"{program}\n{run.path}\nrecorded {seen}\nreplayed {again}\n{session.report.as_dict()}")
+    if not inexact and not session.report.exact:
+        raise Differs(f"{program}\n{run.path}\nnot exact: {session.report.as_dict()}")
+    return session.report
+
+
+def smaller(program: Block, fails: Callable[[Block], bool]) -> Block:
+    """``program`` with as many statements taken away or put in place of their surroundings as still ``fails``."""
+    found = True
+    while found:
+        found = False
+        for candidate in _cuts(program):
+            if candidate and fails(candidate):
+                program, found = candidate, True
+                break
+    return program
+
+
+def _cuts(program: Block) -> list[Block]:
+    """The programs that have one statement less, one argument cut, or one part in place of a whole."""
+    found: list[Block] = [[*program[:i], *program[i + 1 :]] for i in range(len(program))]
+    for i, statement in enumerate(program):
+        where = KINDS[statement[0]].where
+        for n, argument in enumerate(statement[1:], 1):
+            inner = [argument] if _is_block(argument) else argument if isinstance(argument, list) else []
+            for part in inner:
+                if _is_block(part) and all(KINDS[s[0]].where == where for s in part):
+                    found.append([*program[:i], *part, *program[i + 1 :]])
+            if _is_block(argument):
+                found += [_with(program, i, n, cut) for cut in _cuts(argument) if cut]
+            elif isinstance(argument, list):
+                if len(argument) > 1:
+                    found += [_with(program, i, n, argument[:k] + argument[k + 1 :]) for k in range(len(argument))]
+                for k, part in enumerate(argument):
+                    if _is_block(part):
+                        found += [
+                            _with(program, i, n, [*argument[:k], cut, *argument[k + 1 :]]) for cut in _cuts(part) if cut
+                        ]
+    return found
+
+
+def _is_block(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(s, list) and s and isinstance(s[0], str) for s in value)
+    )
+
+
+def _with(program: Block, i: int, n: int, argument: Any) -> Block:
+    statement = [*program[i][:n], argument, *program[i][n + 1 :]]
+    return [*program[:i], statement, *program[i + 1 :]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("program", help="a number, or the program itself")
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--smaller", action="store_true")
+    parser.add_argument("--paces", default="1,1", help="of recording and replay; 0: another one each time")
+    options = parser.parse_args()
+    program: Block = generate(int(options.program)) if options.program.isdigit() else json.loads(options.program)
+    recorded, replayed = (float(factor) or None for factor in options.paces.split(","))
+
+    def failure(candidate: Block) -> str | None:
+        for n in range(options.times):
+            try:
+                check(
+                    candidate,
+                    first=loops()[options.loop],
+                    recorded_at=Pace(recorded, n),
+                    replayed_at=Pace(replayed, n + 99),
+                )
+            except Differs as differs:
+                return str(differs)
+        return None
+
+    os.environ["TRACEKIT_DIR"] = tempfile.mkdtemp()
+    found = failure(program)
+    if found and options.smaller:
+        program = smaller(program, lambda candidate: failure(candidate) is not None)
+        found = failure(program) or found
+    print(json.dumps(program), found or "exact", sep="\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
