@@ -459,7 +459,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "models": Bench.models,
     "size": Bench.size,
     "imports": Bench.imports,
-    "replays": Bench.replays,  # last: the replay guard leaves an empty audit hook in the process
+    "replays": Bench.replays,
 }
 
 
@@ -486,7 +486,7 @@ def main() -> None:
         if not quiet:
             print(f"Python {about['python']}, {about['cpu']}, {about['cores']} cores, load {about['load']:.1f}")
             print(", ".join(f"{name} {number}" for name, number in about["versions"].items()))
-        subprocess.run([sys.executable, __file__, "--check"], check=True)  # in its own process: a replay leaves a hook
+        subprocess.run([sys.executable, __file__, "--check"], check=True)
         bench = Bench(quick=options.quick, directory=directory)
         for name in options.only or GROUPS:
             for figure in GROUPS[name](bench):

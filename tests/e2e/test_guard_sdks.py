@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -85,22 +87,97 @@ def test_first_request_of_a_process(sdk: str, mode: str, ending: str) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-IDLE = """
-import sys, tracekit._capture.guard as guard
-assert not guard._hooked
-sys.audit("tracekit.test")
-with guard.Guard():
-    pass
-assert guard._hooked and guard._events == {} and guard.guard_seams._live == []
-import socket, threading
-server = socket.create_server(("127.0.0.1", 0))
-socket.create_connection(server.getsockname()).close()
+AFTERWARDS = """
+import sys, tracekit, tracekit.agents
+from tracekit import record, replay, traced_tool
+
+# `sys.audit` looks at its argument only where somebody listens: without any hook this is no TypeError.
+def audited() -> bool:
+    try:
+        sys.audit(0)
+    except TypeError:
+        return True
+    return False
+
+others = []
+if {others}:
+    sys.addaudithook(lambda event, args: others.append(event) if event == "ours" else None)
+
+@traced_tool(side_effect="read_only")
+def ask(question: str) -> int:
+    return len(question)
+
+with record("r") as run:
+    ask("?")
+    assert audited() is {others}, "a recording listens"
+assert audited() is {others}
+for _ in range(3):
+    with replay(run.id):
+        assert audited()
+        ask("?")
+    assert audited() is {others}, "a replay that is over still listens"
+
+@tracekit.agents.responder("object.created")
+def note(event):
+    assert audited(), "a responder is watched"
+
+with record("loop"):
+    tracekit.agents.Loop([note], world=tracekit.agents.World()).run(tracekit.agents.create("page", {{"url": "a"}}))
+assert audited() is {others}
+sys.audit("ours")
+assert others == ["ours"] * {others}
 """
 
 
-def test_idle_guard_is_an_empty_table() -> None:
-    """Importing the guard adds no audit hook (it can't be taken away again); once released, its table is empty."""
-    subprocess.run([sys.executable, "-c", IDLE], check=True)
+@pytest.mark.parametrize("others", [False, True])
+def test_nothing_listens_afterwards(others: bool, tmp_path: Path) -> None:
+    """When the last recording or replay of a process has ended, the interpreter's own operations are audited no more than before,
+    and someone else's audit hook is still there: `id()`, `deepcopy` and `open` cost what they did."""
+    environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
+    subprocess.run([sys.executable, "-c", AFTERWARDS.format(others=others)], check=True, env=environment, timeout=60)
+
+
+BESIDE_THREADS = """
+import os, socket, sys, threading
+from tracekit._capture.guard import Guard
+from tracekit.errors import LiveCallBlockedError
+
+sys.setswitchinterval(1e-5)
+heard, over = [], threading.Event()
+
+def busy():
+    while not over.is_set():
+        with open(os.devnull) as stream:
+            stream.read()
+
+def hooking():
+    for number in range(20):
+        sys.addaudithook(lambda event, _args, mine=f"test.{number}": event == mine and heard.append(event))
+        over.wait(0.001)
+
+threads = [threading.Thread(target=work) for work in (busy, busy, hooking)]
+for thread in threads:
+    thread.start()
+refused = 0
+for _ in range(100):
+    with Guard():
+        try:
+            socket.getaddrinfo("example.test", 80)
+        except LiveCallBlockedError:
+            refused += 1
+over.set()
+for thread in threads:
+    thread.join()
+for number in range(20):
+    sys.audit(f"test.{number}")
+assert refused == 100, refused
+assert heard == [f"test.{number}" for number in range(20)], heard
+"""
+
+
+def test_guards_come_and_go_beside_other_threads() -> None:
+    """While other threads open files, and add audit hooks of their own, each guard refuses, and no hook gets lost."""
+    subprocess.run([sys.executable, "-c", BESIDE_THREADS], check=True, timeout=60)
 
 
 LATE_UVLOOP = """

@@ -1,8 +1,7 @@
 """The guard: while a replay is active, nothing of this process reaches the live world.
 
-One audit hook per process sees connections, name look-ups, listening, processes and file changes at the C level; what
-raises no audit event is caught by the seams of ``guard_seams``. A hook can't be taken away again, so none is added
-before the first guard closes (recording never has one), and after the last one opens it finds an empty table.
+An audit hook sees connections, name look-ups, listening, processes and file changes at the C level; what raises no audit
+event is caught by the seams of ``guard_seams``. Both are there while a guard is engaged, and taken away with the last one.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import RLock, current_thread, get_ident
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._engine.scope import current
 from ..errors import LiveCallBlockedError, RunStateError
@@ -20,6 +19,9 @@ from . import guard_seams
 from .guard_attempts import ACTS, FILES, LIVE, Attempt, Kind
 from .guard_caller import Caller, find
 from .guard_hosts import Hosts
+
+if TYPE_CHECKING:
+    from .exchange import AuditHook
 
 __all__ = [
     "Guard",
@@ -63,11 +65,12 @@ _NEXT_FORK: Final = (
 )
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
+_PROBE: Final = "tracekit.guard"
 _lock: Final = RLock()
 _engaged: tuple[Guard, ...] = ()
 _events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
-_heard: tuple[bool, ...] = ()
-_hooked = False
+_tables: tuple[bool, ...] = ()
+_hook: AuditHook | None = None
 _bytecode: bool | None = None  # what the user had set, while a dry run has it changed
 _listening: Callable[[], object] | None = None
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
@@ -297,20 +300,22 @@ def _set(guards: tuple[Guard, ...]) -> None:
     closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
     live = any(guard.scope != "off" for guard in strict)
     files = any(guard.dry_run for guard in strict)
-    if guards:
-        _hook()
+    if guards and not _engaged:
+        _hear()
     _engaged = guards  # before the table: what is in the table finds its guards, what has none left finds nothing
     _listen_to(live or watched, files or watched, watched)
     guard_seams.use(check, _note, live=live or closely, files=files or closely, acts=closely)
     _forbid_bytecode(files)
+    if not guards and _hook is not None:
+        _hook.restore()
 
 
 def _listen_to(*tables: bool) -> None:
     """Have those tables of events in force: live operations, files, acts."""
-    global _heard
-    if tables == _heard:
+    global _tables
+    if tables == _tables:
         return
-    _heard = tables
+    _tables = tables
     wanted = {
         event: table[event] for table, on in zip((LIVE, FILES, ACTS), tables, strict=True) if on for event in table
     }
@@ -337,26 +342,36 @@ def _forbid_bytecode(forbidden: bool) -> None:
         _bytecode = None
 
 
-def _hook() -> None:
-    """Add the audit hook, once per process, and see that it works: a hook of someone else may have refused it."""
-    global _hooked
-    if _hooked:
-        return
-    seen: list[bool] = []
-    _events["tracekit.guard"] = lambda args: seen.append(True)
-    find_event = _events.get
+def _hear() -> None:
+    """Add the audit hook and see that it works: a hook of someone else may have refused it."""
+    global _hook
+    from .exchange import AuditHook  # ctypes: not for who only imports tracekit
 
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        describe = find_event(event)
-        if describe is not None:
-            check(describe(args))
+    heard: list[bool] = []
 
-    sys.addaudithook(hook)
-    sys.audit("tracekit.guard")
-    del _events["tracekit.guard"]
-    if not seen:
+    def probe(args: tuple[Any, ...]) -> None:
+        heard.append(True)
+        if _hook is not None:
+            with suppress(Exception):  # it stays then
+                _hook.locate()
+
+    _hook = _hook or AuditHook(_heard_event)
+    _events[_PROBE] = probe
+    try:
+        _hook.apply()
+        sys.audit(_PROBE)
+    finally:
+        del _events[_PROBE]
+        if not heard:
+            _hook.restore()
+    if not heard:
         raise RunStateError(
             "the replay guard can't see this process: another audit hook refused it",
             next_action="remove that hook, or replay with guard='off' and no network",
         )
-    _hooked = True
+
+
+def _heard_event(event: str, args: tuple[Any, ...], find_event: Callable[[str], Any] = _events.get) -> None:
+    describe = find_event(event)
+    if describe is not None:
+        check(describe(args))
