@@ -27,7 +27,9 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         if elsewhere(current.get()):
             return await original(self, *args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        exchange = library.begin(here(), request, await _content(library, request))
+        scope = here()
+        content = library.loaded(request) if scope is None else await _content(library, request)
+        exchange = library.begin(scope, request, content)
         if exchange is None:
             return await original(self, *args, **kwargs)
         if exchange == AMBIENT:

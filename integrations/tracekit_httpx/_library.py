@@ -59,6 +59,14 @@ class Library:
             return "ambient" if outside(*parts) else None
         return begin(scope, *parts)
 
+    def loaded(self, request: Any) -> bytes:
+        """The body of a request, where it is in memory already: outside every run none is read ahead."""
+        try:
+            content: bytes = request.content
+        except self.module.RequestNotRead:
+            return b""
+        return content
+
     # -- what comes back, live -------------------------------------------------------------------------------------------
 
     def also(self, response: Any) -> dict[str, Any]:

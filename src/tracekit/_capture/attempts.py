@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
 from .._engine.callsite import caller
+from .._engine.effects import Begun, Below, OpenCall, innermost, outside_run
 from .._engine.scope import Scope, current
-from .._engine.watched import Watch, running
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -149,32 +149,38 @@ class Done:
 class _Unrecorded:
     """The step of a call outside every run."""
 
+    __slots__ = ("_begun",)
+
     live: Final = True
     deferred: Final = False
     seq: Final = 0
+
+    def __init__(self, begun: Begun | None) -> None:
+        self._begun: Final = begun
 
     def body(self) -> None:
         return None
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
+        if self._begun is not None:
+            self._begun.end()
 
     def failed(self, error: BaseException, *, info: Mapping[str, Any] | None = None) -> None:
-        pass
+        if self._begun is not None:
+            self._begun.end(failed=True)
 
 
 class Attempt:
     """One attempt at a call, live or answered from the log: ``take`` it."""
 
-    __slots__ = ("_info", "_nested", "_once", "_watch", "_working", "call")
+    __slots__ = ("_info", "_once", "_open", "_working", "call")
 
     def __init__(self, call: Invocation, number: int, info: Mapping[str, Any] | None, once: bytes | None) -> None:
         self.call: Final = call
         self._info: Final = info if number == 1 else {**(info or {}), "attempt": number}
         self._once: Final = once
-        self._nested: Any = None
-        #: What its body does beyond this run's log, where that matters for what follows.
-        self._watch: Watch | None = None
+        #: What happens below it is counted, where that decides on what follows.
+        self._open: OpenCall | None = None
         #: Of a function with a limit: whether its thread goes on.
         self._working: Callable[[], bool] | None = None
 
@@ -243,7 +249,8 @@ class Attempt:
         call = self.call
         scope = call.scope
         if scope is None:
-            return _Unrecorded()
+            spec = call.captured.spec
+            return _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
         return scope.session.begin(scope, call.captured.spec, call.bound, info=self._info, once=self._once)
 
     def _at(self, step: Any) -> None:
@@ -252,19 +259,16 @@ class Attempt:
             self.call.under_way.seq = step.seq
 
     def _enter(self, step: Any) -> Scope | None:
-        """The scope of the body; what happens in it is watched, where it matters for what follows."""
+        """The scope of the body; what happens in it is counted, where it matters for what follows."""
         call, terms = self.call, self.call.terms
         body: Scope | None = step.body()
         self._at(step)
         if call.scope is not None and (call.under_way is not None or call.undoes):
             ledger(call.scope.session).open.add(step.seq)
-        watched = call.undoes or call.followed or (terms is not None and not terms.checks_only)
-        if watched:
-            self._watch = Watch()
-            self._watch.begin()
-        if call.scope is not None and watched and step.seq != call.scope.parent:
-            self._nested = step.session.nested
-            self._nested.watch(step.seq)
+        if call.undoes or call.followed or (terms is not None and not terms.checks_only):
+            outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
+            self._open = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
+            body = self._open.body(body)
         return body
 
     @property
@@ -281,24 +285,22 @@ class Attempt:
         call, limit = self.call, self._limit
         if limit is None:
             return call.function(*call.args, **call.kwargs)
-        nested, watch = self._nested, self._watch
+        one = self._open
         book = None if call.under_way is None or call.scope is None else ledger(call.scope.session)
         work = Work(call.function, call.args, call.kwargs, body)
 
         def over() -> None:
-            if nested is not None:
-                nested.over(step.seq)
+            if one is not None:
+                one.over()
             if book is not None:
                 book.changed()
-            if watch is not None:
-                running.discard(watch)
 
         self._working = lambda: not work.ended
         try:
             return in_time(work, limit, over)
         except Overdue:
-            if watch is not None:
-                watch.working = self._working
+            if one is not None:
+                one.given_up(self._working)
             raise
 
     # -- what came of it -------------------------------------------------------------------------------------------------
@@ -313,9 +315,7 @@ class Attempt:
         return Done(call, step.seq, outcome.output)
 
     def _returned(self, step: Any, result: Any, told: Mapping[str, Any] | None) -> Done:
-        within = self._left(step)
-        if self._nested is not None:
-            self._nested.unwatch(step.seq)
+        _, within = self._left(step)
         if told is None:
             step.done(result)
         else:
@@ -323,14 +323,15 @@ class Attempt:
         self._keep(step, result, within)
         return Done(self.call, step.seq, result)
 
-    def _left(self, step: Any) -> list[int]:
-        """Its body is over: the steps around it that are watched."""
-        if self._watch is not None:
-            self._watch.end()
-        scope = self.call.scope
+    def _left(self, step: Any, *, failed: bool = False) -> tuple[Below, list[int]]:
+        """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
+        scope, one = self.call.scope, self._open
         if scope is not None and (self.call.under_way is not None or self.call.undoes):
             ledger(scope.session).open.discard(step.seq)
-        return self._nested.around(scope.live) if self._nested is not None and scope is not None and scope.live else []
+        if one is None:
+            return Below(), []
+        around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
+        return one.end(failed=failed), around
 
     def _keep(self, step: Any, output: Any, within: list[int] | None = None) -> None:
         """It may have to be undone: what it did, or what it may have done before it failed."""
@@ -351,8 +352,13 @@ class Attempt:
                 about["in_doubt"] = True
             if in_doubt and goes_on:
                 about["final"] = True  # undone or repeated now, what its thread does later would stay
-        within = self._left(step)
-        self._look_inside(step, about, within, goes_on)
+        below, within = self._left(step, failed=True)
+        if below.irreversible is not None:
+            about["irreversible"] = below.irreversible
+        if below.in_doubt is not None:
+            about["final"] = True
+        if about.get("in_doubt") and goes_on and self._open is not None:
+            self._open.doubt(self.call.captured.spec.name)
         if not isinstance(error, Exception):
             about["final"] = True
         told = self._told
@@ -361,23 +367,6 @@ class Attempt:
         failed(step, error, suspended, told)
         self._keep(step, None, within)
         return Done(self.call, step.seq, None, error, about)
-
-    def _look_inside(self, step: Any, about: dict[str, Any], within: list[int], goes_on: bool) -> None:
-        """What happened in its body decides on what follows, and it is a part of the bodies around it."""
-        nested, watch = self._nested, self._watch
-        doubtful = (nested is not None and nested.in_doubt(step.seq)) or (
-            watch is not None and watch.in_doubt is not None
-        )
-        stained = nested is not None and nested.unwatch(step.seq, given_up=goes_on)
-        if stained or (watch is not None and watch.irreversible is not None):
-            about["irreversible"] = True
-        if doubtful:
-            about["final"] = True
-        if about.get("in_doubt") and goes_on:
-            if nested is not None:
-                nested.doubt(within)
-            if watch is not None:
-                watch.doubt(self.call.captured.spec.name)
 
     def _in_doubt(self, goes_on: bool) -> bool:
         """Whether it may take effect yet, or has taken one that can't be undone."""
@@ -407,10 +396,8 @@ class Attempt:
 
     def _unfinished(self, step: Any, result: Any) -> Done:
         """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
-        if self._lazily and self._watch is not None:
+        if self._lazily:
             self._left(step)
-            if self._nested is not None:
-                self._nested.unwatch(step.seq)
         if self._lazily and self.call.scope is not None:
             return Done(self.call, step.seq, LAZY[type(result)](step, result))
         if self._lazily:

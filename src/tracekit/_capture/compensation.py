@@ -87,7 +87,7 @@ class Compensation:
             kwargs["output"] = output
         function, owner = self._function(instance)
         bound = self.captured.arguments(owner, (), kwargs) or dict(kwargs)
-        return Invocation(self.captured, function, owner, bound, (), kwargs, scope, {"compensates": of} if of else None)
+        return Invocation(self.captured, function, owner, bound, (), kwargs, scope, {"compensates": of})
 
     def _function(self, instance: Any) -> tuple[Callable[..., Any], Any]:
         traced = captured_of(self._tool) is not None

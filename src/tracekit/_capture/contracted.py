@@ -53,7 +53,7 @@ def course(call: Invocation) -> Course:
 def _course(call: Invocation) -> Course:
     terms = call.terms
     if call.scope is None:
-        call.captured.outside()
+        call.captured.checked_outside()
     how = _checked(call)
     number = 0
     while True:

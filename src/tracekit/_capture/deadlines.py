@@ -1,7 +1,7 @@
 """A limit on how long a call may take: coroutines are interrupted, functions are no longer waited for.
 
 A thread can't be stopped from outside. So a function with a limit runs in a thread of its own, and goes on there when its
-time is over: what it comes to is dropped, and no effect of it begins any more (see ``_engine.nested``).
+time is over: what it comes to is dropped, and no effect of it begins any more (see ``_engine.effects``).
 """
 
 from __future__ import annotations

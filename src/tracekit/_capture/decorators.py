@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from .._engine import gate
 from .._engine.callsite import caller
 from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
+from .._engine.effects import Begun, open_calls, outside_run
 from .._engine.gate import here
 from .._engine.redaction import Redactor, patterns_of
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
-from .._engine.watched import begins, watched
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .taking import called
@@ -248,6 +248,8 @@ class Effect:
         self._step: Any = None
         self._session: Any = None
         self._token: Token[Scope | None] | None = None
+        #: Outside every run, where anybody asks what is under way.
+        self._begun: Begun | None = None
         #: What the effect came to: set by the block when ``live``, given by the recording in a replay.
         self.output: Any = None
         self._live = True
@@ -284,8 +286,8 @@ class Effect:
     def _outside(self) -> None:
         if gate.outside is not None:
             gate.outside(self._spec.family, self._spec.name)
-        if self._spec.effect:
-            begins(watched.get(), self._spec.name, self._spec.side_effect)
+        if open_calls:
+            self._begun = outside_run(self._spec.name, self._spec.side_effect)
 
     def _answer(self, outcome: Any) -> None:
         if outcome.error is not None:
@@ -312,6 +314,8 @@ class Effect:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         if self._token is None:
+            if self._begun is not None:
+                self._begun.end()
             if error is None and self._step is not None and not self._asked:
                 raise self._unasked("the log has answered it, and its block has been run all the same")
             return

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from .._engine import gate
+from .._engine.effects import open_calls, outside_run
 from .._engine.scope import Scope
 from .._engine.step import Circumstances, Spec
 from .answer import Answer
@@ -39,9 +40,10 @@ _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 
 
 def elsewhere(scope: Scope | None) -> bool:
-    """Whether a request passes untouched: no run (and no whole-process replay) is active, or it is part of another request."""
+    """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
+    of another request."""
     if scope is None:
-        return gate.outside is None and not everywhere()
+        return gate.outside is None and not open_calls and not everywhere()
     inside = within.get()
     return inside is not None and inside.open
 
@@ -73,20 +75,22 @@ def begin(
 
 
 def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> bool:
-    """A request outside every run while the whole process replays: a known SDK's raises.
+    """A request outside every run, while the whole process replays (a known SDK's raises), or inside a call that may be made again.
 
-    True for ambient traffic, which is to be answered with nothing.
+    True for ambient traffic of a replay, which is to be answered with nothing. ``RunEndedError`` where it comes too late.
     """
     about = Facts(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
-        return True
-    if gate.outside is not None:
-        value = parsed(content)
-        if any(_claim(dialect, route.path, value) is not None for dialect in route.dialects):
-            gate.outside("llm", route.name)
-        elif route.sdk is not None:
-            gate.outside("http", route.name)
+        return gate.outside is not None or everywhere()
+    value = parsed(content)
+    model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
+    if gate.outside is not None and (model_call or route.sdk is not None):
+        gate.outside("llm" if model_call else "http", route.name)
+    if open_calls and not model_call:
+        begun = outside_run(route.name, route.side_effect)
+        if begun is not None:
+            begun.end()  # that it has begun decides; it ends with the call that made it
     return False
 
 

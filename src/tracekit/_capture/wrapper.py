@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 
 from .._engine import gate
+from .._engine.effects import Begun, open_calls, outside_run
 from .._engine.gate import here
 from .._engine.scope import Scope, current
 from .._engine.step import Spec
-from .._engine.watched import begins, running, watched
 from ..errors import ContractViolationError
 from .binding import Binder, binder, loose, tells
 from .driving import drive, resumed
@@ -56,7 +56,12 @@ class Captured:
         self.sure: Final = tells(function)
         self.shape: Final = shape_of(function)
 
-    def outside(self) -> None:
+    def outside(self) -> Begun | None:
+        """A call with no run active begins, if that is allowed; whoever makes it says when it has ended, where anybody asks."""
+        self.checked_outside()
+        return outside_run(self.spec.name, self.spec.side_effect) if open_calls else None
+
+    def checked_outside(self) -> None:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
         if gate.outside is not None:
             gate.outside(self.spec.family, self.spec.name)
@@ -67,8 +72,6 @@ class Captured:
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
                 next_action="call it inside `with tracekit.record():`, or drop require_run",
             )
-        if self.spec.effect:
-            begins(watched.get(), self.spec.name, self.spec.side_effect)
 
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
@@ -147,12 +150,12 @@ def _function_wrapper(captured: Captured) -> Any:
     calm = not spec.effect
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if free and get() is None and gate.outside is None and gate.strayed is None and (calm or not running):
+        if free and get() is None and gate.outside is None and gate.strayed is None and (calm or not open_calls):
             return function(*args, **kwargs)  # out of the way, at once
         scope = here()
         if scope is None:
-            captured.outside()
-            return function(*args, **kwargs)
+            begun = captured.outside()
+            return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
@@ -220,8 +223,9 @@ def _coroutine_wrapper(captured: Captured) -> Any:
     async def run(function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = here()
         if scope is None:
-            captured.outside()
-            return await function(*args, **kwargs)
+            begun = captured.outside()
+            made = function(*args, **kwargs)
+            return await (made if begun is None else begun.around_async(made))
         step = scope.session.begin(scope, spec, bound)
         if not step.live:
             if not step.deferred:
@@ -293,12 +297,19 @@ def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> 
     return None if captured.terms is None else captured.terms.opening(scope, captured.spec, bound)[0]
 
 
+def _begins_outside(captured: Captured) -> None:
+    """What is asked for its items goes on by itself in none of them."""
+    begun = captured.outside()
+    if begun is not None:
+        begun.end()
+
+
 def _run_generator(
     captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     scope = here()
     if scope is None:
-        captured.outside()
+        _begins_outside(captured)
         _opening(captured, None, bound)
         return (yield from function(*args, **kwargs))
     step = scope.session.begin(scope, captured.spec, bound, info=_opening(captured, scope, bound))
@@ -314,7 +325,7 @@ async def _run_async_generator(
 ) -> Any:
     scope = here()
     if scope is None:
-        captured.outside()
+        _begins_outside(captured)
         _opening(captured, None, bound)
         items = function(*args, **kwargs)
     else:

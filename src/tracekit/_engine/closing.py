@@ -25,21 +25,21 @@ class Closing:
     When the abort is ``over``, the line of execution that asked for it, ``lane``, goes on with what it likes. Others don't.
     """
 
-    def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[int], bool]) -> None:
+    def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[Scope], bool]) -> None:
         self._run_id: Final = run_id
         self._reason: Final = reason
         self.lane = lane
         self.over = False
         #: The last entry before.
         self.at = at
-        #: Of a live step: whether it is inside one that is waited for, or that undoes something.
+        #: Whether it is inside a step that is waited for, or that undoes something.
         self._within: Final = within
 
     def admits(self, scope: Scope, spec: Spec, info: Mapping[str, Any] | None) -> bool:
         """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
         if not spec.effect or undoing.get() or (info is not None and "compensates" in info):
             return True
-        return (bool(scope.live) and self._within(scope.live)) or (self.over and self._is_askers(scope.lane))
+        return self._within(scope) or (self.over and self._is_askers(scope.lane))
 
     def _is_askers(self, lane: Lane) -> bool:
         line: Lane | None = self.lane

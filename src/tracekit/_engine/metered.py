@@ -95,7 +95,7 @@ class MeteredStep:
 
     def body(self) -> Scope:
         step, scope = self._step, self.scope
-        return Scope(scope.session, scope.lane, step.seq, scope.agent, step.seq, self._spending)
+        return Scope(scope.session, scope.lane, step.seq, scope.agent, step.seq, self._spending, scope.call)
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         if isinstance(output, Mapping) and refused(output.get("head")):

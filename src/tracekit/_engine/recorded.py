@@ -55,8 +55,8 @@ class RecordedStep:
         scope, spec, seq = self.scope, self.spec, self.seq
         live = scope.live if spec.structural else seq
         if spec.budget is not None:
-            return Scope(scope.session, scope.lane, seq, scope.agent, live, self._budget(spec.budget))
-        return Scope(scope.session, scope.lane, seq, scope.agent, live, scope.spending)
+            return Scope(scope.session, scope.lane, seq, scope.agent, live, self._budget(spec.budget), scope.call)
+        return Scope(scope.session, scope.lane, seq, scope.agent, live, scope.spending, scope.call)
 
     def _budget(self, budget: Budget) -> Spending:
         """What is spent in the body: one ledger, however often the body is entered."""

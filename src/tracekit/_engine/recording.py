@@ -15,15 +15,14 @@ from .._journal.writer import Journal
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
 from . import metered
 from .classified import Raised
+from .effects import Begun, EffectStep, once_of
 from .gate import Call, Refusal
 from .lanes import Lane
-from .nested import Nested
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
 from .redaction import Redactor
 from .scope import Scope
 from .step import Circumstances, Spec
 from .values import Encoded, Encoder
-from .watched import begins, watched
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -90,16 +89,12 @@ class Recording:
         self.undone: Final[dict[int, int]] = {}
         #: Whether other processes write parts of this run.
         self.shared = False
-        #: What is started inside steps that may be made again.
-        self.nested: Final = Nested()
-        #: The call that this run is a part of, and that may be made again itself.
-        self.around: Final = watched.get()
         self._validated: set[str] | None = None
         self.raised: Final = Raised()
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, call: Call) -> RecordedStep | DuplicateStep:
+    def open(self, scope: Scope, call: Call) -> RecordedStep | DuplicateStep | EffectStep:
         return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
 
     def begin(
@@ -112,7 +107,7 @@ class Recording:
         key: object = None,
         data: bytes | None = None,
         once: bytes | None = None,
-    ) -> RecordedStep | DuplicateStep:
+    ) -> RecordedStep | DuplicateStep | EffectStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         if scope.spending is not None and not spec.structural:
             step: RecordedStep = metered.begin(self, scope, spec, input, info, {"key": key, "data": data, "once": once})
@@ -123,8 +118,7 @@ class Recording:
             raise Recording.refuse(self, scope, spec, input, self.closing.refusal(spec))
         if once is not None:
             return self.begin_once(scope, spec, input, info, key, data, once)
-        if scope.live or self.around is not None:
-            self._begins(scope, spec)
+        begun = None if scope.call is None else self._begins(scope, spec, info)
         lane = scope.lane
         places: Places | None = None
         plain = None
@@ -144,24 +138,25 @@ class Recording:
                 self._enroll(lane)
             seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError:
+            if begun is not None:
+                begun.end()
             if spec.effect:
                 raise
             return self._unlogged(scope, spec)
         if places:
             self.encoder.remember(places, seq)
-        if not scope.live:
+        if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
             lane.last = seq
-        elif self.nested.active:  # what is inside a live step is none of a replay's: no timer there is told by it
-            self.nested.began(seq, scope.live)
         self.steps += 1
         if info is not None and "compensates" in info:
             from .undone import UndoingStep
 
-            return UndoingStep(self, scope, spec, seq, info["compensates"])
+            undoing = UndoingStep(self, scope, spec, seq, info["compensates"])
+            return undoing if begun is None else EffectStep(undoing, begun)
         step = RecordedStep(self, scope, spec, seq)
         if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input) and not spec.structural:
             step.watched = (input, plain)  # a "[" or a second "{"; of what a replay does not run again
-        return step
+        return step if begun is None else EffectStep(step, begun)
 
     def begin_once(
         self,
@@ -173,16 +168,27 @@ class Recording:
         data: bytes | None,
         once: bytes,
         reserve: Callable[[], object] | None = None,
-    ) -> RecordedStep | DuplicateStep:
-        self._begins(scope, spec)
-        return self.once().begin(scope, spec, input, info, key, data, once, reserve)
+    ) -> RecordedStep | DuplicateStep | EffectStep:
+        begun = None if scope.call is None else self._begins(scope, spec, info)
+        try:
+            step = self.once().begin(scope, spec, input, info, key, data, once, reserve)
+        except BaseException:
+            if begun is not None:
+                begun.end()
+            raise
+        if begun is None:
+            return step
+        if step.live:
+            return EffectStep(step, begun)
+        begun.end()
+        return step
 
-    def _begins(self, scope: Scope, spec: Spec) -> None:
-        """Tell whoever watches the calls around it. ``RunEndedError`` where it comes too late."""
-        if scope.live and self.nested.active:
-            self.nested.begins(spec, scope.live)
-        if self.around is not None and spec.effect:
-            begins(self.around, spec.name, spec.side_effect)
+    def _begins(self, scope: Scope, spec: Spec, info: Mapping[str, Any] | None) -> Begun | None:
+        """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
+        if scope.call is None or not spec.effect:
+            return None
+        undoes = info is not None and "compensates" in info
+        return scope.call.begins(spec.name, str(spec.side_effect), once_of(spec), self.run_id, undoes=undoes)
 
     def once(self) -> Once:
         """The keys of this run's calls that happen once, looked up when there is a first."""
@@ -228,8 +234,6 @@ class Recording:
         seq = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
         if not scope.live:
             scope.lane.last = seq
-        if scope.live and self.nested.active:
-            self.nested.began(seq, scope.live)
         self.steps += 1
         return seq
 

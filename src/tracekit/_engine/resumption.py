@@ -179,6 +179,8 @@ class Resumption(Recording):
         if scope.spending is not None and not spec.structural:
             scope.spending.recall(self.log.told_of(step.seq))
         if self.log.answered(step.seq):
+            if scope.call is not None:
+                scope.call.recall(self.log.told_of(step.seq), self.run_id)
             return step
         if spec.structural:
             return ResumedSpan(self, scope, spec, step.seq)

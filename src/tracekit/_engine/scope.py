@@ -10,6 +10,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from .effects import OpenCall
     from .gate import Session
     from .lanes import Lane
     from .spending import Spending
@@ -22,10 +23,10 @@ class Scope:
 
     ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
     exchange), or 0: what is started in there is numbered under that step, and is not there in a replay. ``spending`` is the
-    innermost budget that calls made here are counted in.
+    innermost budget that calls made here are counted in, ``call`` the innermost open call in which their effects are.
     """
 
-    __slots__ = ("agent", "lane", "live", "parent", "session", "spending")
+    __slots__ = ("agent", "call", "lane", "live", "parent", "session", "spending")
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Scope:
         agent: str | None = None,
         live: int = 0,
         spending: Spending | None = None,
+        call: OpenCall | None = None,
     ) -> None:
         self.session: Final = session
         self.lane: Final = lane
@@ -42,21 +44,26 @@ class Scope:
         self.agent: Final = agent
         self.live: Final = live
         self.spending: Final = spending
+        self.call: Final = call
 
     def inside(self, seq: int, *, live: bool) -> Scope:
         """The scope of the body of step ``seq``."""
-        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending)
+        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending, self.call)
 
     def in_lane(self, lane: Lane) -> Scope:
         """The same enclosing step, another line of execution."""
-        return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending)
+        return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
 
     def acting(self, agent: str | None) -> Scope:
-        return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending)
+        return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
 
     def within(self, spending: Spending | None) -> Scope:
         """The same place, its calls counted in ``spending``."""
-        return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending)
+        return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending, self.call)
+
+    def within_call(self, call: OpenCall | None) -> Scope:
+        """The same place, the effects of its calls counted in ``call``."""
+        return Scope(self.session, self.lane, self.parent, self.agent, self.live, self.spending, call)
 
 
 #: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.

@@ -13,7 +13,6 @@ from .._canonical import to_json
 from ..errors import TracekitError
 from .gate import Call, Outcome, Refusal
 from .lanes import Lane
-from .nested import Nested
 from .recorded import RecordedStep
 from .recording import ROOT, Recording
 from .redaction import Redactor
@@ -55,10 +54,6 @@ class WhatIf:
     @property
     def redactor(self) -> Redactor:
         return self.replay.redactor
-
-    @property
-    def nested(self) -> Nested:
-        return self.new.nested
 
     def validated(self, scope: Scope, spec: Spec) -> None:
         self.new.validated(self._mirrored(scope), spec)
@@ -132,7 +127,9 @@ class WhatIf:
 
     def _mirrored(self, scope: Scope) -> Scope:
         """The same place in the new run."""
-        return Scope(self.new, self._lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0)
+        return Scope(
+            self.new, self._lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
+        )
 
     def _lane(self, lane: Lane) -> Lane:
         found = self._lanes.get(lane)

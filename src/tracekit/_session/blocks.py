@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from .._capture.binding import binder, loose, tells
+from .._engine.effects import innermost
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane
 from .._engine.recording import ROOT
@@ -89,7 +90,7 @@ class Block(Generic[E]):
 
     def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Lane("", 1, None, id=0, owner=owner())
-        self._token = enter(Scope(session, lane, ROOT, agent, spending=spending))
+        self._token = enter(Scope(session, lane, ROOT, agent, spending=spending, call=innermost()))
         return lane
 
     def _scope_out(self) -> None:

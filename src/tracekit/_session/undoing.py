@@ -200,10 +200,10 @@ def _closed(scope: Scope) -> Iterator[None]:
             closing.over = True
 
 
-def _inside(session: Recording) -> Callable[[int], bool]:
+def _inside(session: Recording) -> Callable[[Scope], bool]:
     """Whether something happens inside a step that an abort waits for, or inside a compensation."""
-    book = ledger(session)
-    return lambda live: any(seq in book.open for seq in session.nested.around(live))
+    book, run_id = ledger(session), session.run_id
+    return lambda scope: scope.call is not None and any(seq in book.open for seq in scope.call.steps(run_id))
 
 
 def _scope(run: Any, reason: str) -> Scope:

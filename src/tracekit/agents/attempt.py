@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,13 +16,12 @@ from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
 from .._capture.wrapper import captured_of
 from .._engine.contract import ExecutionContract, side_effect_class
+from .._engine.effects import Below, OpenCall, innermost
 from .._engine.gate import here
 from .._engine.step import Spec
-from .._engine.watched import Watch
 from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
-from .inside import Place
 from .registry import BaseAgent
 from .result import AgentResult
 
@@ -66,7 +65,9 @@ class Attempt:
 
     __slots__ = (
         "agent",
+        "below",
         "called",
+        "counted",
         "envelope",
         "error",
         "failure",
@@ -75,13 +76,12 @@ class Attempt:
         "followed",
         "index",
         "metered",
+        "open",
         "payload",
-        "place",
         "run_id",
-        "stained",
+        "stuck",
         "terms",
         "under_way",
-        "watch",
     )
 
     def __init__(
@@ -103,16 +103,16 @@ class Attempt:
         self.followed = False
         #: Whether what it costs is counted in a budget of the request, where its agent has no class.
         self.metered = False
-        #: Whether its step says that nothing may follow it: it may take effect yet, or could not be undone.
+        #: Whether its step says that nothing may follow it: it may take effect yet.
         self.final = False
-        #: Whether its step says that something in it can't be undone.
-        self.stained = False
+        #: Whether its step was to be undone, and that failed.
+        self.stuck = False
         #: Whether its thread has begun and not ended.
         self.under_way = False
-        #: Where in the log it begins, where somebody may stand in.
-        self.place: Place | None = None
-        #: What it does beyond the log, where somebody may stand in.
-        self.watch: Watch | None = None
+        #: Whether what happens below it is counted, since somebody may stand in; and what that came to.
+        self.counted = False
+        self.open: OpenCall | None = None
+        self.below = Below()
 
     def make(self) -> None:
         """Ask the agent and wait for it."""
@@ -150,8 +150,11 @@ class Attempt:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         token = _running.set(self)
+        if self.counted:
+            self.open = OpenCall(innermost())
         try:
-            yield
+            with nullcontext() if self.open is None else self.open.entered():
+                yield
         finally:
             _running.reset(token)
 
@@ -196,8 +199,8 @@ class Attempt:
         return self._came_to(await settle_async(call))
 
     def _came_to(self, done: Done) -> Any:
-        self.final = done.stuck or "final" in done.about
-        self.stained = bool(done.about.get("irreversible"))
+        self.final, self.stuck = "final" in done.about, done.stuck
+        self.below = Below(done.about.get("irreversible"))
         return came_to(done)
 
     def _spend(self, payload: Any) -> None:
@@ -216,17 +219,18 @@ class Attempt:
     def ask(self) -> Any:
         """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
         self.called = True
-        with self._watched():
-            made = self.agent.ask(self.envelope)
+        made = self.agent.ask(self.envelope)
         waits = type(made) is CoroutineType or (self.agent.asynchronous and inspect.isawaitable(made))
         return self._awaited(made) if waits else self._whole(made)
 
     async def _awaited(self, made: Any) -> Any:
-        with self._watched():
-            return self._whole(await made)
+        return self._whole(await made)
 
-    def _watched(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.watch is None else self.watch
+    def end(self) -> None:
+        """It is over: what happened below it decides on what follows."""
+        if self.open is not None:
+            below = self.open.end()
+            self.below = Below(below.irreversible or self.below.irreversible, below.in_doubt)
 
     def _whole(self, answer: Any) -> Any:
         """``answer``, unless it is only the beginning of one."""
@@ -240,19 +244,6 @@ class Attempt:
             run_id=self.run_id,
             next_action="return what becomes of it: `await` it, or make a list of its items",
         )
-
-    def irreversible(self) -> str | None:
-        """The first step in there that can't be undone."""
-        found = None if self.place is None else self.place.inside().irreversible
-        if found is None and self.watch is not None:
-            found = self.watch.irreversible
-        return "a step of its own" if found is None and self.stained else found
-
-    def in_doubt(self) -> bool:
-        """Whether something in there was given up, and may take effect yet."""
-        if self.place is not None:
-            return self.place.inside().in_doubt is not None
-        return self.watch is not None and self.watch.in_doubt is not None
 
     def _failed(self, error: BaseException) -> None:
         if self.agent.asynchronous and _is_exit(error):

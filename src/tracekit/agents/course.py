@@ -12,14 +12,14 @@ from typing import Any, Final
 from .._capture.limits import limit
 from .._engine.budget import Budget
 from .._engine.contract import check_transition
+from .._engine.effects import Below
 from .._engine.gate import here
-from .._engine.watched import Watch
 from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .attempt import Attempt, Terms
 from .envelope import IntentEnvelope
 from .hashing import identity_of, stable_hash
-from .inside import Place, past
+from .ledger import trace_of
 from .recorded_form import without_secrets
 from .registry import AgentRegistry, BaseAgent
 from .result import IntentResponse, Status
@@ -145,13 +145,13 @@ class Course:
         for attempt in attempts:
             attempt.followed, attempt.metered = followed, self._budget is not None
             about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect, **attempt.agent.declared}
-            seq = self._note("agent.attempt.start", attempt.agent.name, about, None)
-            if not alone and len(agents) == 1:
-                attempt.watch = Watch()
-                attempt.place = Place(self._scope, seq, attempt.agent.name) if self._scope is not None and seq else None
+            self._note("agent.attempt.start", attempt.agent.name, about, None)
+            attempt.counted = not alone and len(agents) == 1
         try:
             yield attempts
         except ReplayError:
+            for attempt in attempts:
+                attempt.end()
             raise
         except BaseException as error:
             for attempt in attempts:
@@ -164,15 +164,15 @@ class Course:
     def _final(self, attempt: Attempt, last: bool) -> str:
         """Why nobody may stand in for an agent that failed; empty where somebody may."""
         assert attempt.failure is not None
-        if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible":
+        if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible" or attempt.stuck:
             return _NOBODY
         if last:
             return ""
-        done = attempt.irreversible()
+        done = attempt.below.irreversible
         if done is None:
             if attempt.final:
                 return _NOBODY
-            return _NOT_OVER if attempt.in_doubt() else ""
+            return _NOT_OVER if attempt.below.in_doubt else ""
         attempt.failure = StructuredFailure(
             type=FailureType.IRREVERSIBLE_STEP_FAILED,
             reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may stand in for it",
@@ -255,14 +255,20 @@ class Course:
         self._note("intent.received", self._name, tree, {"agents": chosen}, info=hashes)
 
     def _ended(self, attempt: Attempt, interrupted: Mapping[str, Any] | None = None) -> None:
+        attempt.end()
         cut = interrupted is not None and not attempt.finished
         about = {"attempt": attempt.index + 1}
         said = {"status": "interrupted" if cut else attempt.status}
-        info = interrupted if cut else None
-        if info is not None and attempt.under_way:
-            info = {**info, "goes_on": True}
+        info = dict(interrupted) if cut and interrupted is not None else {}
+        if cut and attempt.under_way:
+            info["goes_on"] = True
+        if attempt.failure is not None:
+            info |= {key: name for key, name in attempt.below._asdict().items() if name is not None}
         seq = self._note("agent.attempt.end", attempt.agent.name, about, said, failure=attempt.failure, info=info)
-        attempt.failure = self._recalled(seq, attempt.failure)
+        recorded = self._recorded(seq)
+        if recorded is not None and attempt.failure is not None:
+            attempt.failure = self._recalled(seq, attempt.failure)
+            attempt.below = Below(recorded.get("irreversible"), recorded.get("in_doubt"))
 
     def _respond(
         self, answered: Attempt | None, status: Status, payload: Any, failure: StructuredFailure | None, reason: str
@@ -302,11 +308,16 @@ class Course:
 
     def _recalled(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
         """The failure as the log has it, where the log answers."""
-        trace = None if self._scope is None else past(self._scope.session)
-        if failure is None or trace is None or not 0 < seq <= len(trace):
-            return failure
-        told = (trace.entry(seq).get("meta") or {}).get("info", {}).get("failure")
-        return failure if told is None else StructuredFailure.from_dict(trace.expand(told))
+        recorded = None if failure is None else self._recorded(seq)
+        told = None if recorded is None else recorded.get("failure")
+        return failure if told is None else StructuredFailure.from_dict(told)
+
+    def _recorded(self, seq: int) -> Mapping[str, Any] | None:
+        """What the log says of an entry beside what a replay compares, where the log answers."""
+        trace = None if self._scope is None else trace_of(self._scope.session)
+        if trace is None or not 0 < seq <= len(trace):
+            return None
+        return trace.expand((trace.entry(seq).get("meta") or {}).get("info", {}))  # type: ignore[no-any-return]
 
 
 def _may_follow(one: str | None, other: str | None) -> bool:

@@ -61,7 +61,15 @@ def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = Non
         return
     say = None if reach is None else _noted(reach, scope)
     token = enter(
-        Scope(Forbidding(scope.session, rule, say), scope.lane, scope.parent, scope.agent, scope.live, scope.spending)
+        Scope(
+            Forbidding(scope.session, rule, say),
+            scope.lane,
+            scope.parent,
+            scope.agent,
+            scope.live,
+            scope.spending,
+            scope.call,
+        )
     )
     try:
         with nullcontext() if say is None else guard.Watch(say):

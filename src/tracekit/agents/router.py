@@ -17,7 +17,7 @@ from ..errors import RegistryError
 from .attempt import Attempt, Terms
 from .course import Course
 from .envelope import IntentEnvelope
-from .inside import past
+from .ledger import trace_of
 from .registry import AgentRegistry, class_of, contract_of
 from .result import IntentResponse
 
@@ -154,7 +154,7 @@ async def _make_at_once_async(attempts: list[Attempt]) -> None:
 def _pool(threads: int) -> Executor | None:
     """A pool where the log answers: the one of the loop may have fewer threads here than where it was recorded."""
     scope = here()
-    if not threads or scope is None or past(scope.session) is None:
+    if not threads or scope is None or trace_of(scope.session) is None:
         return None
     from concurrent.futures import ThreadPoolExecutor
 

@@ -67,7 +67,9 @@ class Handler(Generic[R]):
         scope = here()
         if scope is None or scope.live:  # what happens inside a tool is not run in a replay: it belongs to the tool
             return self._run(message, None)
-        return self._run(message, Scope(scope.session, started(scope.lane.root, self.lane), ROOT, scope.agent))
+        return self._run(
+            message, Scope(scope.session, started(scope.lane.root, self.lane), ROOT, scope.agent, call=scope.call)
+        )
 
     def _run(self, message: Message, scope: Scope | None) -> Any:
         if inspect.iscoroutinefunction(self.function):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from .._engine.effects import innermost
 from .._engine.gate import Session, owner
 from .._engine.lanes import Lane, started
 from .._engine.recording import ROOT, Recording
@@ -60,9 +61,10 @@ class Line:
     def scope(self) -> Scope:
         """Where a step of this line stands now: under the step whose live call is running, if one of this run is."""
         scope, around = self._scope, current.get()
+        call = innermost() or scope.call
         if around is None or around.session is not self.session:
-            return scope
-        return Scope(self.session, scope.lane, around.parent, around.agent or scope.agent, around.live)
+            return scope.within_call(call)
+        return Scope(self.session, scope.lane, around.parent, around.agent or scope.agent, around.live, call=call)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -95,7 +97,7 @@ class Line:
 
 def root(session: Session, agent: str | None = None) -> Scope:
     """The scope of a run's own line."""
-    return Scope(session, Lane("", 1, None, id=0), ROOT, agent)
+    return Scope(session, Lane("", 1, None, id=0), ROOT, agent, call=innermost())
 
 
 def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:
