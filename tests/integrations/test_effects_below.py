@@ -140,9 +140,7 @@ def test_a_coroutine_whose_body_has_posted_is_not_awaited_again(shop: Shop, tmp_
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_only_looks_is_looked_at_again(
-    shop: Shop, tmp_path: Path, where: str, way: Callable[[Any], None]
-) -> None:
+def test_what_only_looks_is_looked_at_again(shop: Shop, tmp_path: Path, where: str, way: Callable[[Any], None]) -> None:
     """A GET, and a POST that asks a model, are no reason against another attempt."""
 
     question = {"model": "m", "messages": [{"role": "user", "content": "how many?"}]}
@@ -171,7 +169,9 @@ def test_nobody_stands_in_for_an_agent_that_has_posted(shop: Shop, tmp_path: Pat
         registry = AgentRegistry(
             [
                 BaseAgent(first, intent="buy", name="first", priority=1, side_effect=side_effect),
-                BaseAgent(lambda payload: asked(shop), intent="buy", name="second", priority=2, side_effect=side_effect),
+                BaseAgent(
+                    lambda payload: asked(shop), intent="buy", name="second", priority=2, side_effect=side_effect
+                ),
             ]
         )
         envelope = {"intent": "buy", "payload": {}, "routing": {"strategy": "fallback"}}
