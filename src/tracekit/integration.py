@@ -10,12 +10,12 @@ Three kinds of integration, often in one object:
   (see ``tracekit_httpx``);
 - a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
   usage (:class:`Dialect`; see ``tracekit_openai``);
-- any other **capture point** describes what is about to happen as a :class:`Call` and opens a step::
+- any other **capture point** describes what is about to happen as a :class:`Request` and begins a step::
 
       scope = here()
       if scope is None:
           return original(*args, **kwargs)
-      step = scope.session.open(scope, Call("tool", "mcp.search", arguments, side_effect="read_only"))
+      step = scope.session.begin(scope, Request.of("tool", "mcp.search", arguments, side_effect="read_only"))
       if not step.live:
           outcome = step.answer()
           if outcome.error is not None:
@@ -52,15 +52,15 @@ from ._capture.routes import register, shown
 from ._capture.seams import AMBIENT, Answer, Exchange, Headers, begin, elsewhere, message, outside, refuse
 from ._capture.sse import events
 from ._capture.transports import attach, detach
-from ._engine.gate import Call, Outcome, Session, Step, Timer, here
+from ._engine.gate import Outcome, Session, Step, Timer, here
 from ._engine.scope import Scope, current
+from ._engine.step import Request, Spec
 
 __all__ = [
     "AMBIENT",
     "GROUP",
     "Ambient",
     "Answer",
-    "Call",
     "Claim",
     "Dialect",
     "Endpoint",
@@ -70,8 +70,10 @@ __all__ = [
     "Outcome",
     "Patch",
     "Reading",
+    "Request",
     "Scope",
     "Session",
+    "Spec",
     "Step",
     "Timer",
     "attach",

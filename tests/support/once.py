@@ -7,7 +7,7 @@ from typing import Any
 
 from tracekit._engine.gate import here
 from tracekit._engine.scope import current
-from tracekit._engine.step import Spec
+from tracekit._engine.step import Request, Spec
 
 __all__ = ["once", "once_async"]
 
@@ -27,7 +27,7 @@ def once(
         scope = here()
         assert scope is not None
         material = repr(given).encode() if key is None else key
-        step = scope.session.begin(scope, spec, {"given": given}, info=info or None, once=material)
+        step = scope.session.begin(scope, Request(spec, {"given": given}, info or None, once_key=material))
         if step.deferred:
             step = step.go()
         if not step.live:
@@ -59,7 +59,7 @@ def once_async(
         scope = here()
         assert scope is not None
         material = repr(given).encode() if key is None else key
-        step = scope.session.begin(scope, spec, {"given": given}, once=material)
+        step = scope.session.begin(scope, Request(spec, {"given": given}, once_key=material))
         if step.deferred:
             step = await step.go_async()
         if not step.live:

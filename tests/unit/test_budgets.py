@@ -35,7 +35,7 @@ from tracekit import (
     traced_tool,
 )
 from tracekit._engine.spending import Spending
-from tracekit._engine.step import Spec
+from tracekit._engine.step import Request, Spec
 from tracekit._engine.usage import usage_of
 
 calls: list[Any] = []
@@ -668,7 +668,7 @@ def test_the_model_that_answered_has_its_price_on_the_log(tmp_path: Path) -> Non
     with record("x", budget=budget) as run:
         ours()
     spending = Spending(budget)
-    held = spending.reserve(Spec("llm", "ours", signature={"model": "ours"}), {}, None)
+    held = spending.reserve(Request(Spec("llm", "ours", signature={"model": "ours"}), {}))
     held.settle({"input_tokens": 5}, "ours-2026")
     assert held.price_of("ours-2026") == Price(2, 2).as_dict()
     assert of_type(run, "llm.request")[0]["meta"]["info"]["price"] == Price(1, 1).as_dict()

@@ -27,6 +27,7 @@ from .ledger import UnderWay, ledger
 from .wrapper import LAZY, Captured, answered
 
 if TYPE_CHECKING:
+    from .._engine.step import Request
     from ..failures import StructuredFailure
     from .terms import Terms
 
@@ -173,12 +174,11 @@ class _Unrecorded:
 class Attempt:
     """One attempt at a call, live or answered from the log: ``take`` it."""
 
-    __slots__ = ("_info", "_once", "_open", "_working", "call")
+    __slots__ = ("_open", "_request", "_working", "call")
 
-    def __init__(self, call: Invocation, number: int, info: Mapping[str, Any] | None, once: bytes | None) -> None:
+    def __init__(self, call: Invocation, request: Request) -> None:
         self.call: Final = call
-        self._info: Final = info if number == 1 else {**(info or {}), "attempt": number}
-        self._once: Final = once
+        self._request: Final = request
         #: What happens below it is counted, where that decides on what follows.
         self._open: OpenCall | None = None
         #: Of a function with a limit: whether its thread goes on.
@@ -251,7 +251,7 @@ class Attempt:
         if scope is None:
             spec = call.captured.spec
             return _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
-        return scope.session.begin(scope, call.captured.spec, call.bound, info=self._info, once=self._once)
+        return scope.session.begin(scope, self._request)
 
     def _at(self, step: Any) -> None:
         """An abort may ask which step is under way."""

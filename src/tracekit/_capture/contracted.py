@@ -6,10 +6,11 @@ The shells below it await or not.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .._engine.gate import here
+from .._engine.step import Request
 from ..errors import ReplayError
 from .attempts import REFUSALS, Attempt, Done, Invocation, Pause
 from .ledger import ledger
@@ -54,11 +55,11 @@ def _course(call: Invocation) -> Course:
     terms = call.terms
     if call.scope is None:
         call.captured.checked_outside()
-    how = _checked(call)
+    request = _checked(call)
     number = 0
     while True:
         number += 1
-        done = yield Attempt(call, number, *how)
+        done = yield Attempt(call, request if number == 1 else request.saying({"attempt": number}))
         assert done is not None
         if done.error is None or terms is None or done.final:
             return done
@@ -73,12 +74,12 @@ def _course(call: Invocation) -> Course:
         yield Pause(call.scope, wait)
 
 
-def _checked(call: Invocation) -> tuple[Mapping[str, Any] | None, bytes | None]:
-    """What its attempts say beside their arguments, and the key of a call that happens once. Raises if it must not be made."""
+def _checked(call: Invocation) -> Request:
+    """The request of its first attempt. Raises if it must not be made."""
     if call.terms is None:
-        return call.info, None
-    info, once = call.terms.opening(call.scope, call.captured.spec, call.bound)
-    return ({**(info or {}), **call.info} if call.info else info), once
+        return Request(call.captured.spec, call.bound, call.info)
+    request = call.terms.opening(call.scope, call.captured.spec, call.bound)
+    return request.saying(call.info) if call.info else request
 
 
 def _wait(terms: Terms, done: Done, number: int) -> float | None:

@@ -17,7 +17,7 @@ from .._engine.effects import Begun, open_calls, outside_run
 from .._engine.gate import here
 from .._engine.redaction import Redactor, patterns_of
 from .._engine.scope import Scope, current
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .taking import called
@@ -272,7 +272,7 @@ class Effect:
         if scope is None:
             self._outside()
             return self
-        step = scope.session.begin(scope, self._spec, dict(self._input))
+        step = scope.session.begin(scope, Request(self._spec, dict(self._input)))
         if step.deferred:
             step = step.go()
         self._step, self._session = step, scope.session
@@ -338,7 +338,7 @@ class Effect:
         if scope is None:
             self._outside()
             return self
-        step = scope.session.begin(scope, self._spec, dict(self._input))
+        step = scope.session.begin(scope, Request(self._spec, dict(self._input)))
         if step.deferred:
             step = await step.go_async()
         self._step, self._session = step, scope.session

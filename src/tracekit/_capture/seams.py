@@ -18,7 +18,7 @@ import orjson
 from .._engine import gate
 from .._engine.effects import open_calls, outside_run
 from .._engine.scope import Scope
-from .._engine.step import Circumstances, Spec
+from .._engine.step import Circumstances, Request, Spec
 from .answer import Answer
 from .bodies import NOT_JSON, is_plain, parsed
 from .guard import everywhere
@@ -114,7 +114,7 @@ def _model_call(
     input = {"method": method, "url": route.target, "body": body}
     # The body is written as it came, where that is how the log writes it.
     data = b"%b%b}" % (before, content) if before and format == "json" and is_plain(content, body) else None
-    return Exchange(scope.session.begin(scope, spec, input, info=info, data=data), scope, dialect)
+    return Exchange(scope.session.begin(scope, Request(spec, input, info, None, data)), scope, dialect)
 
 
 def _model_spec(
@@ -144,7 +144,7 @@ def _plain_call(scope: Scope, method: str, route: Route, about: Facts, body: Any
         input["body"] = body
     if about.content_type and format != "multipart":
         input["content_type"] = about.content_type.decode("latin-1")
-    step = scope.session.begin(scope, found[0], input, info=_info(route, about, format))
+    step = scope.session.begin(scope, Request(found[0], input, _info(route, about, format)))
     return Exchange(step, scope, None)
 
 

@@ -10,7 +10,7 @@ from .._canonical import contains_opaque, dumps, to_json
 from .._engine.callsite import caller
 from .._engine.contract import ExecutionContract, check_transition, impossible, is_number, shown
 from .._engine.scope import Scope
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import ContractViolationError
 from .compensation import Compensation
 from .stand_ins import Passing, StandIn
@@ -213,10 +213,8 @@ class Terms:
 
     # -- at each call ----------------------------------------------------------------------------------------------------
 
-    def opening(
-        self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]
-    ) -> tuple[dict[str, Any] | None, bytes | None]:
-        """What a call says beside its arguments, and its key if it happens once. Raises if it must not be made."""
+    def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
+        """The request of a call with arguments ``bound``, its key in it if it happens once. Raises if it must not be made."""
         info: dict[str, Any] | None = None if spec.redactor is None else {}
         once = None
         error = self.violation(bound)
@@ -229,12 +227,12 @@ class Terms:
             if scope is None:
                 raise error
             error.run_id, error.location = scope.session.run_id, caller()
-            raise scope.session.refuse(scope, spec, bound, error)
+            raise scope.session.refuse(scope, Request(spec, bound), error)
         if self.cost is not None:
             info = {**(info or {}), "cost_units": self.units(bound)}
         if scope is not None and self.told:
             scope.session.validated(scope, spec)
-        return info, once
+        return Request(spec, bound, info, once_key=once)
 
     def violation(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
         """Why a call with these arguments must not be made."""

@@ -14,9 +14,9 @@ import wrapt
 
 from .._engine import gate
 from .._engine.effects import Begun, open_calls, outside_run
-from .._engine.gate import here
+from .._engine.gate import here, settled
 from .._engine.scope import Scope, current
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import ContractViolationError
 from .binding import Binder, binder, loose, tells
 from .driving import drive, resumed
@@ -150,19 +150,20 @@ def _function_wrapper(captured: Captured) -> Any:
     calm = not spec.effect
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if free and get() is None and gate.outside is None and gate.strayed is None and (calm or not open_calls):
-            return function(*args, **kwargs)  # out of the way, at once
-        scope = here()
+        scope = get()
         if scope is None:
+            if free and gate.outside is None and gate.strayed is None and (calm or not open_calls):
+                return function(*args, **kwargs)  # out of the way, at once
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
+        scope = settled(scope)
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
             if captured.sure:
                 return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
             bound = loose(*args, **kwargs)
-        step = scope.session.begin(scope, spec, bound)
+        step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
         if not step.live:
             if not step.deferred:
                 return answered(step)
@@ -226,7 +227,7 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             begun = captured.outside()
             made = function(*args, **kwargs)
             return await (made if begun is None else begun.around_async(made))
-        step = scope.session.begin(scope, spec, bound)
+        step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
         if not step.live:
             if not step.deferred:
                 return given(await step.answer_async())
@@ -292,9 +293,11 @@ async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None
     return result
 
 
-def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> dict[str, Any] | None:
-    """What a generator's step says beside its arguments; raises where its contract forbids the call."""
-    return None if captured.terms is None else captured.terms.opening(scope, captured.spec, bound)[0]
+def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> Request:
+    """The request of a generator's step; raises where its contract forbids the call."""
+    if captured.terms is None:
+        return Request(captured.spec, bound)
+    return captured.terms.opening(scope, captured.spec, bound)
 
 
 def _begins_outside(captured: Captured) -> None:
@@ -312,7 +315,7 @@ def _run_generator(
         _begins_outside(captured)
         _opening(captured, None, bound)
         return (yield from function(*args, **kwargs))
-    step = scope.session.begin(scope, captured.spec, bound, info=_opening(captured, scope, bound))
+    step = scope.session.begin(scope, _opening(captured, scope, bound))
     if step.deferred:
         step = step.go()
     if step.live:
@@ -329,7 +332,7 @@ async def _run_async_generator(
         _opening(captured, None, bound)
         items = function(*args, **kwargs)
     else:
-        step = scope.session.begin(scope, captured.spec, bound, info=_opening(captured, scope, bound))
+        step = scope.session.begin(scope, _opening(captured, scope, bound))
         if step.deferred:
             step = await step.go_async()
         items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import RunEndedError
 
 if TYPE_CHECKING:
     from .lanes import Lane
     from .scope import Scope
-    from .step import Spec
+    from .step import Request, Spec
 
 __all__ = ["Closing", "undoing"]
 
@@ -35,9 +35,10 @@ class Closing:
         #: Whether it is inside a step that is waited for, or that undoes something.
         self._within: Final = within
 
-    def admits(self, scope: Scope, spec: Spec, info: Mapping[str, Any] | None) -> bool:
+    def admits(self, scope: Scope, request: Request) -> bool:
         """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
-        if not spec.effect or undoing.get() or (info is not None and "compensates" in info):
+        info = request.info
+        if not request.spec.effect or undoing.get() or (info is not None and "compensates" in info):
             return True
         return self._within(scope) or (self.over and self._is_askers(scope.lane))
 

@@ -11,7 +11,7 @@ from .gate import Outcome
 from .recorded import RecordedStep, RecordedTimer
 from .replayed import ReplayedStep
 from .scope import Scope
-from .step import Spec
+from .step import Request
 
 if TYPE_CHECKING:
     from .resumption import Resumption
@@ -26,25 +26,16 @@ class DeferredStep:
     ``go`` makes it: after the whole log has been followed, what was cut off is compensated where it can be.
     """
 
-    __slots__ = ("given_up", "how", "input", "scope", "session", "spec")
+    __slots__ = ("given_up", "request", "scope", "session", "spec")
 
     live: Final = False
     deferred: Final = True
 
-    def __init__(
-        self,
-        session: Resumption,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        how: Mapping[str, Any],
-        given_up: int | None,
-    ) -> None:
+    def __init__(self, session: Resumption, scope: Scope, request: Request, given_up: int | None) -> None:
         self.session: Final = session
         self.scope: Final = scope
-        self.spec: Final = spec
-        self.input: Final = input
-        self.how: Final = how
+        self.request: Final = request
+        self.spec: Final = request.spec
         self.given_up: Final = given_up
 
     @property
@@ -55,7 +46,7 @@ class DeferredStep:
         waited = self.session.wait_open(self.spec.family, self.spec.name)
         compensation = self._compensation()
         if compensation is not None:
-            compensation.run(self.scope, self.given_up, self.input, None)
+            compensation.run(self.scope, self.given_up, self.request.input, None)
         return self.session.make(self, waited=waited)
 
     async def go_async(self) -> Any:
@@ -64,7 +55,7 @@ class DeferredStep:
         await self.session.wait_open_async()
         compensation = self._compensation()
         if compensation is not None:
-            await compensation.run_async(self.scope, self.given_up, self.input, None)
+            await compensation.run_async(self.scope, self.given_up, self.request.input, None)
         return self.session.make(self, waited=waited)
 
     def _compensation(self) -> Any:
@@ -106,17 +97,17 @@ class ResumedSpan(ReplayedStep):
 
     __slots__ = ("_run",)
 
-    def __init__(self, run: Resumption, scope: Scope, spec: Spec, seq: int) -> None:
-        super().__init__(run.log, scope, spec, seq)
+    def __init__(self, run: Resumption, scope: Scope, request: Request, seq: int) -> None:
+        super().__init__(run.log, scope, request, seq)
         self._run: Final = run
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        recorded = RecordedStep(self._run, self.scope, self.spec, self.seq)
+        recorded = RecordedStep(self._run, self.scope, self.request, self.seq)
         self._run.late(lambda: recorded.done(output, info=info, data=data))
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         if self._run.log.failure is None:
-            recorded = RecordedStep(self._run, self.scope, self.spec, self.seq)
+            recorded = RecordedStep(self._run, self.scope, self.request, self.seq)
             self._run.late(lambda: recorded.failed(error, output=output, info=info))
 
 

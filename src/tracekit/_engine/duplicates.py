@@ -20,7 +20,7 @@ from .gate import Outcome
 from .lanes import Lane
 from .recorded import RecordedStep
 from .scope import Scope
-from .step import Spec
+from .step import Request, Spec
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -215,9 +215,9 @@ class FirstStep(RecordedStep):
     __slots__ = ("_undoes", "call")
 
     def __init__(
-        self, session: Recording, scope: Scope, spec: Spec, seq: int, call: Call, undoes: int | None = None
+        self, session: Recording, scope: Scope, request: Request, seq: int, call: Call, undoes: int | None = None
     ) -> None:
-        super().__init__(session, scope, spec, seq)
+        super().__init__(session, scope, request, seq)
         self.call: Final = call
         self._undoes: Final = undoes
         if undoes is not None:
@@ -269,16 +269,17 @@ class FirstStep(RecordedStep):
 class DuplicateStep:
     """A later call under a key; see ``gate.Step``. It is not made: what came of the first one is its answer."""
 
-    __slots__ = ("_next", "_once", "call", "scope", "seq", "session", "spec")
+    __slots__ = ("_next", "_once", "call", "request", "scope", "seq", "session", "spec")
 
     live: Final = False
     deferred: Final = False
 
-    def __init__(self, once: Once, scope: Scope, spec: Spec, seq: int, call: Call) -> None:
+    def __init__(self, once: Once, scope: Scope, request: Request, seq: int, call: Call) -> None:
         self._once: Final = once
         self.session: Final = once.session
         self.scope: Final = scope
-        self.spec: Final = spec
+        self.request: Final = request
+        self.spec: Final = request.spec
         self.seq: Final = seq
         self.call: Final = call
         self._next = 0
@@ -395,7 +396,7 @@ class DuplicateStep:
         if suspended:
             meta["suspended"] = True
         value = piece.given(self.spec)
-        RecordedStep(self.session, self.scope, self.spec, self.seq).chunk(value, info=meta or None)
+        RecordedStep(self.session, self.scope, self.request, self.seq).chunk(value, info=meta or None)
         return Outcome(value, None, meta, {})
 
     def _error(self, raised: BaseException) -> BaseException:

@@ -1,6 +1,6 @@
 """The one door that every captured step passes.
 
-A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a :class:`Call`, asks :func:`here` for
+A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks :func:`here` for
 the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
 outcome told (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
 Capture points know nothing of replay, sessions know nothing of SDKs.
@@ -12,7 +12,7 @@ from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from .lanes import Lane, collisions, started
@@ -21,11 +21,9 @@ from .scope import Scope, current
 if TYPE_CHECKING:
     from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
     from .redaction import Redactor
-    from .step import Spec
+    from .step import Request, Spec
 
 __all__ = [
-    "Call",
-    "Family",
     "Outcome",
     "Refusal",
     "Session",
@@ -35,50 +33,12 @@ __all__ = [
     "here",
     "owner",
     "refuse_outside",
+    "settled",
 ]
 
 T = TypeVar("T")
 
 Refusal: TypeAlias = "ContractViolationError | BudgetExceededError | RunEndedError"
-
-#: A kind of step; the entry types of a family are in ``_journal.entry``.
-Family = Literal["tool", "llm", "http", "span"]
-
-
-class Call:
-    """What a capture point says of a step before it happens.
-
-    ``input`` holds Python values (the session encodes and redacts them). ``signature`` is what replay compares beside name
-    and input (model, decoding parameters, tool version …); ``info`` is recorded in ``meta`` too but not compared.
-    ``returns`` is the type that a recorded output is rebuilt as, where one is declared. ``lists`` asks for the list elements
-    of the input to be interned one by one (conversations). ``key``, where given, is a value to be fingerprinted instead
-    of ``input`` (a multipart body without its boundary).
-    """
-
-    __slots__ = ("family", "info", "input", "key", "lists", "name", "returns", "side_effect", "signature")
-
-    def __init__(
-        self,
-        family: Family,
-        name: str,
-        input: object,
-        *,
-        side_effect: str | None = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        returns: Any = None,
-        lists: bool = False,
-        key: object = None,
-    ) -> None:
-        self.family: Final = family
-        self.name: Final = name
-        self.input: Final = input
-        self.side_effect: Final = side_effect
-        self.signature: Final = signature
-        self.info: Final = info
-        self.returns: Final = returns
-        self.lists: Final = lists
-        self.key: Final = key
 
 
 class Outcome:
@@ -119,7 +79,7 @@ class Step(Protocol):
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …).
 
-        ``data`` is the JSON of ``output``, as in :meth:`Session.begin`.
+        ``data`` is the JSON of ``output`` as the log writes it, where that is at hand.
         """
         ...
 
@@ -187,29 +147,11 @@ class Session(Protocol):
         """What takes secrets out of what this session stores and compares."""
         ...
 
-    def open(self, scope: Scope, call: Call) -> Step:
+    def begin(self, scope: Scope, request: Request) -> Step:
         """Begin a step: its intention is on the log, or matched with the recorded one (else ``DivergenceError``)."""
         ...
 
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> Step:
-        """The same with what does not change from call to call worked out before.
-
-        ``data`` is the JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then.
-        ``once`` is the key of an ``exactly_once`` contract: a second call under it is not made, but answered.
-        """
-        ...
-
-    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """A call that must not be made: on the log as ``contract.violated`` or ``budget.exceeded``, or matched with the
         recorded refusal. Returns what to raise."""
         ...
@@ -303,9 +245,13 @@ def here() -> Scope | None:
     handlers, contexts that are shared) gets a callback lane of its own.
     """
     scope = current.get()
-    if scope is None:
-        return None
-    lane, me = scope.lane, owner()
+    return None if scope is None else settled(scope)
+
+
+def settled(scope: Scope) -> Scope:
+    """``scope``, which the context variable has, in the lane of who is running."""
+    lane = scope.lane
+    me = get_ident() if _get_running_loop() is None else owner()
     if lane.owner == me:
         return scope
     if lane.owner == 0:

@@ -12,59 +12,48 @@ from .spending import Spending
 
 if TYPE_CHECKING:
     from .recording import Recording
-    from .step import Spec
+    from .step import Request
 
 __all__ = ["MeteredStep", "begin"]
 
 
-def begin(
-    session: Recording, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, how: Mapping[str, Any]
-) -> Any:
+def begin(session: Recording, scope: Scope, request: Request) -> Any:
     """Begin a step in a scope that has a budget; what refuses it is on the log when it is raised."""
     free = scope.within(None)
-    spending = scope.spending
+    spending, info = scope.spending, request.info
     if session.ended or spending is None or (info is not None and "compensates" in info):  # undoing is never too dear
-        return session.begin(free, spec, input, info=info, **how)
-    if how["once"] is not None:
-        return _once(session, scope, free, spec, input, info, how)
+        return session.begin(free, request)
+    if request.once_key is not None:
+        return _once(session, scope, free, request)
     try:
-        held = spending.reserve(spec, input, info)
+        held = spending.reserve(request)
     except BudgetExceededError as error:
         session.overspent(error)
-        raise session.refuse(free, spec, input, error) from None
+        raise session.refuse(free, request, error) from None
     if held.estimate is not None:
-        info = {**(info or {}), "estimate": held.estimate}
-        if held.price is not None:
-            info = {**info, "price": held.price}
+        price = {} if held.price is None else {"price": held.price}
+        request = request.saying({"estimate": held.estimate, **price})
     try:
-        step: Any = session.begin(free, spec, input, info=info, **how)
+        step: Any = session.begin(free, request)
     except BaseException:
         held.give_back()
         raise
     return MeteredStep(step, scope, held)
 
 
-def _once(
-    session: Recording,
-    scope: Scope,
-    free: Scope,
-    spec: Spec,
-    input: object,
-    info: Mapping[str, Any] | None,
-    how: Mapping[str, Any],
-) -> Any:
+def _once(session: Recording, scope: Scope, free: Scope, request: Request) -> Any:
     """The same of a call that happens once: one that an earlier call answers takes nothing, whatever is left."""
     held: list[Held] = []
 
     def reserve() -> None:
         assert scope.spending is not None
-        held.append(scope.spending.reserve(spec, input, info))
+        held.append(scope.spending.reserve(request))
 
     try:
-        step: Any = session.begin_once(free, spec, input, info, how["key"], how["data"], how["once"], reserve)
+        step: Any = session.begin_once(free, request, reserve)
     except BudgetExceededError as error:
         session.overspent(error)
-        raise session.refuse(free, spec, input, error) from None
+        raise session.refuse(free, request, error) from None
     except BaseException:
         for one in held:
             one.give_back()

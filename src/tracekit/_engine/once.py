@@ -12,7 +12,7 @@ import os
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from .._journal.keys import Keys, Owner
 from .._journal.names import SEGMENT, SUFFIX
@@ -23,7 +23,7 @@ from .elsewhere import Awaited, Elsewhere, place_of
 from .gate import owner
 from .logged import LoggedCall, calls_of
 from .scope import Scope
-from .step import Spec
+from .step import Request, Spec
 
 if TYPE_CHECKING:
     from .recording import Recording
@@ -112,15 +112,7 @@ class Once:
     # -- the door --------------------------------------------------------------------------------------------------------
 
     def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        info: Mapping[str, Any] | None,
-        key: object,
-        data: bytes | None,
-        material: bytes,
-        reserve: Callable[[], object] | None = None,
+        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
     ) -> FirstStep | DuplicateStep:
         """The live step of the first call under a key, or one that the first one answers. ``reserve`` is asked before a first one alone.
 
@@ -130,18 +122,19 @@ class Once:
         try:
             if self._strange is not None:
                 raise self._strange.fresh()
-            digest = self._keys.digest(spec.name.encode("utf-8", "surrogatepass"), material)
-            about = {**(info or {}), "once": digest, "once_by": self._keys.fingerprint()}
+            assert request.once_key is not None
+            digest = self._keys.digest(request.spec.name.encode("utf-8", "surrogatepass"), request.once_key)
+            keyed = request.saying({"once": digest, "once_by": self._keys.fingerprint()})
             while True:
                 call, first = self._enter(digest, scope)
                 if first:
-                    step = self._first(call, digest, scope, spec, input, about, key, data, reserve)
+                    step = self._first(call, digest, scope, keyed, reserve)
                     if step is not None:
                         return step
                 elif call.opened():
-                    return self._duplicate(call, scope, spec, input, about, key, data)
+                    return self._duplicate(call, scope, keyed)
         except ContractViolationError as error:
-            raise self.session.refuse(scope, spec, input, error) from None
+            raise self.session.refuse(scope, request, error) from None
 
     def _enter(self, digest: str, scope: Scope) -> tuple[Call, bool]:
         """The call that has the key, and whether that is this one."""
@@ -170,18 +163,10 @@ class Once:
         )
 
     def _first(
-        self,
-        call: Call,
-        digest: str,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        about: Mapping[str, Any],
-        key: object,
-        data: bytes | None,
-        reserve: Callable[[], object] | None,
+        self, call: Call, digest: str, scope: Scope, request: Request, reserve: Callable[[], object] | None
     ) -> FirstStep | None:
         """Make the call. ``None``: another run has made it, and answers from now on."""
+        spec, info = request.spec, request.info or {}
         file = self._file(digest, _in_store(spec))
         try:
             if file is not None:
@@ -192,7 +177,7 @@ class Once:
             if reserve is not None:
                 reserve()
             everywhere = file is not None
-            seq = self.session.intend(scope, spec, input, about, key, data, sync=spec.effect or everywhere)
+            seq = self.session.intend(scope, request, sync=spec.effect or everywhere)
         except BaseException as error:
             self._put(digest, call, None)
             if file is not None and isinstance(error, (LogWriteError, BudgetExceededError)):
@@ -201,7 +186,7 @@ class Once:
         if file is not None:
             self._keys.used(file, seq)
         call.made(seq)
-        return FirstStep(self.session, scope, spec, seq, call, about.get("compensates"))
+        return FirstStep(self.session, scope, request, seq, call, info.get("compensates"))
 
     def _file(self, digest: str, in_store: bool) -> str | None:
         """The name of the key's file; ``None`` where it needs none."""
@@ -217,22 +202,14 @@ class Once:
                 self._calls[digest] = instead
         call.not_made()
 
-    def _duplicate(
-        self,
-        call: Call,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        about: Mapping[str, Any],
-        key: object,
-        data: bytes | None,
-    ) -> DuplicateStep:
+    def _duplicate(self, call: Call, scope: Scope, request: Request) -> DuplicateStep:
         if call.doubt is not None:
             raise call.doubt.fresh()
         if call.pending and (call.owner == owner() or call.encloses(scope.lane)):
-            raise self._inside_itself(call, spec)
-        seq = self.session.intend(scope, spec, input, {**about, "duplicate_of": call.of}, key, data, sync=False)
-        return DuplicateStep(self, scope, spec, seq, call)
+            raise self._inside_itself(call, request.spec)
+        request = request.saying({"duplicate_of": call.of})
+        seq = self.session.intend(scope, request, sync=False)
+        return DuplicateStep(self, scope, request, seq, call)
 
     def _inside_itself(self, call: Call, spec: Spec) -> ContractViolationError:
         return ContractViolationError(

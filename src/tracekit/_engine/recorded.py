@@ -16,7 +16,7 @@ from .gate import Outcome, here
 from .redaction import StreamRedactor
 from .scope import Scope
 from .spending import Spending
-from .step import Spec
+from .step import Request
 
 if TYPE_CHECKING:
     from .budget import Budget
@@ -35,18 +35,19 @@ IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("_inside", "_own", "_stream", "scope", "seq", "session", "spec", "watched")
+    __slots__ = ("_inside", "_streams", "request", "scope", "seq", "session", "spec", "watched")
 
     live: Final = True
     deferred: Final = False
 
-    def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int) -> None:
+    def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
         self.scope: Final = scope
-        self.spec: Final = spec
+        self.request: Final = request
+        self.spec: Final = request.spec
         self.seq: Final = seq
-        self._stream: StreamRedactor | None = None
-        self._own: StreamRedactor | None = None
+        #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
+        self._streams: tuple[StreamRedactor, ...] = ()
         #: The input and its encoding, where the step might change what it was given.
         self.watched: tuple[dict[str, Any], bytes] | None = None
         self._inside: Spending
@@ -93,16 +94,15 @@ class RecordedStep:
 
     def _without_secrets(self, output: Any) -> tuple[Any, int]:
         """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
-        stream = self._stream
-        if stream is None:
+        if not self._streams:
             own = self.spec.redactor
-            stream = self._stream = self.session.redactor.stream()
-            self._own = None if own is None else own.stream()
-        stored, replaced = stream.feed(output)
-        if self._own is None:
-            return stored, replaced
-        stored, more = self._own.feed(stored)
-        return stored, replaced + more
+            run = self.session.redactor.stream()
+            self._streams = (run,) if own is None else (run, own.stream())
+        found = 0
+        for stream in self._streams:
+            output, replaced = stream.feed(output)
+            found += replaced
+        return output, found
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec

@@ -16,12 +16,12 @@ from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedEr
 from . import metered
 from .classified import Raised
 from .effects import Begun, EffectStep, once_of
-from .gate import Call, Refusal
+from .gate import Refusal
 from .lanes import Lane
 from .recorded import RecordedStep, RecordedTimer, UnloggedStep
 from .redaction import Redactor
 from .scope import Scope
-from .step import Circumstances, Spec
+from .step import Circumstances, Request, Spec
 from .values import Encoded, Encoder
 
 if TYPE_CHECKING:
@@ -94,38 +94,27 @@ class Recording:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, call: Call) -> RecordedStep | DuplicateStep | EffectStep:
-        return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
-
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> RecordedStep | DuplicateStep | EffectStep:
+    def begin(self, scope: Scope, request: Request) -> RecordedStep | DuplicateStep | EffectStep:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        spec = request.spec
         if scope.spending is not None and not spec.structural:
-            step: RecordedStep = metered.begin(self, scope, spec, input, info, {"key": key, "data": data, "once": once})
+            step: RecordedStep = metered.begin(self, scope, request)
             return step
         if self.ended:
-            return self._late(scope, spec)
-        if self.closing is not None and not self.closing.admits(scope, spec, info):
-            raise Recording.refuse(self, scope, spec, input, self.closing.refusal(spec))
-        if once is not None:
-            return self.begin_once(scope, spec, input, info, key, data, once)
-        begun = None if scope.call is None else self._begins(scope, spec, info)
+            return self._late(scope, request)
+        if self.closing is not None and not self.closing.admits(scope, request):
+            raise Recording.refuse(self, scope, request, self.closing.refusal(spec))
+        if request.once_key is not None:
+            return self.begin_once(scope, request)
+        begun = None if scope.call is None else self._begins(scope, request)
         lane = scope.lane
         places: Places | None = None
         plain = None
+        info = request.info
         if spec.lists:
             places = []
-        elif info is None and key is None and scope.agent is None:
-            plain = self._plain(input)
+        elif info is None and request.key is None and scope.agent is None:
+            plain = self._plain(request.input)
         try:
             if plain is not None:
                 told = spec.told
@@ -133,7 +122,7 @@ class Recording:
                     told = spec.tell(self.redactor)
                 tail = told.prefix + plain + told.suffix
             else:  # what is large in it is written on the way
-                tail = self._intention(scope, spec, input, info, key, places, data)
+                tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
             seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
@@ -142,7 +131,7 @@ class Recording:
                 begun.end()
             if spec.effect:
                 raise
-            return self._unlogged(scope, spec)
+            return self._unlogged(scope, request)
         if places:
             self.encoder.remember(places, seq)
         if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
@@ -151,27 +140,21 @@ class Recording:
         if info is not None and "compensates" in info:
             from .undone import UndoingStep
 
-            undoing = UndoingStep(self, scope, spec, seq, info["compensates"])
+            undoing = UndoingStep(self, scope, request, seq, info["compensates"])
             return undoing if begun is None else EffectStep(undoing, begun)
-        step = RecordedStep(self, scope, spec, seq)
-        if plain is not None and (91 in plain or plain.rfind(123) > 0) and _changeable(input) and not spec.structural:
-            step.watched = (input, plain)  # a "[" or a second "{"; of what a replay does not run again
+        step = RecordedStep(self, scope, request, seq)
+        if plain is not None and (91 in plain or plain.rfind(123) > 0):  # a "[" or a second "{"
+            input = request.input
+            if _changeable(input) and not spec.structural:
+                step.watched = (input, plain)  # of what a replay does not run again
         return step if begun is None else EffectStep(step, begun)
 
     def begin_once(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        info: Mapping[str, Any] | None,
-        key: object,
-        data: bytes | None,
-        once: bytes,
-        reserve: Callable[[], object] | None = None,
+        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
     ) -> RecordedStep | DuplicateStep | EffectStep:
-        begun = None if scope.call is None else self._begins(scope, spec, info)
+        begun = None if scope.call is None else self._begins(scope, request)
         try:
-            step = self.once().begin(scope, spec, input, info, key, data, once, reserve)
+            step = self.once().begin(scope, request, reserve)
         except BaseException:
             if begun is not None:
                 begun.end()
@@ -183,8 +166,9 @@ class Recording:
         begun.end()
         return step
 
-    def _begins(self, scope: Scope, spec: Spec, info: Mapping[str, Any] | None) -> Begun | None:
+    def _begins(self, scope: Scope, request: Request) -> Begun | None:
         """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
+        spec, info = request.spec, request.info
         if scope.call is None or not spec.effect:
             return None
         undoes = info is not None and "compensates" in info
@@ -216,30 +200,21 @@ class Recording:
         """The log that this run goes on from, where it is resumed."""
         return None
 
-    def intend(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        info: Mapping[str, Any],
-        key: object,
-        data: bytes | None,
-        *,
-        sync: bool,
-    ) -> int:
+    def intend(self, scope: Scope, request: Request, *, sync: bool) -> int:
         """Write the intention of a step that says more of itself; raises ``LogWriteError`` whatever its class is."""
-        tail = self._intention(scope, spec, input, info, key, None, data)
+        tail = self._intention(scope, request, None)
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        seq = self.journal.append(spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        seq = self.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail, sync)
         if not scope.live:
             scope.lane.last = seq
         self.steps += 1
         return seq
 
-    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """Write that a call was not made, in the place of its intention; returns ``error``."""
-        encoded = self.encoder.encode(input, own=spec.redactor)
+        spec = request.spec
+        encoded = self.encoder.encode(request.input, own=spec.redactor)
         told = spec.tell(self.redactor)
         about: dict[str, Any] = {"family": spec.family}
         self._mark_input(about, encoded, spec)
@@ -262,17 +237,11 @@ class Recording:
         if not isinstance(error, UnknownPriceError):
             self.overruns[error.budget] = error.resource
 
-    def _intention(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        info: Mapping[str, Any] | None,
-        key: object,
-        places: Places | None,
-        data: bytes | None,
-    ) -> bytes:
-        encoded = self.encoder.encode(input, lists=spec.lists, places=places, data=data, own=spec.redactor)
+    def _intention(self, scope: Scope, request: Request, places: Places | None) -> bytes:
+        spec, info, key = request.spec, request.info, request.key
+        encoded = self.encoder.encode(
+            request.input, lists=spec.lists, places=places, data=request.data, own=spec.redactor
+        )
         told = spec.tell(self.redactor)
         tail = self._agent(scope) + told.prefix + encoded.data
         if key is not None:
@@ -580,13 +549,14 @@ class Recording:
         self.journal.lost += 1
         self.warn("the log could not be written for a while: steps are missing from it")
 
-    def _unlogged(self, scope: Scope, spec: Spec) -> RecordedStep:
+    def _unlogged(self, scope: Scope, request: Request) -> RecordedStep:
         self._unnoted()
-        return UnloggedStep(self, scope, spec, scope.parent)
+        return UnloggedStep(self, scope, request, scope.parent)
 
-    def _late(self, scope: Scope, spec: Spec) -> RecordedStep:
+    def _late(self, scope: Scope, request: Request) -> RecordedStep:
+        spec = request.spec
         if self.discarded:
-            return UnloggedStep(self, scope, spec, scope.parent)
+            return UnloggedStep(self, scope, request, scope.parent)
         if spec.effect:
             raise RunEndedError(
                 f"{spec.family} {spec.name!r} ({spec.side_effect}) was called after run {self.run_id} had ended; it was not executed",
@@ -594,7 +564,7 @@ class Recording:
                 next_action="wait for the task or thread that calls it before the record() block ends",
             )
         self._late_warning(f"{spec.family} {spec.name!r}")
-        return UnloggedStep(self, scope, spec, scope.parent)
+        return UnloggedStep(self, scope, request, scope.parent)
 
     def _late_warning(self, what: str) -> None:
         if self.discarded:

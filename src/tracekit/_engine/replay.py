@@ -24,7 +24,7 @@ from . import failures
 from .beside import can_go_on, go_on
 from .callsite import caller, stop_in_caller
 from .divergence import OPAQUE, differences, nearest, steady
-from .gate import Call, Outcome, Refusal, here
+from .gate import Outcome, Refusal, here
 from .index import EVENT, INTENTION, READ, SINGLE, Index, LaneKey
 from .lanes import Lane
 from .placeholders import alike
@@ -33,7 +33,7 @@ from .replayed import ReplayedStep, ReplayedTimer
 from .report import Report
 from .schedule import Schedule
 from .scope import Scope
-from .step import Circumstances, Spec, Told
+from .step import Circumstances, Request, Spec, Told
 from .values import oversized, stand_in
 from .windows import LaneState
 
@@ -123,29 +123,17 @@ class Replay:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, call: Call) -> ReplayedStep:
-        return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
-
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> ReplayedStep:
+    def begin(self, scope: Scope, request: Request) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
-        tail = self._tail(scope, spec, input, info, key, data)
+        spec = request.spec
+        tail = self._tail(scope, request)
         with self._lock:
             self._check()
             state = self._state(scope.lane)
             seq = self._next(state, spec.family)
             same = seq is not None and tail is not None and self._ends_so(seq, tail)
         if not same:
-            seq = self._compared(scope, spec, key, *self._encode(input, owned=data is not None, own=spec.redactor))
+            seq = self._compared(scope, request, *self._encode_input(request))
         assert seq is not None
         with self._lock:
             self._consume(state, spec.family, seq)
@@ -156,18 +144,20 @@ class Replay:
             stop_in_caller()
         if seq in self.index.refused:
             raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
-        return ReplayedStep(self, scope, spec, seq)
+        return ReplayedStep(self, scope, request, seq)
 
-    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
+        spec = request.spec
         try:
-            step = self.begin(scope, spec, input)
+            step = self.begin(scope, Request(spec, request.input))
         except _REFUSALS as recorded:
             return recorded
         return self.fail(failures.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
 
-    def _compared(self, scope: Scope, spec: Spec, key: object, tree: Any, data: bytes) -> int:
+    def _compared(self, scope: Scope, request: Request, tree: Any, data: bytes) -> int:
         """The next recorded step of the family, compared part by part."""
+        spec = request.spec
         with self._lock:
             self._check()
             state = self._state(scope.lane)
@@ -175,16 +165,15 @@ class Replay:
             if seq is None:
                 raise self._exhausted(scope, spec.family, spec.name, data, state)
             entry = self.trace.entry(seq)
-            if not self._matches(entry, spec, scope.agent, tree, data, key):
+            if not self._matches(entry, spec, scope.agent, tree, data, request.key):
                 self._diverged(scope, spec, data, seq, entry)
         return seq
 
-    def _tail(
-        self, scope: Scope, spec: Spec, input: object, info: Mapping[str, Any] | None, key: object, data: bytes | None
-    ) -> bytes | None:
+    def _tail(self, scope: Scope, request: Request) -> bytes | None:
         """How the line of this very step ends in a recording, where that is quickly told: the short way to an exact match."""
-        if key is not None or scope.agent is not None:
+        if request.key is not None or scope.agent is not None:
             return None
+        spec, info, data = request.spec, request.info, request.data
         told = spec.tell(self.redactor)
         if info is None:
             suffix = told.suffix
@@ -193,7 +182,7 @@ class Replay:
         else:
             return None
         if data is None:
-            data = quick(input)
+            data = quick(request.input)
         return None if data is None else told.prefix + data + suffix
 
     def _ends_so(self, seq: int, tail: bytes) -> bool:
@@ -250,6 +239,9 @@ class Replay:
         if found or not answer:
             place = {"step": seq, "family": spec.family, "name": spec.name}
             self.report.differences.append({**place, "differences": found})
+
+    def _encode_input(self, request: Request) -> tuple[Any, bytes]:
+        return self._encode(request.input, owned=request.data is not None, own=request.spec.redactor)
 
     def _encode(self, value: object, *, owned: bool = False, own: Redactor | None = None) -> tuple[Any, bytes]:
         tree = value if owned else to_json(value)

@@ -9,7 +9,7 @@ from . import failures
 from .gate import Outcome
 from .scope import Scope
 from .spending import Spending
-from .step import Spec
+from .step import Request
 
 if TYPE_CHECKING:
     from .budget import Budget
@@ -22,16 +22,17 @@ __all__ = ["ReplayedStep", "ReplayedTimer"]
 class ReplayedStep:
     """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
 
-    __slots__ = ("_chunk", "_inside", "live", "scope", "seq", "session", "spec")
+    __slots__ = ("_chunk", "_inside", "live", "request", "scope", "seq", "session", "spec")
 
     deferred: Final = False
 
-    def __init__(self, session: Replay, scope: Scope, spec: Spec, seq: int) -> None:
+    def __init__(self, session: Replay, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
         self.scope: Final = scope
-        self.spec: Final = spec
+        self.request: Final = request
+        self.spec: Final = request.spec
         self.seq: Final = seq
-        self.live: Final = spec.structural
+        self.live: Final = request.spec.structural
         self._chunk = session.index.next_chunk[seq]
         self._inside: Spending | None = None
 

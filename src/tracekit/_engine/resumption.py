@@ -26,7 +26,7 @@ from .recorded import RecordedTimer
 from .recording import ROOT, Recording
 from .redaction import Redactor
 from .scope import Scope
-from .step import Spec
+from .step import Request
 
 __all__ = ["Resumption"]
 
@@ -152,28 +152,18 @@ class Resumption(Recording):
     def past(self) -> Trace:
         return self.log.trace
 
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Any:
+        spec = request.spec
         if self.followed:
             self._leave_log(scope, spec.family)
-            return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
-        how = {"info": info, "key": key, "data": data, "once": once}
+            return super().begin(scope, request)
         if self.log.next_step(scope, spec.family) is None:
             if self.look():
                 self._left.add(scope.lane)
-                return super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
-            return DeferredStep(self, scope, spec, input, how, None)
+                return super().begin(scope, request)
+            return DeferredStep(self, scope, request, None)
         try:
-            step = self.log.begin(scope, spec, input, info=info, key=key, data=data)
+            step = self.log.begin(scope, request)
         finally:
             self.look()
         if scope.spending is not None and not spec.structural:
@@ -183,14 +173,12 @@ class Resumption(Recording):
                 scope.call.recall(self.log.told_of(step.seq), self.run_id)
             return step
         if spec.structural:
-            return ResumedSpan(self, scope, spec, step.seq)
-        return DeferredStep(self, scope, spec, input, how, step.seq)
+            return ResumedSpan(self, scope, request, step.seq)
+        return DeferredStep(self, scope, request, step.seq)
 
     def make(self, step: DeferredStep, *, waited: bool = False) -> Any:
         """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
-        how = dict(step.how)
-        if waited:
-            how["info"] = {**(how["info"] or {}), "waited": True}
+        request = step.request.saying({"waited": True}) if waited else step.request
         self._left.add(step.scope.lane)
         if step.given_up is not None:
             seq = step.given_up
@@ -198,14 +186,14 @@ class Resumption(Recording):
             before = ((entry.get("meta") or {}).get("info") or {}).get("attempt", 1)
             meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
             self.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
-            how["info"] = {**(how["info"] or {}), "attempt": before + 1, "again": seq}
-        return super().begin(step.scope, step.spec, step.input, **how)
+            request = request.saying({"attempt": before + 1, "again": seq})
+        return super().begin(step.scope, request)
 
-    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
-        if self._past_end(scope, spec.family):
-            return super().refuse(scope, spec, input, error)
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        if self._past_end(scope, request.spec.family):
+            return super().refuse(scope, request, error)
         try:
-            return self.log.refuse(scope, spec, input, error)
+            return self.log.refuse(scope, request, error)
         finally:
             self.look()
 

@@ -17,7 +17,7 @@ from ..errors import BudgetExceededError
 from .budget import LIMITS, Budget
 from .held import OF_TOKENS, Held, refused
 from .prices import Prices
-from .step import Spec
+from .step import Request
 
 __all__ = ["Spending"]
 
@@ -151,12 +151,12 @@ class Spending:
 
     # -- a call ----------------------------------------------------------------------------------------------------------
 
-    def reserve(self, spec: Spec, input: object, info: Mapping[str, Any] | None) -> Held:
+    def reserve(self, request: Request) -> Held:
         """Hold back what a call may cost, in every ledger; ``BudgetExceededError`` where one can't afford it."""
         if self.look is not None:
             self.look()
-        held = Held(tuple(self.levels()), spec, info)
-        held.foresee(input)
+        held = Held(tuple(self.levels()), request.spec, request.info)
+        held.foresee(request.input)
         with self._lock:
             for level, cost in held.costs:
                 level._afford(cost)

@@ -1,21 +1,23 @@
-"""What is the same at every call of one capture point, worked out once."""
+"""What a capture point asks of a session: the request for one step, and what is the same at every request of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
 from .._canonical import dumps_in_order, to_json
 from .._journal.entry import FAMILIES, EntryFamily
-from .gate import Call, Family
 
 if TYPE_CHECKING:
     from .budget import Budget
     from .redaction import Redactor
 
-__all__ = ["Circumstances", "Spec", "Told"]
+__all__ = ["Circumstances", "Family", "Request", "Spec", "Told"]
+
+#: A kind of step; the entry types of a family are in ``_journal.entry``.
+Family = Literal["tool", "llm", "http", "span"]
 
 
 class Circumstances(dict[str, Any]):
@@ -57,7 +59,9 @@ class Told:
 class Spec:
     """A capture point's constants: name, family, side-effect class, signature, and how they look in the log.
 
-    ``signature`` goes into ``meta`` as it is, ``side_effect`` beside it; replay compares both.
+    ``signature`` (model, decoding parameters, tool version …) goes into ``meta`` as it is, ``side_effect`` beside it; replay
+    compares both. ``returns`` is the type that a recorded output is rebuilt as, where one is declared. ``lists`` asks for the list
+    elements of the input to be interned one by one (conversations).
     """
 
     __slots__ = (
@@ -114,16 +118,59 @@ class Spec:
             self.returns, self.resolve = self.resolve(), None
         return self.returns
 
+
+class Request:
+    """One step that a capture point asks a session to begin. Never changed once it is made.
+
+    ``input`` holds Python values (the session encodes and redacts them). ``info`` is recorded in ``meta`` and not compared.
+    ``key``, where given, is a value to be fingerprinted instead of ``input`` (a multipart body without its boundary). ``data`` is the
+    JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then. ``once_key`` is the key of an
+    ``exactly_once`` contract: a second call under it is not made, but answered.
+    """
+
+    __slots__ = ("data", "info", "input", "key", "once_key", "spec")
+
+    def __init__(
+        self,
+        spec: Spec,
+        input: object,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
+        once_key: bytes | None = None,
+    ) -> None:
+        self.spec: Final = spec
+        self.input: Final = input
+        self.info: Final = info
+        self.key: Final = key
+        self.data: Final = data
+        self.once_key: Final = once_key
+
     @classmethod
-    def of(cls, call: Call) -> Spec:
-        return cls(
-            call.family,
-            call.name,
-            side_effect=call.side_effect,
-            signature=call.signature,
-            returns=call.returns,
-            lists=call.lists,
-        )
+    def of(
+        cls,
+        family: Family,
+        name: str,
+        input: object,
+        *,
+        side_effect: str | None = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        returns: Any = None,
+        lists: bool = False,
+        key: object = None,
+    ) -> Request:
+        """A request with a spec of its own. Who asks often makes the :class:`Spec` once."""
+        spec = Spec(family, name, side_effect=side_effect, signature=signature, returns=returns, lists=lists)
+        return cls(spec, input, info, key)
+
+    def saying(self, more: Mapping[str, Any]) -> Request:
+        """The same request with ``more`` in its ``info``."""
+        return Request(self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key)
+
+    def unkeyed(self) -> Request:
+        """The same request without its ``exactly_once`` key."""
+        return self if self.once_key is None else Request(self.spec, self.input, self.info, self.key, self.data)
 
 
 def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:

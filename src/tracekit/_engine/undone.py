@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .recorded import RecordedStep
 from .scope import Scope
-from .step import Spec
+from .step import Request
 
 if TYPE_CHECKING:
     from .recording import Recording
@@ -20,8 +20,8 @@ class UndoingStep(RecordedStep):
 
     __slots__ = ("_of",)
 
-    def __init__(self, session: Recording, scope: Scope, spec: Spec, seq: int, of: int) -> None:
-        super().__init__(session, scope, spec, seq)
+    def __init__(self, session: Recording, scope: Scope, request: Request, seq: int, of: int) -> None:
+        super().__init__(session, scope, request, seq)
         self._of: Final = of
         session.undone[of] = seq
 

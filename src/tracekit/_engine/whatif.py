@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from .._canonical import to_json
 from ..errors import TracekitError
-from .gate import Call, Outcome, Refusal
+from .gate import Outcome, Refusal
 from .lanes import Lane
 from .recorded import RecordedStep
 from .recording import ROOT, Recording
@@ -19,7 +19,7 @@ from .redaction import Redactor
 from .replay import Replay
 from .replayed import ReplayedStep, ReplayedTimer
 from .scope import Scope
-from .step import Spec
+from .step import Request, Spec
 
 __all__ = ["WhatIf", "goes_live"]
 
@@ -60,34 +60,21 @@ class WhatIf:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, call: Call) -> Any:
-        return self.begin(scope, Spec.of(call), call.input, info=call.info, key=call.key)
-
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Any:
         mirrored = self._mirrored(scope)
-        if goes_live(spec, self.live):
-            seq = self.replay.pass_over(scope, spec)
-            made: Any = self.new.begin(mirrored, spec, input, info=info, key=key, data=data, once=once)
+        if goes_live(request.spec, self.live):
+            seq = self.replay.pass_over(scope, request.spec)
+            made: Any = self.new.begin(mirrored, request)
             return LiveStep(self, made, seq) if made.live else made  # else an earlier call of the new run answers it
-        step = self.replay.begin(scope, spec, input, info=info, key=key, data=data)
-        copy: Any = self.new.begin(mirrored, spec, input, info=info, key=key, data=data)
+        step = self.replay.begin(scope, request)
+        copy: Any = self.new.begin(mirrored, request.unkeyed())
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
-    def refuse(self, scope: Scope, spec: Spec, input: object, error: Refusal) -> TracekitError:
-        recorded = self.replay.refuse(scope, spec, input, error)
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        recorded = self.replay.refuse(scope, request, error)
         if recorded is not self.replay.failure:
-            self.new.refuse(self._mirrored(scope), spec, input, error)
+            self.new.refuse(self._mirrored(scope), request, error)
         return recorded
 
     def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:

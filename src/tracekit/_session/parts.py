@@ -12,7 +12,7 @@ from .._engine.gate import here
 from .._engine.recording import Recording
 from .._engine.replay import Replay
 from .._engine.scope import Scope, current, enter
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import DivergenceError
 from .runs import UNSET, Run, register, registered, unregister
 
@@ -37,7 +37,7 @@ class Part:
         session: Any = scope.session
         if options["agent"] is not None or options["identity"] is not None:
             session.identify(options["agent"] or "agent", options["identity"])
-        self._step = session.begin(scope, Spec("span", options["name"] or "run"), {"input": self._block.given})
+        self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.given}))
         inside = self._step.body()
         self._token = enter(inside if options["agent"] is None else inside.acting(options["agent"]))
         run = Run(session, _path(session), options["name"])

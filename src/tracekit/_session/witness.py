@@ -22,7 +22,7 @@ from .._engine.redaction import Redactor
 from .._engine.replay import Replay
 from .._engine.replayed import ReplayedStep
 from .._engine.scope import Scope
-from .._engine.step import Spec
+from .._engine.step import Request
 from .._journal.reader import Trace
 from ..agents.ids import segment_of_path
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
@@ -149,32 +149,22 @@ class _Witnessed(Replay):
         self._witness: Final = witness
         self.file: Final = name_of(trace.path, self.run_id)
 
-    def begin(
-        self,
-        scope: Scope,
-        spec: Spec,
-        input: object,
-        *,
-        info: Mapping[str, Any] | None = None,
-        key: object = None,
-        data: bytes | None = None,
-        once: bytes | None = None,
-    ) -> ReplayedStep:
-        about = self._asked(spec, input, key, owned=data is not None)
+    def begin(self, scope: Scope, request: Request) -> ReplayedStep:
+        about = self._asked(request)
         try:
-            step = super().begin(scope, spec, input, info=info, key=key, data=data, once=once)
+            step = super().begin(scope, request)
         except _REFUSALS:
             self._witness.step(self.file, scope, scope.lane.last, **about)
             raise
         self._witness.step(self.file, scope, step.seq, **about)
         return step
 
-    def _asked(self, spec: Spec, input: object, key: object, *, owned: bool) -> dict[str, Any]:
-        told = spec.tell(self.redactor)
-        about: dict[str, Any] = {"kind": spec.family, "name": told.name, "meta": told.meta}
+    def _asked(self, request: Request) -> dict[str, Any]:
+        told, key = request.spec.tell(self.redactor), request.key
+        about: dict[str, Any] = {"kind": request.spec.family, "name": told.name, "meta": told.meta}
         if key is not None:
             return {**about, "input_hash": fingerprint(told.name, self._encode(key)[0])}
-        return {**about, "input": kept(*self._encode(input, owned=owned, own=spec.redactor))}
+        return {**about, "input": kept(*self._encode_input(request))}
 
     def note(
         self,

@@ -18,7 +18,7 @@ from .._capture.wrapper import captured_of
 from .._engine.contract import ExecutionContract, side_effect_class
 from .._engine.effects import Below, OpenCall, innermost
 from .._engine.gate import here
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
 from .envelope import IntentEnvelope
@@ -214,7 +214,7 @@ class Attempt:
         except (BudgetExceededError, ContractViolationError) as error:
             if isinstance(error, BudgetExceededError):
                 session.overspent(error)
-            raise session.refuse(scope, Spec("span", self.agent.name), {"payload": payload}, error) from None
+            raise session.refuse(scope, Request(Spec("span", self.agent.name), {"payload": payload}), error) from None
 
     def ask(self) -> Any:
         """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
@@ -341,7 +341,8 @@ def _refused(agent: BaseAgent, terms: Terms, error: ContractViolationError, shap
 
     def refuse(payload: Any) -> Any:
         scope = here()
-        raise error.fresh() if scope is None else scope.session.refuse(scope, spec, {"payload": payload}, error)
+        request = Request(spec, {"payload": payload})
+        raise error.fresh() if scope is None else scope.session.refuse(scope, request, error)
 
     async def refuse_async(payload: Any) -> Any:
         refuse(payload)

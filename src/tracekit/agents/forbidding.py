@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from .._capture import guard
 from .._capture.guard_attempts import Attempt
-from .._engine.gate import Call, here
+from .._engine.gate import here
 from .._engine.scope import Scope, current, enter
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import ContractViolationError
 
 __all__ = ["Forbidding", "forbidding"]
@@ -34,18 +34,11 @@ class Forbidding:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def open(self, scope: Scope, call: Call) -> Any:
-        self._check(scope, Spec.of(call), call.input)
-        return self._session.open(scope, call)
-
-    def begin(self, scope: Scope, spec: Spec, input: object, **how: Any) -> Any:
-        self._check(scope, spec, input)
-        return self._session.begin(scope, spec, input, **how)
-
-    def _check(self, scope: Scope, spec: Spec, input: object) -> None:
-        error = self._rule(spec)
+    def begin(self, scope: Scope, request: Request) -> Any:
+        error = self._rule(request.spec)
         if error is not None:
-            raise self._session.refuse(scope, spec, input, error)
+            raise self._session.refuse(scope, request, error)
+        return self._session.begin(scope, request)
 
 
 @contextmanager
@@ -87,6 +80,6 @@ def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
         if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own changes nothing
             scope = forbidden
         spec = Spec("tool", attempt.operation, side_effect="irreversible")
-        return scope.session.refuse(scope, spec, {}, error)
+        return scope.session.refuse(scope, Request(spec, {}), error)
 
     return refused

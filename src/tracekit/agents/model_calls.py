@@ -11,7 +11,7 @@ from .._capture.driving import drive
 from .._capture.items import failed, given
 from .._engine import gate
 from .._engine.gate import here
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from ..errors import ContractViolationError
 from .forbidding import forbidding
 from .replies import reply_of
@@ -36,7 +36,7 @@ class ModelCall:
         if scope is None:
             self._outside(model)
             return reply_of(self.function(messages, **rest), self.name)
-        step: Any = scope.session.begin(scope, _spec(model, rest), _input(messages, rest))
+        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
         if step.deferred:
             step = step.go()
         if not step.live:
@@ -57,7 +57,7 @@ class ModelCall:
         if scope is None:
             self._outside(model)
             return reply_of(await self.function(messages, **rest), self.name)
-        step: Any = scope.session.begin(scope, _spec(model, rest), _input(messages, rest))
+        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
         if step.deferred:
             step = await step.go_async()
         if not step.live:
@@ -91,13 +91,10 @@ def _parts(request: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return rest.pop("messages"), rest
 
 
-def _spec(model: str, rest: Mapping[str, Any]) -> Spec:
+def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
     parameters = {key: value for key, value in rest.items() if type(value) in (str, int, float, bool)}
-    return Spec("llm", model, side_effect="read_only", signature={**parameters, "model": model}, lists=True)
-
-
-def _input(messages: Any, rest: Mapping[str, Any]) -> dict[str, Any]:
-    return {"messages": messages, **rest}
+    spec = Spec("llm", model, side_effect="read_only", signature={**parameters, "model": model}, lists=True)
+    return Request(spec, {"messages": messages, **rest})
 
 
 def _told(reply: Mapping[str, Any]) -> dict[str, Any]:

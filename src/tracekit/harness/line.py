@@ -11,7 +11,7 @@ from .._engine.gate import Session, owner
 from .._engine.lanes import Lane, started
 from .._engine.recording import ROOT, Recording
 from .._engine.scope import Scope, current, enter
-from .._engine.step import Spec
+from .._engine.step import Request, Spec
 from .._journal.entry import SINGLES
 from ..errors import RunStateError
 
@@ -92,7 +92,7 @@ class Line:
         signature = dict(metadata)
         side_effect = signature.pop("side_effect", "read_only" if family == "tool" else None)
         spec = Spec(family, name, side_effect=side_effect, signature=signature, lists=family == "llm")
-        return self.session.begin(self.scope(), spec, input)
+        return self.session.begin(self.scope(), Request(spec, input))
 
 
 def root(session: Session, agent: str | None = None) -> Scope:
