@@ -95,7 +95,7 @@ def test_a_doubt_in_a_child_is_scanned_and_settled(family: Family) -> None:
     run = recorded(family, DIES="bob")
     part = name(segment(family, "bob"))
     code, found, _ = cli(family, "recovery", "scan")
-    assert code == 0
+    assert code == 1
     (decision,) = found
     assert (decision["run_id"], decision["decision"], decision["in_doubt"]) == (run, "abort", [f"{part}:2"])
     (reason,) = [reason for reason in decision["reasons"] if reason["code"] == "segments"]

@@ -104,17 +104,29 @@ def names(path: Path) -> dict[int, str]:
 
 
 def test_scan_prints_json_lines(shop: Path) -> None:
-    """One line a run that did not end, in the documented form; 0 whatever was decided, and nothing for a store without such runs."""
-    done = call("scan")
+    """One line a run that did not end, in the documented form, and nothing for a store without such runs."""
+    done = call("scan", "--json")
     (line,) = done.stdout.splitlines()
     decision = json.loads(line)
-    assert (done.exit_code, decision["run_id"], decision["decision"]) == (0, "shop", "abort")
+    assert (done.exit_code, decision["run_id"], decision["decision"]) == (1, "shop", "abort")
     assert decision["in_doubt"] == [seq for seq, name in names(shop).items() if name == "charge"]
     assert {reason["code"] for reason in decision["reasons"]} == {"intact", "irreversible_pending"}
     assert call("abort", "shop", "--reason", "x").exit_code == 0
     assert (call("scan").stdout, call("scan").exit_code) == ("", 0)
     (line,) = call("scan", "--all").stdout.splitlines()
     assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted"]
+
+
+def test_the_exit_code_of_scan_says_whether_something_is_in_doubt(shop: Path) -> None:
+    """1 while a step is in doubt, and for a damaged log, of which nobody knows; 0 once a person has said what became of the step."""
+    (charge,) = [seq for seq, name in names(shop).items() if name == "charge"]
+    assert [call("scan", *options).exit_code for options in ((), ("--json",), ("--all",))] == [1, 1, 1]
+    intact = shop.read_bytes()
+    assert call("settle", "shop", str(charge), "--not-done", "--reason", "the bank says so").exit_code == 0
+    assert [call("scan", *options).exit_code for options in ((), ("--json",), ("--all",))] == [0, 0, 0]
+    shop.write_bytes(intact.replace(b'"reserve"', b'"reversE"', 1))
+    done = call("scan")
+    assert (done.exit_code, json.loads(done.stdout)["state"]) == (1, "broken")
 
 
 def test_scan_goes_on_past_what_it_cannot_read(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,18 +175,34 @@ def test_a_copy_is_not_the_run_that_it_copies(shop: Path) -> None:
 
 
 def test_a_store_that_is_not_there_is_a_slip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named by --store or TRACEKIT_DIR, it must be a directory: 2. The usual one has no run yet, and that is all right."""
+    """Named by --store or TRACEKIT_DIR, it must be a directory: 2. The usual one has no run yet, and a list of them is empty."""
     commands = (["list"], ["failures"], ["recovery", "scan"])
     for command in commands:
         done = CliRunner().invoke(main, [*command, "--store", str(tmp_path / "typo")])
         assert (done.exit_code, done.stdout) == (2, "")
-        assert f"--store: there is no directory {tmp_path / 'typo'}" in done.stderr
+        assert str(tmp_path / "typo") in done.stderr
         assert CliRunner().invoke(main, command, env={"TRACEKIT_DIR": str(tmp_path / "typo")}).exit_code == 2
     monkeypatch.delenv("TRACEKIT_DIR")
     monkeypatch.chdir(tmp_path)
-    for command in commands:
+    for command in commands[:2]:
         assert CliRunner().invoke(main, command).exit_code == 0
     assert not (tmp_path / ".tracekit").exists()
+
+
+def test_scan_without_a_store_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory without a store, or in one that holds none, nothing is said to have ended: 2, and where it was looked for."""
+    monkeypatch.delenv("TRACEKIT_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--json",), ("--all",), ("--store", str(tmp_path))):
+        done = call("scan", *options)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"there is no store in {tmp_path}" in done.stderr
+        assert "--store or TRACEKIT_DIR" in done.stderr
+    assert [*tmp_path.iterdir()] == []
+    with record("one"):
+        pass
+    done = call("scan")
+    assert (done.exit_code, done.stdout) == (0, "")
 
 
 def test_a_store_that_can_not_be_written_is_told(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +254,7 @@ def test_scan_is_readable_at_a_terminal(shop: Path) -> None:
     os.close(theirs)
     text = os.read(ours, 65536).decode()
     os.close(ours)
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert text.startswith("abort")
     assert "irreversible_pending" in text
 

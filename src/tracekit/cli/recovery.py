@@ -41,14 +41,16 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
     """List the runs that did not end, or are broken, and whether they may be resumed.
 
     As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0 if
-    all could be read, whatever was decided; else 2.
+    nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or something in
+    it can't be read.
     """
     from .._session.decisions import candidates
 
     with output.reported():
-        where = named(store)
+        where = named(store, existing=True)
         unread = [f"{path} is no file" for path in where.no_files()]
-        found = _decisions(candidates(where, all=every), unread)
+        doubtful: list[str] = []
+        found = _noting(_decisions(candidates(where, all=every), unread), doubtful)
         if output.structured(as_json):
             output.emit(decision.as_dict() for decision in found)
         else:
@@ -56,7 +58,15 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
                 output.message(f"Every run in {where.root} has ended.")
         for problem in unread:
             output.message(printable(problem))
-        sys.exit(output.WRONG_USE if unread else output.RIGHT)
+        sys.exit(output.WRONG_USE if unread else output.DIFFERENT if doubtful else output.RIGHT)
+
+
+def _noting(decisions: Iterable[Decision], doubtful: list[str]) -> Iterator[Decision]:
+    """The same, and which of those runs have something in doubt; what a damaged log lacks may be."""
+    for decision in decisions:
+        if decision.in_doubt or decision.state == "broken":
+            doubtful.append(decision.run_id)
+        yield decision
 
 
 def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> Iterator[Decision]:

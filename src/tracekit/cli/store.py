@@ -12,9 +12,15 @@ from ..errors import RunNotFoundError
 __all__ = ["located", "named"]
 
 
-def named(store: str | None) -> Store:
-    """The store to list. One that somebody names, and that is not there, is a slip; the usual one may not be there yet."""
+def named(store: str | None, *, existing: bool = False) -> Store:
+    """The store to list. One that somebody names, and that is not there, is a slip; the usual one may not be there yet,
+    unless ``existing``: then a directory without runs is no store, since it would answer for runs that lie elsewhere."""
     found = Store(store)
+    if existing and not os.path.isdir(found.runs):
+        raise click.UsageError(
+            f"there is no store in {found.root} (it has no directory 'runs'), so nothing was looked at: go to the directory that the "
+            "program runs in, or name its store with --store or TRACEKIT_DIR"
+        )
     if (store is not None or os.environ.get("TRACEKIT_DIR")) and not os.path.isdir(found.root):
         which = "--store" if store is not None else "TRACEKIT_DIR"
         raise click.UsageError(f"{which}: there is no directory {found.root}")
