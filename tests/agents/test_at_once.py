@@ -73,7 +73,7 @@ def test_a_function_that_takes_too_long_is_in_doubt_and_not_called_again(
 ) -> None:
     """Whatever is declared: its thread goes on. One effect, and the log says that it is in doubt."""
     late = Late(lambda: effects.happen("booked"))
-    contract = {"timeout_ms": 20, **({"max_retries": 2} if side_effect == "reversible" else {})}
+    contract = {"timeout_ms": 20, "timeout_in": "thread", **({"max_retries": 2} if side_effect == "reversible" else {})}
     booking = agent(late, "a", side_effect=side_effect, contract=contract)
     run, response = recorded(lambda: ask(booking))
     late.end()
@@ -104,7 +104,7 @@ def test_no_effect_begins_in_a_function_whose_time_is_over(effects: Effects, ask
             raised.append(type(error))
 
     late = Late(then)
-    slow = agent(late, "a", side_effect="read_only", contract={"timeout_ms": 20})
+    slow = agent(late, "a", side_effect="read_only", contract={"timeout_ms": 20, "timeout_in": "thread"})
     if where == "run":
         with record("late"):
             response = ask(slow)
@@ -130,7 +130,12 @@ def leaves(payload: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"side_effect": "read_only"}, {"side_effect": "read_only", "contract": {"timeout_ms": 60_000}}]
+    "options",
+    [
+        {},
+        {"side_effect": "read_only"},
+        {"side_effect": "read_only", "contract": {"timeout_ms": 60_000, "timeout_in": "thread"}},
+    ],
 )
 @pytest.mark.parametrize(
     ("handler", "said"),

@@ -189,7 +189,9 @@ def test_outside_a_run_nothing_makes_a_call_exactly_once_but_making_it_once(effe
 
 
 @pytest.mark.parametrize("where", ["run", "outside"])
-@pytest.mark.parametrize("how", [{"max_retries": 2}, {"fallback": True}, {"timeout_ms": 60_000, "fallback": True}])
+@pytest.mark.parametrize(
+    "how", [{"max_retries": 2}, {"fallback": True}, {"timeout_ms": 60_000, "timeout_in": "thread", "fallback": True}]
+)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_tool_around_what_cant_be_undone_is_made_once(
     effects: Effects, where: str, how: dict[str, Any], asynchronous: bool
@@ -271,9 +273,9 @@ def test_nobody_stands_in_for_what_may_take_effect_yet(
     """A reversible function that took too long goes on in its thread: one effect, whoever has the limit, and the same in a replay."""
     late = Late(effects)
     if inside == "the agent":
-        first = agent(late, "A", 1, side_effect="reversible", contract={"timeout_ms": 20})
+        first = agent(late, "A", 1, side_effect="reversible", contract={"timeout_ms": 20, "timeout_in": "thread"})
     else:
-        tool = traced_tool(side_effect="reversible", name="slow", timeout_ms=20)(late.__call__)
+        tool = traced_tool(side_effect="reversible", name="slow", timeout_ms=20, timeout_in="thread")(late.__call__)
         side_effect = None if "without" in inside else "reversible"
         first = agent(lambda payload: tool(payload), "A", 1, side_effect=side_effect)
     second = agent(lambda payload: effects.happen("B"), "B", 2, side_effect="reversible")
@@ -332,7 +334,7 @@ def test_nobody_stands_in_while_a_thread_of_the_agent_is_at_work(
 def test_a_tool_around_one_that_may_take_effect_yet_is_not_made_again(effects: Effects, where: str) -> None:
     """Neither is it stood in for: the inner thread goes on."""
     late = Late(effects)
-    slow = traced_tool(side_effect="reversible", name="slow", timeout_ms=20)(late.__call__)
+    slow = traced_tool(side_effect="reversible", name="slow", timeout_ms=20, timeout_in="thread")(late.__call__)
 
     @traced_tool(side_effect="reversible")
     def other(x: int) -> None:
@@ -363,7 +365,7 @@ def test_outside_a_run_no_effect_begins_in_what_was_given_up(effects: Effects) -
     go, over = threading.Event(), threading.Event()
     raised: list[BaseException] = []
 
-    @traced_tool(side_effect="read_only", timeout_ms=20)
+    @traced_tool(side_effect="read_only", timeout_ms=20, timeout_in="thread")
     def slow(x: int) -> None:
         go.wait(PATIENCE)
         try:

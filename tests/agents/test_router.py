@@ -429,9 +429,9 @@ def test_an_agent_without_a_class_runs_in_a_replay_and_its_steps_are_answered(to
     ("agent", "options"),
     [
         ({"side_effect": "irreversible"}, {"default_contract": {"max_retries": 2}}),
-        ({}, {"default_contract": {"timeout_ms": 50}}),
+        ({}, {"default_contract": {"timeout_ms": 50, "timeout_in": "thread"}}),
         ({"side_effect": "read_only"}, {"default_contract": {"idempotent_required": True}}),
-        ({"side_effect": "read_only", "cost_units": 9, "contract": {"timeout_ms": 60_000}}, {}),
+        ({"side_effect": "read_only", "cost_units": 9, "contract": {"timeout_ms": 60_000, "timeout_in": "thread"}}, {}),
         (
             {"contract": {"exactly_once": True, "max_cost_units": 3}, "cost_units": lambda payload: 5},
             {"default_side_effect": "irreversible"},
@@ -454,6 +454,16 @@ def test_a_violated_contract_means_no_call(town: Town, route: Route, agent: Any,
     (violated,) = of_type(run, "contract.violated")
     assert (violated["name"], violated["input"]) == ("a", {"payload": {}})
     assert response.error.agent == "a"  # type: ignore[union-attr]
+
+
+def test_a_limit_of_the_route_moves_no_function_to_another_thread_unasked(town: Town, route: Route) -> None:
+    """A function that nothing can interrupt breaks the contract of the route: it is not called, and the message says what to do."""
+    town.agent("a", asynchronous=False, side_effect="read_only")
+    run, response, again = both(lambda: route("direct", default_contract={"timeout_ms": 60_000}))
+    assert (chain(response), again) == (["contract_violation"], response)
+    assert 'timeout_in="thread"' in response.error.reason  # type: ignore[union-attr]
+    assert not town.calls
+    assert of_type(run, "contract.violated")
 
 
 def test_defaults_hold_for_agents_that_say_nothing_themselves(town: Town, route: Route) -> None:

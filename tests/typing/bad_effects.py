@@ -13,6 +13,11 @@ def misnamed(n: int) -> int:
     return n
 
 
+@traced_tool(side_effect="read_only", timeout_ms=500, timeout_in="process")  # error: arg-type
+def elsewhere(n: int) -> int:
+    return n
+
+
 def use() -> None:
     ExecutionContract(exactly_twice=True)  # error: call-arg
     Budget(3)  # error: call-arg

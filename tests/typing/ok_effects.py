@@ -31,7 +31,7 @@ from tracekit.agents import (
 def unbook(seat: int, output: str | None = None) -> None: ...
 
 
-@traced_tool(side_effect="read_only", max_retries=2, timeout_ms=500)
+@traced_tool(side_effect="read_only", max_retries=2, timeout_ms=500, timeout_in="thread")
 def look(seat: int) -> str:
     return str(seat)
 

@@ -205,6 +205,7 @@ def test_a_function_that_took_too_long_is_undone_when_its_thread_has_ended(
         side_effect="reversible",
         compensate=lambda x, output: effects.happen(f"unbook {output}"),
         timeout_ms=30,
+        timeout_in="thread",
         max_retries=3,
     )
     def book(x: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tracekit import (
     replay,
     traced_tool,
 )
+from tracekit.agents import BaseAgent
 from tracekit.errors import DivergenceError
 
 
@@ -80,6 +82,8 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("read_only", {"max_retries": 1.5}, "max_retries"),
     ("read_only", {"max_retries": "3"}, "max_retries"),
     ("read_only", {"timeout_ms": 0}, "timeout_ms"),
+    ("read_only", {"timeout_ms": 5, "timeout_in": "process"}, "timeout_in"),
+    ("read_only", {"timeout_in": "thread"}, "timeout_in"),
     ("read_only", {"timeout_ms": -5}, "timeout_ms"),
     ("read_only", {"timeout_ms": True}, "timeout_ms"),
     ("read_only", {"timeout_ms": "5"}, "timeout_ms"),
@@ -142,16 +146,22 @@ def test_what_can_not_be_is_refused_where_it_is_written(side_effect: Any, how: d
 
 #: Declarations that can be kept.
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [
-    ("irreversible", {"exactly_once": True, "timeout_ms": 5000, "no_retry": True}),
+    ("irreversible", {"exactly_once": True, "timeout_ms": 5000, "timeout_in": "thread", "no_retry": True}),
     ("irreversible", {"exactly_once": "store", "idempotent_required": True, "idempotency_key": "x"}),
     ("read_only", {"max_retries": 0, "no_retry": True}),
-    ("read_only", {"max_retries": 3, "timeout_ms": 0.5, "max_cost_units": 2.5, "cost_units": 2}),
+    (
+        "read_only",
+        {"max_retries": 3, "timeout_ms": 0.5, "timeout_in": "thread", "max_cost_units": 2.5, "cost_units": 2},
+    ),
     ("read_only", {"fallback": (look, book)}),
     ("read_only", {"fallback": [look]}),
     ("reversible", {"fallback": (book, pay), "compensate": undo_with, "max_retries": 1}),
     ("reversible", {"exactly_once": True, "fallback": book}),
     (SideEffectClass.READ_ONLY, {"contract": {"max_retries": 1}}),
-    ("read_only", {"contract": ExecutionContract(max_retries=1), "max_retries": 1, "timeout_ms": 5}),
+    (
+        "read_only",
+        {"contract": ExecutionContract(max_retries=1), "max_retries": 1, "timeout_ms": 5, "timeout_in": "thread"},
+    ),
 ]
 
 
@@ -165,6 +175,42 @@ def test_what_can_be_kept_is_taken(side_effect: Any, how: dict[str, Any]) -> Non
 
     with record("taken"):
         assert tool(1) == 1
+
+
+class Desk:
+    def book(self) -> None: ...
+
+    @classmethod
+    def open(cls) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("how", [{"timeout_ms": 5}, {"contract": ExecutionContract(timeout_ms=5)}])
+@pytest.mark.parametrize("function", [lambda: None, Desk.book, vars(Desk)["open"], Desk()])
+def test_a_plain_function_is_not_moved_to_another_thread_unasked(function: Any, how: dict[str, Any]) -> None:
+    """A limit on what nothing can interrupt is refused where it is written, by a message that names both ways out."""
+    with pytest.raises(TypeError, match=r'async def.*timeout_in="thread"'):
+        traced_tool(side_effect="read_only", **how)(function)
+    with pytest.raises(TypeError, match=r'async def.*timeout_in="thread"'):
+        BaseAgent(lambda payload: None, intent="book", side_effect="read_only", contract={"timeout_ms": 5})
+
+
+def test_who_runs_in_another_thread_has_said_so() -> None:
+    """With ``timeout_in="thread"`` a function runs in one of its own; a coroutine, which may say it too, in its caller's."""
+    where: list[int] = []
+
+    @traced_tool(side_effect="read_only", timeout_ms=60_000, timeout_in="thread")
+    def function() -> None:
+        where.append(threading.get_ident())
+
+    @traced_tool(side_effect="read_only", timeout_ms=60_000, timeout_in="thread")
+    async def coroutine() -> None:
+        where.append(threading.get_ident())
+
+    function()
+    asyncio.run(coroutine())
+    assert [one == threading.get_ident() for one in where] == [False, True]
 
 
 def test_a_contract_is_a_value() -> None:

@@ -136,7 +136,7 @@ def test_an_input_that_is_wrong_is_not_tried_again(tmp_path: Path, waits: list[f
     effects = Effects(tmp_path)
     bad = RateLimited("0")
     bad.status_code = bad.response.status_code = 400
-    for how in ({"max_retries": 3}, {"no_retry": True}, {"timeout_ms": 60_000}):
+    for how in ({"max_retries": 3}, {"no_retry": True}, {"timeout_ms": 60_000, "timeout_in": "thread"}):
         error = bad if "max_retries" in how else ConnectionError("no")
         with pytest.raises(type(error)):
             failing(effects, 99, lambda error=error: error, **how)(1)  # type: ignore[misc]
@@ -444,7 +444,7 @@ def test_a_function_that_takes_too_long_is_not_waited_for(side_effect: Any, tmp_
     def look(x: int) -> str:
         return effects.happen("look")
 
-    @traced_tool(side_effect=side_effect, timeout_ms=30)
+    @traced_tool(side_effect=side_effect, timeout_ms=30, timeout_in="thread")
     def work(x: int) -> str:
         effects.happen("begun")
         go_on.wait()
@@ -486,7 +486,7 @@ def test_a_function_in_time_is_as_without_a_limit(tmp_path: Path) -> None:
     def inner(x: int) -> str:
         return effects.happen("inner")
 
-    @traced_tool(side_effect="read_only", timeout_ms=60_000)
+    @traced_tool(side_effect="read_only", timeout_ms=60_000, timeout_in="thread")
     def work(x: int) -> str:
         if x:
             raise LookupError(x)
@@ -513,7 +513,7 @@ def test_a_timed_out_call_is_tried_again_where_declared(tmp_path: Path, waits: l
     effects = Effects(tmp_path)
     go_on = threading.Event()
 
-    @traced_tool(side_effect="read_only", timeout_ms=30, max_retries=1)
+    @traced_tool(side_effect="read_only", timeout_ms=30, timeout_in="thread", max_retries=1)
     def ask(x: int) -> str:
         said = effects.happen("ask")
         if said == "ask 1":
@@ -536,7 +536,7 @@ def test_a_function_that_returns_a_coroutine_is_told_to_say_so(tmp_path: Path) -
     async def later(x: int) -> None:
         effects.happen("later")
 
-    @traced_tool(side_effect="read_only", timeout_ms=1000)
+    @traced_tool(side_effect="read_only", timeout_ms=1000, timeout_in="thread")
     def start(x: int) -> Any:
         return later(x)
 
@@ -585,7 +585,7 @@ def test_what_may_take_effect_yet_is_not_repeated(side_effect: Any, tmp_path: Pa
     def other() -> str:
         return effects.happen("other")
 
-    @traced_tool(side_effect=side_effect, timeout_ms=30, max_retries=1, fallback=other, **how)
+    @traced_tool(side_effect=side_effect, timeout_ms=30, timeout_in="thread", max_retries=1, fallback=other, **how)
     def book() -> None:
         effects.happen("begun")
         go_on.wait()

@@ -52,6 +52,7 @@ def traced_tool(
     max_retries: int | None = None,
     idempotent_required: bool | None = None,
     timeout_ms: float | None = None,
+    timeout_in: Literal["thread"] | None = None,
     max_cost_units: float | None = None,
 ) -> Callable[[F], F]:
     """Make a function, method, coroutine, generator or async generator a captured tool.
@@ -61,7 +62,8 @@ def traced_tool(
     ``version`` and ``config`` are recorded and compared in a replay. With ``require_run`` (or ``TRACEKIT_REQUIRE_RUN=1``) a tool with
     effects refuses to run outside ``record()``.
 
-    ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``. ``idempotency_key`` (a
+    ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``; a plain function with ``timeout_ms``
+    needs ``timeout_in="thread"``. ``idempotency_key`` (a
     parameter's name, or a function over the arguments that it names) tells calls apart, ``cost_units`` (a number, or such a function; 1
     where nothing is said) is what a call costs. ``fallback`` are traced tools that stand in, in order, with the same arguments.
     ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
@@ -88,6 +90,7 @@ def traced_tool(
             "max_retries": max_retries,
             "idempotent_required": idempotent_required,
             "timeout_ms": timeout_ms,
+            "timeout_in": timeout_in,
             "max_cost_units": max_cost_units,
         },
     )

@@ -92,6 +92,12 @@ class Terms:
     # -- where it is written ---------------------------------------------------------------------------------------------
 
     def _check_shape(self, shape: str, compensate: object, stand_ins: Sequence[Any]) -> None:
+        if shape == "function" and self.contract.timeout_ms is not None and self.contract.timeout_in != "thread":
+            raise TypeError(
+                f"{self.tool!r} has timeout_ms={self.contract.timeout_ms!r} and is a plain function, which nothing can interrupt: make it "
+                'a coroutine function (`async def`), which is cancelled when its time is over; or say timeout_in="thread", and it runs '
+                "in a thread of its own, where it goes on after that"
+            )
         if "generator" not in shape:
             return
         asked = [name for name in _NOT_PIECEWISE if getattr(self.contract, name)]

@@ -88,7 +88,9 @@ class ExecutionContract:
     ``exactly_once`` (``True``: in a run and all its resumes; ``"store"``: in all runs of the store) answers a second call with the
     first one's result. ``no_retry`` says that nothing is repeated, ``max_retries`` how often a failed call is made again.
     ``idempotent_required`` refuses a call without an idempotency key, ``timeout_ms`` ends one that takes longer, and
-    ``max_cost_units`` refuses one that costs more. A contract that contradicts itself raises ``ContractViolationError``.
+    ``max_cost_units`` refuses one that costs more. A coroutine is cancelled when its time is over; a plain function can only be left
+    behind in a thread of its own, and says so with ``timeout_in="thread"``. A contract that contradicts itself raises
+    ``ContractViolationError``.
     """
 
     exactly_once: bool | Literal["store"] = False
@@ -97,6 +99,7 @@ class ExecutionContract:
     idempotent_required: bool = False
     timeout_ms: float | None = None
     max_cost_units: float | None = None
+    timeout_in: Literal["thread"] | None = None
 
     def __post_init__(self) -> None:
         once = self.exactly_once
@@ -106,6 +109,15 @@ class ExecutionContract:
             if type(getattr(self, name)) is not bool:
                 raise impossible(None, name, f"{name} is True or False, not {getattr(self, name)!r}")
         self._check_numbers()
+        if self.timeout_in not in (None, "thread"):
+            raise impossible(
+                None,
+                "timeout_in",
+                f'timeout_in is "thread" or left out, not {self.timeout_in!r}',
+                actual=self.timeout_in,
+            )
+        if self.timeout_in is not None and self.timeout_ms is None:
+            raise impossible(None, "timeout_in", "timeout_in without timeout_ms", "say how long a call may take")
         if self.max_retries and self.no_retry:
             raise impossible(
                 None, "max_retries", f"no_retry with max_retries={self.max_retries}", "leave one of the two out"

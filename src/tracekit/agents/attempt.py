@@ -15,7 +15,7 @@ from .._capture.contracted import Done, Invocation, came_to, settle, settle_asyn
 from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
 from .._capture.wrapper import captured_of
-from .._engine.contract import ExecutionContract, side_effect_class
+from .._engine.contract import ExecutionContract, impossible, side_effect_class
 from .._engine.effects import Below, OpenCall, innermost
 from .._engine.gate import here
 from .._engine.step import Request, Spec
@@ -300,6 +300,8 @@ def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
         return made
     except ContractViolationError as error:  # nobody could keep it: told at each call, in the place of the step
         return _refused(agent, terms, error, shape)
+    except TypeError as error:  # the terms of a route, for a function that can't keep them
+        return _refused(agent, terms, impossible(agent.name, "timeout_ms", str(error)), shape)
 
 
 def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
