@@ -287,3 +287,17 @@ def test_decisions_are_numbered_and_dated() -> None:
         assert file.name.startswith(f"{number:04d}-")
         assert title.startswith(f"# {number:04d}: ")
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2} · \w+", dated)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_glossary_defines_each_word_once() -> None:
+    """The nouns that the code is written in are defined in one place, which the README and the list of pages link."""
+    defined = re.findall(r"^- \*\*(.+?)\*\*: ", TEXTS["docs/glossary.md"], re.MULTILINE)
+    words = (
+        "run journal entry segment step spec request outcome session effect context lane place schedule contract policy"
+    )
+    assert defined == [*words.split(), "seam", "boundary", "verdict"]
+    assert "(docs/glossary.md)" in TEXTS["README.md"]
+    assert "(glossary.md)" in TEXTS["docs/README.md"]
