@@ -347,7 +347,7 @@ except BaseException as error:
     assert "LiveCallBlockedError" in done.stdout
     assert "let it join the run that is recorded" in done.stdout
     assert "1 the process /process:python#1 did not join the run: a replay will refuse to start it" in done.stdout
-    assert done.stderr == ""
+    assert done.stderr.startswith("tracekit: the replay has failed: [live-call-blocked]")
     assert [*place.segments()] == ["/process:child.py#1"]
 
 

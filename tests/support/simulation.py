@@ -26,6 +26,7 @@ class Differs(BaseException):
 class _Base:
     ended = False
     run_id = "r"
+    threads: Any = None
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -130,8 +131,10 @@ class Replay(_Base):
             suspended = entry[0] == "timer" or entry[3]
             near.append(0 if not suspended else 1 if entry[4] is None else 2 + entry[4])
         self.failure: BaseException | None = None
-        self.schedule = Schedule(events, failure=lambda: Differs(*self.failure.args), stuck=self._stuck, near=near)  # type: ignore[union-attr]
-        self.crew = self.schedule.crew
+        self.schedule = Schedule(
+            events, failure=lambda: Differs(*self.failure.args), stuck=lambda waiting: self._stuck(), near=near
+        )  # type: ignore[union-attr]
+        self.threads = self.schedule.threads
         self._lock = threading.Lock()
 
     def __exit__(self, *_: object) -> None:

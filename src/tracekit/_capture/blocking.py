@@ -64,14 +64,17 @@ def _put_forward(to: float) -> None:
 
 def _wait(original: Any, scope_of_timers: _Scope) -> Any:
     def wait(self: Any, timeout: float | None = None) -> bool:
-        if timeout is None or timeout <= 0:
+        if timeout is not None and timeout <= 0:
             return original(self, timeout)  # type: ignore[no-any-return]
         scope = scope_of_timers()
         if scope is None:
             return original(self, timeout)  # type: ignore[no-any-return]
+        if timeout is None:
+            threads = scope.session.threads
+            return original(self) if threads is None else _wait_in_a_gate(self, threads.wait_in)
         until = _now() + timeout
         timer = scope.session.arm(scope, "threading.wait", timeout)
-        notified = False if timer.live else _wait_for_its_place(self, timer)
+        notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer))
         if not notified and timer.live:
             notified = original(self, timeout)
             if not notified:
@@ -85,8 +88,8 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
     return wait
 
 
-def _wait_for_its_place(condition: Any, timer: Any) -> bool:
-    """Wait until notified, or until the recorded place of the time-out has come."""
+def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
+    """Wait until notified, or until ``hold``, which waits for the lock that it is given, returns without. Whether it was notified."""
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     waiter = allocate_lock()
@@ -95,7 +98,7 @@ def _wait_for_its_place(condition: Any, timer: Any) -> bool:
     saved = condition._release_save()
     notified = True
     try:
-        _hold(waiter, timer)
+        hold(waiter)
     finally:
         condition._acquire_restore(saved)
         if waiter in condition._waiters:  # nobody has notified it

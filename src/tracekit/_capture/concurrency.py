@@ -102,6 +102,7 @@ def _create_task(original: Any) -> Any:
         finally:
             current.reset(token)
         lane.owner = id(task)
+        _created(scope, task)
         if hasattr(task, "add_done_callback"):
             task.add_done_callback(lambda _: _ended(lane), context=Context())
         return task
@@ -110,6 +111,12 @@ def _create_task(original: Any) -> Any:
     create_task.__qualname__ = getattr(original, "__qualname__", "create_task")
     create_task.__doc__ = getattr(original, "__doc__", None)
     return create_task
+
+
+def _created(scope: Scope, task: Any) -> None:
+    threads = scope.session.threads
+    if threads is not None:
+        threads.created(task)
 
 
 def _ended(lane: Lane) -> None:
@@ -124,6 +131,7 @@ def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context) -> 
     """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
     me = lane.owner = id(task)
     owned[me] = lane
+    _created(scope, task)
     before, first = context.get(current), not context.get(_given, False)
     if first:
         try:

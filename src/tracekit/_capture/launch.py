@@ -46,12 +46,11 @@ def name_of(started_: Any) -> str:
 class Entered:
     """A callable that runs in ``scope``'s lane, whoever's context it is called in."""
 
-    __slots__ = ("_call", "_crew", "_gate", "_scope", "begun", "turn")
+    __slots__ = ("_call", "_gate", "_scope", "begun", "turn")
 
-    def __init__(self, call: Callable[..., Any], scope: Scope, crew: Any = None) -> None:
+    def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
         self._scope: Final = scope
-        self._crew = crew
         #: Its place among the events of the run, where it is one; see ``handover``.
         self.turn: Any = None
         self.begun = False
@@ -64,15 +63,9 @@ class Entered:
 
     def taken_up(self) -> None:
         """A worker has it now."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.taken_up()
-
-    def withdrawn(self) -> None:
-        """It was cancelled before it began."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.withdrawn()
+        threads = self._scope.session.threads
+        if threads is not None:
+            threads.begun()
 
     def hold(self) -> None:
         """Hold the worker of a call that never began in the recording, until it is cancelled or the replay ends."""
@@ -110,7 +103,7 @@ class Entered:
 
 
 def enclose(
-    scope: Scope, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], crew: Any = None
+    scope: Scope, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A call that runs the program's callable in a lane of its own, counted now, inside whatever contexts surround it."""
     outer: list[Any] = []
@@ -123,7 +116,10 @@ def enclose(
         else:
             break
     lane = started(parent_lane(scope), name_of(call), scope.live)
-    call = Entered(call, scope.in_lane(lane), crew)
+    threads = scope.session.threads
+    if threads is not None:
+        threads.submitted()
+    call = Entered(call, scope.in_lane(lane))
     for run in reversed(outer):
         call, args = run, (call, *args)
     return call, args, kwargs

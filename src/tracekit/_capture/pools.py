@@ -42,11 +42,6 @@ def patches(once: Callable[[Any, str, Callable[[Any], Any]], Patch]) -> list[Pat
     return found
 
 
-def _crew(scope: Scope) -> Any:
-    """The threads of a replay hear of each other; a recording has no such thing."""
-    return getattr(scope.session, "crew", None)
-
-
 # -- threads ---------------------------------------------------------------------------------------------------------------
 
 
@@ -57,17 +52,17 @@ def _start(original: Any) -> Any:
             return original(self)  # type: ignore[no-any-return]
         if is_background(_work(self)):
             return Context().run(_apart, original, self)
-        crew = _crew(scope)
+        threads = scope.session.threads
         if not _is_worker(self):
             lane = started(parent_lane(scope), _thread_name(self), scope.live)
             _enter_at_run(self, scope.in_lane(lane))
-        if crew is None:
+        if threads is None:
             return original(self)  # type: ignore[no-any-return]
-        crew.launching()
+        threads.launching()
         try:
             original(self)
         finally:
-            crew.launched(self.native_id, self.ident)
+            threads.launched(self.native_id, self.ident)
         return None
 
     start.__qualname__ = "Thread.start"
@@ -125,33 +120,15 @@ def _submit(original: Any) -> Any:
         scope = current.get()
         if scope is None:
             return original(self, fn, *args, **kwargs)
-        crew = _crew(scope)
-        fn, args, kwargs = enclose(scope, fn, args, kwargs, crew)
+        fn, args, kwargs = enclose(scope, fn, args, kwargs)
         call = handover.entered(fn, args)
         call.turn = handover.begin(scope.in_lane(call.lane))
-        if crew is None:
-            future = original(self, fn, *args, **kwargs)
-            handover.submitted(future, call)
-            return future
-        crew.queued(_has_a_worker_free(self))
-        try:
-            future = original(self, fn, *args, **kwargs)
-        except BaseException:
-            call.withdrawn()
-            raise
+        future = original(self, fn, *args, **kwargs)
         handover.submitted(future, call)
-        future.add_done_callback(lambda done: call.withdrawn() if done.cancelled() else None)
         return future
 
     submit.__qualname__ = "ThreadPoolExecutor.submit"
     return submit
-
-
-def _has_a_worker_free(executor: Any) -> bool:
-    try:
-        return bool(executor._idle_semaphore._value > 0 or len(executor._threads) < executor._max_workers)
-    except AttributeError:  # another implementation
-        return False
 
 
 # -- anyio -----------------------------------------------------------------------------------------------------------------

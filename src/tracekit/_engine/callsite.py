@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
 from typing import Final
 
-__all__ = ["caller", "is_user_code", "stop_in_caller"]
+__all__ = ["caller", "is_user_code", "say", "stop_in_caller"]
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -31,6 +32,14 @@ def caller() -> str | None:
     """``file:line`` of the innermost frame of the user's code, or ``None``."""
     frame = _frame()
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def say(sentence: str) -> None:
+    """A line on standard error, now; where there is none, nothing."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # it is closed
+            sys.stderr.write(f"tracekit: {sentence}\n")
+            sys.stderr.flush()
 
 
 def stop_in_caller() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, TracekitError, UnconsumedStepsError
@@ -111,10 +111,11 @@ def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedEr
     )
 
 
-def everything_waits(run_id: str) -> TraceExhaustedError:
-    """Every lane of the program waits for something that was never recorded."""
+def everything_waits(run_id: str, waiting: Iterable[str]) -> TraceExhaustedError:
+    """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``."""
     return TraceExhaustedError(
-        "everything in the program waits, and the recording has nothing more to deliver to it",
+        "everything in the program waits, and the recording has nothing more to deliver to it"
+        + "".join(f"\n  {line}" for line in waiting),
         run_id=run_id,
         next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for",
     )

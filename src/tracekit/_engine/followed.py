@@ -133,7 +133,7 @@ class Followed(Replay):
         entry = self.trace.entry(seq)
         return Outcome(self._decode(self.supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
 
-    def _stuck(self) -> ReplayError | None:
+    def _stuck(self, waiting: list[str]) -> ReplayError | None:
         if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
             return None
         return self.fail(failures.not_followed(self.run_id, self._unconsumed()))

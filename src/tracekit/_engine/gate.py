@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
     from .redaction import Redactor
     from .step import Request, Spec
+    from .threads import ThreadMonitor
 
 __all__ = [
     "Outcome",
@@ -145,6 +146,11 @@ class Session(Protocol):
     @property
     def redactor(self) -> Redactor:
         """What takes secrets out of what this session stores and compares."""
+        ...
+
+    @property
+    def threads(self) -> ThreadMonitor | None:
+        """Whom the hooks report to which threads take part; ``None`` where nothing waits for them (a recording)."""
         ...
 
     def begin(self, scope: Scope, request: Request) -> Step:

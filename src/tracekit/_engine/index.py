@@ -60,6 +60,8 @@ class Index:
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
         self.events: Final = array("I")
+        #: Every intention and step of one entry, in order.
+        self.steps: Final = array("I")
         #: How each event came, parallel to ``events``; see ``Schedule``.
         self.near: Final = bytearray()
         self.abandoned: Final[set[int]] = set()
@@ -102,6 +104,8 @@ class Index:
         self.role.append(self._role(seq, kind, lane, entry))
         if self.role[seq] != OTHER:
             self._append(self.items, lane, seq)
+        if self.role[seq] in (INTENTION, SINGLE):
+            self.steps.append(seq)
 
     def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
         family = family_of(kind)

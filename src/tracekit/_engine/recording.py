@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .duplicates import DuplicateStep
     from .once import Once
     from .spending import Spending
+    from .threads import ThreadMonitor
 
 __all__ = ["Recording"]
 
@@ -54,6 +55,8 @@ class Recording:
     meters = True
     #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
     ordered = True
+    #: Who runs is of no account while recording.
+    threads: ThreadMonitor | None = None
 
     def __init__(self, journal: Journal, redactor: Redactor) -> None:
         self.journal = journal

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from . import failures
 from .beside import can_go_on, go_on
-from .callsite import caller, stop_in_caller
+from .callsite import caller, say, stop_in_caller
 from .divergence import OPAQUE, differences, nearest, steady
 from .gate import Outcome, Refusal, here
 from .index import EVENT, INTENTION, READ, SINGLE, Index, LaneKey
@@ -72,17 +72,22 @@ class Replay:
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id, trace.path)
+        #: 1 consumed, 2 skipped, by seq.
+        self._used = bytearray(len(self.index) + 1)
         self.schedule: Final = Schedule(
             self.index.events,
             failure=self._again,
             stuck=self._stuck,
+            slow=self._slow,
+            steps=self.index.steps,
+            made=self._used,
             near=self.index.near,
             moved=self.index.moved,
         )
         #: Whether the trace says in which order threads handed things to one another.
         self.ordered: Final = bool(trace.entry(1).get("meta", {}).get("ordered"))
         #: The hooks tell it which threads take part.
-        self.crew: Final = self.schedule.crew
+        self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.strict: Final = strict
         self.failure: ReplayError | None = None
@@ -94,8 +99,6 @@ class Replay:
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         self._lock = threading.RLock()
-        #: 1 consumed, 2 skipped, by seq.
-        self._used = bytearray(len(self.index) + 1)
         self._states: list[LaneState] = []
         self._lanes: list[Lane] = []
         # An attempt that a resumed run made again is no step of the replay.
@@ -583,6 +586,8 @@ class Replay:
             if self.failure is None:
                 self.failure = error
                 self.report.failure = error
+                if not self.ended:  # the program still has to unwind, and need not come out of that alive
+                    say(f"the replay has failed: {error}")
                 self.schedule.fail()
                 return error
         return self._again()
@@ -600,8 +605,20 @@ class Replay:
         if self.failure is not None:
             raise self._again()
 
-    def _stuck(self) -> ReplayError | None:
-        return self.fail(failures.everything_waits(self.run_id))
+    def _stuck(self, waiting: list[str]) -> ReplayError | None:
+        return self.fail(failures.everything_waits(self.run_id, waiting))
+
+    def _slow(self, seq: int | None, waiting: list[str]) -> None:
+        """The next event has been waited for for long."""
+        what = "something that was never recorded"
+        if seq is not None:
+            entry = self.trace.entry(seq)
+            step = self.index.answer[seq] if self.index.role[self.index.answer[seq]] == INTENTION else seq
+            what = (
+                f"step {step} ({self.trace.entry(step)['type']} {self.trace.entry(step).get('name', entry['type'])!r})"
+            )
+        said = "".join(f"\n  {line}" for line in waiting)
+        say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{said}")
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
         near = self._nearest(kind, data, None) + self._beside()
@@ -656,7 +673,7 @@ class Replay:
 
     def _beside(self) -> str:
         """What to think of where several threads take part."""
-        return failures.THREAD_ORDER if self.crew.several else ""
+        return failures.THREAD_ORDER if self.threads.several else ""
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""

@@ -27,6 +27,7 @@ from .recording import ROOT, Recording
 from .redaction import Redactor
 from .scope import Scope
 from .step import Request
+from .threads import ThreadMonitor
 
 __all__ = ["Resumption"]
 
@@ -77,9 +78,9 @@ class Resumption(Recording):
     # -- coming to the end of the log ------------------------------------------------------------------------------------
 
     @property
-    def crew(self) -> Any:
+    def threads(self) -> ThreadMonitor | None:  # type: ignore[override]
         """Whom the hooks tell which threads take part, while the log decides who goes first."""
-        return None if self.followed else self.log.crew
+        return None if self.followed else self.log.threads
 
     def look(self) -> bool:
         """Whether the program has followed the log to its end; the first time, what is past it may come from now on."""

@@ -1,16 +1,18 @@
 """The order in which a replay hands out what was recorded: a discrete-event simulation.
 
 An *event* is an outcome, a chunk of a stream, or a timer that fired. Whoever asks for one is held until its turn has
-come: nothing else can run any more, and it is the earliest recorded one among those asked for. If an earlier one has not
-been asked for and somebody can still make progress, that is waited for; if nobody can, the earliest is handed out all the
-same, and listed in ``reordered``. So a replay never hangs on an order that the program's own locks forbid.
+come: all events that were recorded before it have been handed out, all steps that were recorded before it have begun, and
+nothing else has something to run. However long the program computes on the way to an earlier event, or sleeps in native code,
+it is waited for. Only where nothing in the process can move any more (see ``threads``) is the earliest of those that were
+asked for handed out all the same, and listed in ``reordered``: an order that the program's own locks forbid. If there is none,
+the program is stuck.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from array import array
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio import AbstractEventLoop, Future, current_task, get_running_loop
 from asyncio.events import _get_running_loop
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +23,16 @@ from typing import Any, Final
 
 from .._reality import monotonic_ns
 from .arrivals import Burst
-from .crew import PATIENCE, QUICK, Crew, Member
 from .idle import LoopWatch
+from .threads import MonitoredThread, ThreadMonitor
 
 __all__ = ["Schedule", "Ticket"]
 
-#: For how long (ns) all must have been still, with nothing to hand out, before the program counts as stuck.
-_STUCK: Final = 2_000_000_000
-#: And where another process might still send it something.
-_FORSAKEN: Final = 10_000_000_000
-#: For how long (ns) all must have been still where the next event comes from another process, and that has not come.
-_ABROAD: Final = 30_000_000_000
-#: For how long (ns of processor time) somebody may be busy while the next event is held back, and while a later one is. Of
-#: the time in which nobody had or wanted a processor, and yet somebody moves now and then (he polls), a quarter counts.
-_BUSY: Final = 100_000_000
-_VERY_BUSY: Final = 5_000_000_000
+#: What threads share without a queue or a future is not recorded, so it has no place. Most programs come out the same if those
+#: that run get to their next wait before an event that is due is handed out. For so long (ns of processor time) it is left to them.
+_COURTESY: Final = 100_000_000
+#: After so long (ns) it is reported whom everybody waits for.
+_LONG_WAIT: Final = 10_000_000_000
 #: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
 _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 
@@ -49,7 +46,7 @@ class Ticket:
         self.seq: Final = seq
         #: The thread that asked.
         self.thread: Final = thread
-        self.member: Member | None = None
+        self.member: MonitoredThread | None = None
         #: Its recorded place in its burst, in ticks.
         self.place = 0
         self.loop: AbstractEventLoop | None = None
@@ -64,10 +61,13 @@ class Schedule:
 
     ``moved`` gives some the places of others.
 
-    ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called, without any lock
-    held, when everything waits and nothing is left that could be handed out (``None`` from it: it goes on all the same).
+    ``steps`` are the recorded intentions (ascending), ``made`` says of each whether the program has come to it, or never will.
+
+    ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
+    without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
+    it: it goes on all the same); ``slow`` with the event that is waited for, and such lines, when that takes long.
     ``near`` says of each event how it came: 0 without giving up control, 1 after the loop had been idle, 2 + its
-    place in ticks where not (see ``arrivals``). ``crew`` hears from the hooks which threads take part.
+    place in ticks where not (see ``arrivals``). ``threads`` hears from the hooks which threads take part.
     """
 
     def __init__(
@@ -75,7 +75,10 @@ class Schedule:
         events: Sequence[int],
         *,
         failure: Callable[[], BaseException],
-        stuck: Callable[[], object],
+        stuck: Callable[[list[str]], object],
+        slow: Callable[[int | None, list[str]], object] = lambda seq, waiting: None,
+        steps: Sequence[int] = (),
+        made: Sequence[int] = (),
         near: Sequence[int] | None = None,
         moved: Mapping[int, int] | None = None,
     ) -> None:
@@ -86,6 +89,11 @@ class Schedule:
         self._next = 0
         self._failure: Final = failure
         self._stuck: Final = stuck
+        self._slow: Final = slow
+        self._steps: Final = steps
+        self._made: Final = made
+        #: The index of the first step that the program has not come to.
+        self._step = 0
         self._near: Final = near or b""
         #: From here on an event goes by its place where it has another than its own; see ``Index.moved``.
         self._moved: Final = moved or {}
@@ -95,8 +103,8 @@ class Schedule:
         self._closed = False
         #: Whether what was never recorded comes at once.
         self._released = False
-        self.crew: Final = Crew()
-        self._lock: Final = self.crew.lock
+        self.threads: Final = ThreadMonitor(self._observe, failure)
+        self._lock: Final = self.threads.lock
         self._asked: dict[int, Ticket] = {}
         self._order: list[int] = []
         self._never: set[Ticket] = set()
@@ -112,6 +120,12 @@ class Schedule:
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
 
+    def begin(self) -> None:
+        """The replay begins here: a task that it begins in is the run's."""
+        loop = _get_running_loop()
+        if loop is not None and (task := current_task(loop)) is not None:
+            self.threads.created(task)
+
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def wait(self, seq: int | None) -> None:
@@ -121,7 +135,7 @@ class Schedule:
         if seq is not None and seq in self._moved:
             seq = self._moved[seq]
         i = self._next
-        if seq is not None and i < self._count and self._events[i] == seq and self.crew.solo == get_ident():
+        if seq is not None and i < self._count and self._events[i] == seq and self.threads.solo == get_ident():
             i += 1
             done = self._done
             while done[i]:
@@ -160,7 +174,7 @@ class Schedule:
         ticket = Ticket(None if seq is None else self._moved.get(seq, seq), get_ident())
         ticket.loop, ticket.act = None if anywhere else _get_running_loop(), act
         if self._failed or self._closed or (ticket.seq is None and self._released):
-            self._release(ticket)
+            self._let_go(ticket)
         else:
             self._ask(ticket)
         return ticket
@@ -198,7 +212,8 @@ class Schedule:
             for watch in self._watches.values():
                 watch.close()
             self._watches.clear()
-            self.crew.disband()
+            self.threads.disband()
+        self._nudge()
 
     def release(self) -> None:
         """What was never recorded may come now: whoever asked for it goes on, and whoever asks for it later."""
@@ -218,8 +233,7 @@ class Schedule:
             tickets = [*held]
             held.clear()
             for ticket in tickets:
-                if ticket.member is not None:
-                    ticket.member.moved()
+                self.threads.waking(ticket.member)
         for ticket in tickets:
             self._release(ticket)
         self._nudge()
@@ -231,16 +245,16 @@ class Schedule:
         with self._lock:
             if self._closed or (seq is None and self._released):
                 return
-            member = self.crew.join()
-            if self.crew.solo and seq is not None:  # nobody else could bring an earlier one
+            member = self.threads.join()
+            if self.threads.solo and seq is not None:  # nobody else could bring an earlier one
                 self._hand_out(seq, overtake=_get_running_loop() is None)
                 return
             ticket = Ticket(seq, get_ident())
             ticket.gate, ticket.member = gate, member
             gate.acquire()
-            member.waiting = True
+            member.held = True
             self._enter(ticket)
-            due = self._due_now(None)
+            due = self._due_now()
         self._settle(due, ticket)
         try:
             gate.acquire()
@@ -257,9 +271,9 @@ class Schedule:
         if due is not ticket:
             self._observe()
 
-    def _due_now(self, me: Member | None) -> Ticket | None:
-        """Taken out: the next recorded event, if it is asked for and all others are known to be blocked."""
-        if self._in_order() and self.crew.blocked(me):
+    def _due_now(self) -> Ticket | None:
+        """Taken out: the next recorded event, if it is asked for and all others are known to be asleep."""
+        if self._in_order() and not self._owing() and self.threads.asleep(None):
             return self._take()
         return None
 
@@ -267,7 +281,7 @@ class Schedule:
 
     def _ask(self, ticket: Ticket) -> None:
         with self._lock:
-            self.crew.join()
+            self.threads.join()
             self._enter(ticket)
         if self._failed or self._closed:  # just now
             self._wake_all()
@@ -287,23 +301,18 @@ class Schedule:
     def _idle(self, watch: LoopWatch) -> None:
         """The loop has nothing to run: hand out what is due. Called in its thread."""
         due: Ticket | None = None
-        stuck = again = False
+        again = False
         with self._lock:
-            me = self.crew.join()
-            solo = bool(self.crew.solo)
-            if self._first() is not None:
-                if solo and (self._in_order() or (watch.sealed and not self._abroad())):
+            me = self.threads.join()
+            if self._in_order():
+                if self.threads.solo:
                     due = self._take()
-                elif not solo and self._in_order() and self.crew.blocked(me):
+                elif not self._owing() and self.threads.asleep(me):
                     # What a thread has put into the loop before it was blocked comes first.
                     again = watch.busy
                     due = None if again else self._take()
-            else:
-                stuck = bool(self._never) and solo and watch.sealed and self.alone()
             rest = bool(self._asked or self._never)
-        if stuck:
-            self._give_up()
-        elif again:
+        if again:
             watch.start()
         elif due is not None:
             self._release(due)
@@ -340,19 +349,20 @@ class Schedule:
                         break
                     del asked[seq]
                     self._hand_out(seq, overtake=False, told=False)
+                    self.threads.waking(None)
                     due.append(ticket)
                 i += 1
         for ticket in due:
             self._release(ticket)
 
-    # -- the observer: a thread that looks at the others, there only while somebody is held ------------------------------
+    # -- the observer: a thread that looks at the others, from when somebody may wait to the end of the replay -------------
 
     def _observe(self) -> None:
         with self._lock:
             if self._observing:
                 self._nudge()
                 return
-            if self._closed or not (self._asked or self._never):
+            if self._closed:
                 return
             self._observing = True
         start_new_thread(self._observer, ())
@@ -367,45 +377,51 @@ class Schedule:
     def _observer(self) -> None:
         self.observer = get_native_id()
         pause = _SHORT
-        since, last, polled = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), 0
+        since, last, told = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
         while True:
+            self._poke.acquire(False)
+            asked = bool(self._asked or self._never)
+            if self._poke.acquire(True, pause if asked else _IDLE):
+                pause = _SHORT
+            else:
+                pause = min(pause * 1.2, _LONG)
             due: Ticket | None = None
-            stuck = False
+            stuck: list[str] | None = None
+            slow: tuple[int | None, list[str]] | None = None
             with self._lock:
-                if self._closed or not (self._asked or self._never):
+                if self._closed:
                     self._observing = False
                     return
-                wall = monotonic_ns()
-                still = self.crew.stillness(wall)
-                if not self.crew.runnable:  # on a loaded machine who waits for the processor is slow, not busy
-                    polled += wall - last
-                last = wall
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
-                busy = max(now - since, polled // 4)
-                waited_for = self._first() is not None
-                if waited_for:
-                    in_order = self._in_order()
-                    if not in_order and self._abroad():
-                        due = self._take() if still >= _ABROAD else None
-                    elif still >= (QUICK if in_order else PATIENCE) or busy > (_BUSY if in_order else _VERY_BUSY):
-                        due = self._take()
-                else:
-                    since, polled = now, 0
-                    stuck = still >= _STUCK and (still >= _FORSAKEN or self.alone())
-            if stuck:
-                self._give_up()
-                continue
+                if self._first() is None:
+                    since = now
+                    if not self._released and self.threads.blocked() and self.alone():
+                        stuck = self.threads.waiting()
+                elif self._may_go(now - since > _COURTESY):
+                    due = self._take()
+                if due is None and asked and not told and monotonic_ns() - last > _LONG_WAIT:
+                    told, slow = True, (self._awaited(), self.threads.waiting())
+                elif not asked:
+                    last, told = monotonic_ns(), False
+            if slow is not None:
+                self._slow(*slow)
+            if stuck is not None:
+                self._give_up(stuck)
             if due is not None:
                 self._release(due)
-                pause, since, polled = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), 0
-                continue
-            pause = min(pause * 1.2, _LONG if waited_for else _IDLE)
-            self._poke.acquire(False)
-            if self._poke.acquire(True, pause):
-                pause = _SHORT
+                pause, since = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
+                last, told = monotonic_ns(), False
 
-    def _give_up(self) -> None:
-        if self._stuck() is not None:
+    def _may_go(self, busy: bool) -> bool:
+        """Whether the earliest event that was asked for is to be handed out. ``busy``: somebody has computed beside it for long."""
+        if self._in_order() and not self._owing():
+            return self.threads.settled() or busy
+        return self.threads.blocked() and (self._in_order() or not self._abroad() or self.alone())
+
+    def _give_up(self, waiting: list[str]) -> None:
+        if self._failed:
+            self.threads.interrupt()
+        elif self._stuck(waiting) is not None:
             self.fail()
 
     # -- the events; all with the lock held ------------------------------------------------------------------------------
@@ -428,6 +444,19 @@ class Schedule:
         first = self._first()
         return first is not None and (self._next >= self._count or first <= self._events[self._next])
 
+    def _owing(self) -> bool:
+        """Whether the program has yet to begin a step that was recorded before the event that is next."""
+        steps, made, i = self._steps, self._made, self._step
+        seq = self._order[0]
+        while i < len(steps) and made[steps[i]]:
+            i += 1
+        self._step = i
+        return i < len(steps) and steps[i] < seq
+
+    def _awaited(self) -> int | None:
+        """The event that is waited for: the next recorded one."""
+        return self._events[self._next] if self._next < self._count else None
+
     def _abroad(self) -> bool:
         """Whether the next recorded event is another process's to bring about."""
         return self._next < self._count and self._events[self._next] in self.outside
@@ -439,10 +468,7 @@ class Schedule:
         if i < len(self._near):
             ticket.place = max(0, self._near[i] - 2)
         self._hand_out(seq)
-        if ticket.member is not None:
-            ticket.member.moved()
-        elif ticket.thread != get_ident():
-            self.crew.woken(ticket.thread)
+        self.threads.waking(ticket.member)
         return ticket
 
     def _hand_out(self, seq: int, *, overtake: bool = True, told: bool = True) -> None:
@@ -477,6 +503,13 @@ class Schedule:
 
     def _release(self, ticket: Ticket) -> None:
         """Let go of a ticket that has been taken out; without the lock, for it may run the program's code."""
+        try:
+            self._let_go(ticket)
+        finally:
+            with self._lock:
+                self.threads.woken()
+
+    def _let_go(self, ticket: Ticket) -> None:
         if ticket.gate is not None:
             ticket.gate.release()
         elif ticket.loop is None:

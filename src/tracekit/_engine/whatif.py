@@ -47,6 +47,7 @@ class WhatIf:
         self.live: Final = live
         self.run_id: Final = replay.run_id
         self.ordered: Final = replay.ordered
+        self.threads: Final = replay.threads
         self._lanes: dict[Lane, Lane] = {}
         #: What a step of the recorded run is in the new one.
         self._seqs: dict[int, int] = {ROOT: ROOT}
@@ -159,8 +160,8 @@ class LiveStep:
         """A live call takes its time: nothing counts as stuck meanwhile."""
         if away is not self._out:
             self._out = away
-            crew = self.session.replay.schedule.crew
-            (crew.away if away else crew.back)()
+            threads = self.session.threads
+            (threads.away if away else threads.back)()
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.copy.chunk(output, info=info)

@@ -154,6 +154,7 @@ class Replaying(Block["Replaying"]):
             taken.callback(gate.allow_outside, self._outside)
         self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
+        session.schedule.begin()
         if self._what_if is None:
             children.follow(session, options, *self._lineage())
             taken.callback(children.forget, session)

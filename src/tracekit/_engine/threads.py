@@ -1,0 +1,525 @@
+"""What the threads of a replay are doing, and whether any of them can still move.
+
+There is one definition. A thread is
+
+- *held*: the schedule holds it until the turn of what it asked for has come;
+- *blocked*: it waits, without a time limit, for something that only another thread of this process can give it: a Python
+  lock (and so a condition, an event, a future, a queue), the end of a thread, work for a pool. An event loop is blocked where it
+  has nothing to run, no timer and no file but the pipe by which threads wake it;
+- else it counts as *computing*: it runs, or it waits for a processor, or it is in native code of which nobody knows what it
+  waits for (a sleep, a database's lock, a socket).
+
+On Linux the kernel says which: what system call a thread is in, at which address it waits, and how often it has run. The address
+of a Python lock is known, so that a mutex of some native library is not taken for one. Elsewhere only waits whose Python
+frames tell are known, and everything else counts as computing.
+
+A thread that is held or blocked is moved only by another one. So two looks at all threads between which none has run, and in
+which each is held or blocked, prove that nothing in the process can move.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import ctypes
+import gc
+import os
+import selectors
+import signal
+import sys
+import threading
+from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import Context
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any, Final
+from weakref import WeakSet
+
+from .._reality import sleep
+from .callsite import is_user_code
+
+__all__ = ["MonitoredThread", "ThreadMonitor"]
+
+_TASKS: Final = "/proc/self/task"
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Whether the kernel says how often a thread has run.
+_PRECISE: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
+_ASLEEP: Final = b"S"
+#: Functions of the standard library that block in a lock of this process and in nothing else, by file and name.
+_WAITS: Final = frozenset(
+    (file, name)
+    for file, names in (
+        (threading.__file__, ("wait", "join", "_wait_for_tstate_lock")),
+        (concurrent.futures.thread.__file__, ("_worker",)),
+    )
+    for name in names
+)
+_RUN_ONCE: Final[CodeType] = BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+
+
+class MonitoredThread:
+    """One thread of a replay: ``held`` while the schedule holds it."""
+
+    __slots__ = ("_files", "held", "ident", "last", "native", "proven")
+
+    def __init__(self, native: int, ident: int) -> None:
+        self.native: Final = native
+        self.ident: Final = ident
+        self.held = False
+        #: The last look at it, and the one in which it was seen asleep twice in a row.
+        self.last: object = None
+        self.proven: object = None
+        self._files: tuple[int, int] | None = None
+        if _PRECISE:
+            try:
+                self._files = _open(native, "stat"), _open(native, "schedstat")
+            except OSError:  # it has ended already
+                self._files = (-1, -1)
+
+    def look(self) -> object:
+        """Equal looks mean that it has not run in between; ``True``: it runs; ``None``: it has ended."""
+        if self._files is None:
+            return _frame_of(self.ident)
+        try:
+            stat = os.pread(self._files[0], 256, 0)
+            state = stat[stat.rindex(b")") + 2 :][:1]
+            if state in (b"Z", b"X"):
+                return None
+            return os.pread(self._files[1], 64, 0) if state == _ASLEEP else True
+        except (OSError, ValueError):
+            return None
+
+    def moved(self) -> None:
+        """It is about to be woken."""
+        self.held = False
+        self.proven = self.last = None
+
+    def dismiss(self) -> None:
+        files, self._files = self._files, (-1, -1)
+        for file in files or ():
+            if file >= 0:
+                os.close(file)
+
+
+class ThreadMonitor:
+    """The threads of one replay. What the hooks report takes ``lock`` by itself; all else is called with it held.
+
+    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. ``watch`` is called
+    when somebody may come to wait for another thread or task: from then on it is to be noticed where nothing can move any more.
+    """
+
+    def __init__(self, watch: Callable[[], object], failure: Callable[[], BaseException]) -> None:
+        self._watch: Final = watch
+        self._failure: Final = failure
+        self.lock: Final = RLock()
+        self._members: dict[int, MonitoredThread] = {}
+        #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
+        self._moving = 0
+        #: Whether calls were handed to a pool, whose threads need not be members yet.
+        self._pooled = False
+        self.solo = 0
+        #: The tasks of the run: named where they wait, cancelled where nothing can move and the replay has failed.
+        self._tasks: Final[WeakSet[Any]] = WeakSet()
+        self._disbanded = False
+        #: The locks in which waits of the run wait, without a time limit.
+        self._gates: Final[set[Any]] = set()
+        #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
+        self._locks: dict[int, Any] = {}
+        self._strange: dict[int, object] = {}
+
+    @property
+    def several(self) -> bool:
+        """Whether another thread takes part, or is about to."""
+        with self.lock:
+            return len(self._members) > 1 or bool(self._moving or self._pooled)
+
+    def join(self) -> MonitoredThread:
+        """The calling thread takes part from now on."""
+        return self.add(get_native_id(), get_ident())
+
+    def add(self, native: int, ident: int) -> MonitoredThread:
+        member = self._members.get(native)
+        if member is None or member.ident != ident:
+            if member is not None:
+                member.dismiss()
+            member = self._members[native] = MonitoredThread(native, ident)
+            self._count()
+        return member
+
+    # -- what the hooks report -------------------------------------------------------------------------------------------
+
+    def launching(self) -> None:
+        """The calling thread starts a thread; until ``launched`` nothing counts as blocked."""
+        with self.lock:
+            self.join()
+            self._moving += 1
+            self._count()
+        self._watch()
+
+    def launched(self, native: int | None, ident: int | None) -> None:
+        """The thread has been started, or (``None``) could not be."""
+        with self.lock:
+            if native is not None and ident is not None:
+                self.add(native, ident)
+            self._moving -= 1
+            self._count()
+
+    def away(self) -> None:
+        """A thread goes out into the real world (a step that is live in a replay) until ``back``."""
+        self.launching()
+
+    def back(self) -> None:
+        self.launched(None, None)
+
+    def submitted(self) -> None:
+        """The calling thread hands a call to a pool: another thread will run it."""
+        with self.lock:
+            self.join()
+            self._pooled = True
+            self._count()
+        self._watch()
+
+    def begun(self) -> None:
+        """A call that was handed to a pool is begun by the calling thread."""
+        with self.lock:
+            self.join()
+
+    def created(self, task: Any) -> None:
+        """A task of the run was created, in the loop of the calling thread."""
+        with self.lock:
+            self.join()
+            self._tasks.add(task)
+        self._watch()
+
+    def wait_in(self, gate: Any) -> None:
+        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure."""
+        with self.lock:
+            self.join()
+            self._gates.add(gate)
+        self._watch()
+        try:
+            gate.acquire()
+        finally:
+            with self.lock:
+                freed = gate not in self._gates and not self._disbanded
+                self._gates.discard(gate)
+        if freed:
+            raise self._failure()
+
+    def _count(self) -> None:
+        alone = len(self._members) == 1 and not self._moving and not self._pooled
+        self.solo = next(iter(self._members.values())).ident if alone else 0
+
+    # -- waking ----------------------------------------------------------------------------------------------------------
+
+    def waking(self, member: MonitoredThread | None) -> None:
+        """Somebody who is held, or a loop, is about to be woken: nothing is blocked until ``woken``."""
+        self._moving += 1
+        if member is not None:
+            member.moved()
+
+    def woken(self) -> None:
+        self._moving -= 1
+
+    def interrupt(self) -> None:
+        """Nothing can move, and the replay has failed: waits raise, tasks are cancelled, a main thread that is blocked is interrupted."""
+        with self.lock:
+            gates = [*self._gates]
+            self._gates.clear()
+        for gate in gates:
+            with suppress(RuntimeError):  # somebody else did
+                gate.release()
+        if gates:
+            return
+        tasks = [task for task in [*self._tasks] if not task.done()]
+        for task in tasks:
+            with suppress(RuntimeError):  # its loop is closed
+                task.get_loop().call_soon_threadsafe(task.cancel, context=Context())
+        main = threading.main_thread()
+        blocked = any(member.ident == main.ident and not member.held for member in self._members.values())
+        handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        if blocked and not tasks and not handled and main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGINT)
+
+    # -- what can be seen ------------------------------------------------------------------------------------------------
+
+    def asleep(self, me: MonitoredThread | None) -> bool:
+        """Whether all others are asleep as they were when they were ``settled``, from one look at each."""
+        if self._moving:
+            return False
+        for member in self._members.values():
+            if member is me or member.held:
+                continue
+            if not _PRECISE or member.proven is None or member.look() != member.proven:
+                return False
+        return True
+
+    def settled(self) -> bool:
+        """Whether no thread of the run has had a processor since the last time that this was asked, or wants one.
+
+        What sleeps in native code is settled, and yet may move: this says only that nothing is gained by a moment's wait.
+        """
+        if self._moving:
+            return False
+        settled, gone = True, []
+        for member in self._members.values():
+            look = member.look()
+            if look is None:
+                gone.append(member)
+            elif not member.held:
+                same = look is not True and look == member.last
+                member.last, member.proven = look, look if same else None
+                settled &= same
+        for member in gone:
+            del self._members[member.native]
+            member.dismiss()
+        if gone:
+            self._count()
+        return settled
+
+    def blocked(self) -> bool:
+        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
+        first = self._looks()
+        return first is not None and first == self._looks()
+
+    def _looks(self) -> dict[int, object] | None:
+        """What was seen of each thread that is not held; ``None`` if one of them can move."""
+        if self._moving:
+            return None
+        frames = sys._current_frames()
+        found: dict[int, object] = {}
+        for native, ident in self._threads(frames):
+            member = self._members.get(native)
+            if member is not None and member.held:
+                continue
+            look = _glance(native, ident) if member is None else member.look()
+            if look is None:
+                continue
+            frame = frames.get(ident)
+            taking_part = member is not None or _of_user(frame)
+            if look is True:
+                return None
+            if frame is None:
+                if member is not None:  # it ends, or is in native code that called Python
+                    return None
+            elif taking_part and not self._waits_for_us(native, frame, look):
+                return None
+            found[native] = look
+        return found
+
+    def _threads(self, frames: Mapping[int, FrameType]) -> Iterator[tuple[int, int]]:
+        """All threads but the calling one, by the kernel's number and Python's."""
+        here = get_native_id()
+        natives = {ident: thread.native_id for ident, thread in _known_threads()}
+        natives.update((member.ident, member.native) for member in self._members.values())
+        if not _PRECISE:
+            yield from ((native, ident) for ident, native in natives.items() if native and native != here)
+            return
+        idents = {native: ident for ident, native in natives.items()}
+        for name in os.listdir(_TASKS):
+            native = int(name)
+            if native != here:
+                yield native, idents.get(native, 0)
+
+    def _waits_for_us(self, native: int, frame: FrameType, look: object) -> bool:
+        """Whether a thread that is asleep can be moved by another thread of this process only."""
+        if _idle_loop(frame) is not None:
+            call = _call(native) if _PRECISE else [0]
+            return bool(call) and call[0] != _futex() and (not _PRECISE or _glance(native) == look)
+        code = frame.f_code
+        by_frame = (code.co_filename, code.co_name) in _WAITS or code.co_filename.startswith(_PACKAGE)
+        if not _PRECISE or not _futex():
+            return by_frame and _waits_by_its_frame(frame)
+        call = _call(native)
+        if _glance(native) != look or call[:1] != [_futex()] or len(call) < 5 or call[4] != 0:
+            return False
+        if call[1] == _address(self.lock):  # for who looks at it
+            return False
+        return by_frame or self._is_lock(native, call[1], look)
+
+    def _is_lock(self, native: int, address: int, look: object) -> bool:
+        if address not in self._locks and self._strange.get(native) != look:
+            self._locks = {_address(one): one for one in gc.get_objects() if type(one) in (LockType, RLock)}
+            if address not in self._locks:
+                self._strange[native] = look
+        return address in self._locks
+
+    # -- for people ------------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[str]:
+        """Each task and thread of the run, and the line of the user's code that it is at."""
+        found = [
+            f"task {task.get_name()!r} ({_qualname(task.get_coro())}) at {line}"
+            for task in sorted((task for task in [*self._tasks] if not task.done()), key=lambda task: task.get_name())
+            if (line := _line_of_task(task.get_coro())) is not None
+        ]
+        frames, threads = sys._current_frames(), dict(_known_threads())
+        for member in self._members.values():
+            frame = frames.get(member.ident)
+            line = None if frame is None else _line(frame)
+            if frame is None or (found and _idle_loop(frame) is not None):
+                continue
+            name = threads[member.ident].name if member.ident in threads else str(member.native)
+            found.append(f"thread {name!r} at {line or _place(frame)}")
+        return found
+
+    def disband(self) -> None:
+        for member in self._members.values():
+            member.dismiss()
+        self._disbanded = True
+        self._members.clear()
+        self._gates.clear()
+        self._locks.clear()
+        self.solo = 0
+
+
+def _frame_of(ident: int) -> object:
+    frame = sys._current_frames().get(ident)
+    return None if frame is None else (id(frame), frame.f_lasti)
+
+
+def _open(native: int, name: str) -> int:
+    return os.open(f"{_TASKS}/{native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _read(native: int, name: str) -> bytes:
+    file = _open(native, name)
+    try:
+        return os.read(file, 512)
+    finally:
+        os.close(file)
+
+
+def _glance(native: int, ident: int = 0) -> object:
+    """As ``MonitoredThread.look``, of any thread."""
+    if not _PRECISE:
+        return _frame_of(ident)
+    try:
+        stat = _read(native, "stat")
+        state = stat[stat.rindex(b")") + 2 :][:1]
+        if state in (b"Z", b"X"):
+            return None
+        return _read(native, "schedstat") if state == _ASLEEP else True
+    except (OSError, ValueError):
+        return None
+
+
+def _call(native: int) -> list[int]:
+    """The number of the system call that a thread is in and its arguments; empty where it runs."""
+    try:
+        return [int(word, 0) for word in _read(native, "syscall").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _address(lock: Any) -> int:
+    """Where a thread waits that wants the lock: its first field."""
+    found: int | None = ctypes.c_void_p.from_address(id(lock) + object.__basicsize__).value
+    return found or 0
+
+
+@cache
+def _futex() -> int:
+    """The number of the system call in which a thread waits for a Python lock, at its address; 0 where that is not to be seen."""
+    found = set()
+    for lock in (allocate_lock(), RLock()):
+        lock.acquire()
+        natives: list[int] = []
+        start_new_thread(_wait_in, (natives, lock))
+        for _ in range(1000):
+            call = _call(natives[0]) if natives else []
+            if len(call) > 4 and call[1] == _address(lock):
+                found.add(call[0])
+                break
+            sleep(0.001)
+        lock.release()
+    return found.pop() if len(found) == 1 else 0
+
+
+def _wait_in(natives: list[int], lock: Any) -> None:
+    natives.append(get_native_id())
+    with lock:
+        pass
+
+
+def _waits_by_its_frame(frame: FrameType) -> bool:
+    """Where the kernel does not say: whether what a wait of the standard library waits for has not come, without a time limit."""
+    names = frame.f_locals
+    if frame.f_code.co_name == "_worker":
+        return bool(names["work_queue"].empty())
+    if names.get("timeout") is not None:
+        return False
+    if "waiter" in names:
+        return bool(names["waiter"].locked())
+    if "gate" in names:
+        return bool(names["gate"].locked())
+    return frame.f_code.co_name == "join" and bool(names["self"].is_alive())
+
+
+def _idle_loop(frame: FrameType) -> Any:
+    """The event loop of the standard library that waits in ``frame`` for nothing but other threads, or ``None``."""
+    if frame.f_code.co_name != "select" or frame.f_code.co_filename != selectors.__file__:
+        return None
+    caller: FrameType | None = frame
+    for _ in range(3):
+        caller = None if caller is None else caller.f_back
+        if caller is not None and caller.f_code is _RUN_ONCE:
+            break
+    else:
+        return None
+    assert caller is not None
+    loop: Any = caller.f_locals["self"]
+    if (
+        caller.f_locals["timeout"] is not None
+        or loop._ready
+        or loop._stopping
+        or any(not handle._cancelled for handle in loop._scheduled)
+    ):
+        return None
+    return loop if len(loop._selector.get_map()) <= 1 else None
+
+
+def _known_threads() -> list[tuple[int, Any]]:
+    """The threads that ``threading`` knows by their ident, without its lock: who is looked at may hold that."""
+    return [*threading._active.copy().items()]  # type: ignore[attr-defined]
+
+
+def _of_user(frame: FrameType | None) -> bool:
+    """Whether a thread runs code of the user's: what a library does beside the program brings nothing of the run about."""
+    while frame is not None:
+        if is_user_code(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _line(frame: FrameType | None) -> str | None:
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else _place(frame)
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _line_of_task(coroutine: Any) -> str | None:
+    """Where the innermost coroutine of the user's waits."""
+    found = None
+    while coroutine is not None:
+        for kind in ("cr", "gi", "ag"):
+            frame = getattr(coroutine, f"{kind}_frame", None)
+            if frame is not None:
+                if found is None or is_user_code(frame.f_code.co_filename):
+                    found = _place(frame)
+                coroutine = getattr(coroutine, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+                break
+        else:
+            break
+    return found
+
+
+def _qualname(coroutine: Any) -> str:
+    return str(getattr(coroutine, "__qualname__", type(coroutine).__qualname__))
