@@ -23,9 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracekit._capture import callers, clock, randomness
-from tracekit._engine.gate import owner
-from tracekit._engine.lanes import Lane
-from tracekit._engine.scope import Scope, current
+from tracekit._runtime.context import Lane, Scope, current
+from tracekit._runtime.session import owner
 
 ROUNDS, READS = 15, 20_000
 

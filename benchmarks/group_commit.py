@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.durability import run
 from benchmarks.overhead import Figure
 from tracekit import _reality, record, traced_tool
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit._journal.writer import Journal
 
 THREADS = 8

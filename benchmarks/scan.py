@@ -22,7 +22,7 @@ from typing import Any
 import tracekit
 from tracekit import record, recovery, traced_model, traced_tool
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit._journal.writer import GENESIS, Journal
 
 ROUNDS = 3

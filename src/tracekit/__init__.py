@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ._capture.decorators import traced_tool as traced_tool
     from ._capture.instrumentation import instrument as instrument
     from ._capture.instrumentation import uninstrument as uninstrument
-    from ._capture.limits import limit as limit
     from ._capture.notes import agent as agent
     from ._capture.notes import breaker as breaker
     from ._capture.notes import data as data
@@ -39,20 +38,21 @@ if TYPE_CHECKING:
     from ._capture.notes import detection as detection
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
-    from ._engine.budget import Budget as Budget
-    from ._engine.contract import ExecutionContract as ExecutionContract
-    from ._engine.contract import SideEffectClass as SideEffectClass
-    from ._engine.forecast import estimate as estimate
-    from ._engine.prices import Price as Price
-    from ._engine.report import Report as Report
-    from ._journal.failures import RecordedFailure as RecordedFailure
-    from ._journal.failures import recorded_failures as recorded_failures
     from ._journal.schema import SCHEMA_URI as SCHEMA_URI
-    from ._session import Run as Run
-    from ._session import current_run as current_run
-    from ._session import record as record
-    from ._session import replay as replay
-    from ._session import resume as resume
+    from ._policy.budget import Budget as Budget
+    from ._policy.budget import limit as limit
+    from ._policy.contract import ExecutionContract as ExecutionContract
+    from ._policy.contract import SideEffectClass as SideEffectClass
+    from ._policy.forecast import estimate as estimate
+    from ._policy.prices import Price as Price
+    from ._runs import Run as Run
+    from ._runs import current_run as current_run
+    from ._runs import record as record
+    from ._runs import replay as replay
+    from ._runs import resume as resume
+    from ._runs.failures import RecordedFailure as RecordedFailure
+    from ._runs.failures import recorded_failures as recorded_failures
+    from ._runtime.verdict import Report as Report
     from .errors import BudgetExceededError as BudgetExceededError
     from .errors import ContractViolationError as ContractViolationError
     from .errors import DivergenceError as DivergenceError
@@ -80,28 +80,28 @@ if TYPE_CHECKING:
 #: Where each public name lives; it is imported when it is first used, so that ``import tracekit`` costs next to nothing.
 _HOMES: Final = {
     "SCHEMA_URI": "_journal.schema",
-    "RecordedFailure": "_journal.failures",
-    "Budget": "_engine.budget",
-    "Price": "_engine.prices",
-    "ExecutionContract": "_engine.contract",
-    "Report": "_engine.report",
-    "SideEffectClass": "_engine.contract",
-    "Run": "_session",
+    "RecordedFailure": "_runs.failures",
+    "Budget": "_policy.budget",
+    "Price": "_policy.prices",
+    "ExecutionContract": "_policy.contract",
+    "Report": "_runtime.verdict",
+    "SideEffectClass": "_policy.contract",
+    "Run": "_runs",
     "agent": "_capture.notes",
     "breaker": "_capture.notes",
-    "current_run": "_session",
+    "current_run": "_runs",
     "data": "_capture.notes",
     "decision": "_capture.notes",
     "detection": "_capture.notes",
     "effect": "_capture.decorators",
-    "estimate": "_engine.forecast",
-    "limit": "_capture.limits",
+    "estimate": "_policy.forecast",
+    "limit": "_policy.budget",
     "instrument": "_capture.instrumentation",
     "policy_check": "_capture.notes",
-    "record": "_session",
-    "recorded_failures": "_journal.failures",
-    "replay": "_session",
-    "resume": "_session",
+    "record": "_runs",
+    "recorded_failures": "_runs.failures",
+    "replay": "_runs",
+    "resume": "_runs",
     "state_transition": "_capture.notes",
     "traced": "_capture.decorators",
     "traced_model": "_capture.decorators",
@@ -152,6 +152,6 @@ def __dir__() -> list[str]:
 
 # A process that a recorded program has started is part of the run from here on.
 if "TRACEKIT_JOIN" in _os.environ:
-    from ._session.joining import join as _join
+    from ._runs.joining import join as _join
 
     _join()

@@ -35,8 +35,8 @@ Three kinds of integration, often in one object:
 
 from __future__ import annotations
 
-from ._canonical import register as register_codec
-from ._capture.driving import drive
+from ._capture.calls import drive
+from ._capture.http import AMBIENT, Answer, Exchange, Headers, begin, elsewhere, events, message, outside, refuse
 from ._capture.plugins import (
     GROUP,
     Ambient,
@@ -46,15 +46,16 @@ from ._capture.plugins import (
     Integration,
     Patch,
     Reading,
+    attach,
+    detach,
     discover,
+    register,
+    shown,
 )
-from ._capture.routes import register, shown
-from ._capture.seams import AMBIENT, Answer, Exchange, Headers, begin, elsewhere, message, outside, refuse
-from ._capture.sse import events
-from ._capture.transports import attach, detach
-from ._engine.gate import Outcome, Session, Step, Timer, here
-from ._engine.scope import Scope, current
-from ._engine.step import Request, Spec
+from ._runtime.context import Scope, current
+from ._runtime.session import Outcome, Session, Step, Timer, here
+from ._runtime.step import Request, Spec
+from ._values import register as register_codec
 
 __all__ = [
     "AMBIENT",

@@ -15,11 +15,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ._engine.recovery import Decision
-from ._session.aborting import Aborted, abort
-from ._session.decisions import candidates, decision_on, store_at
-from ._session.resumed import resume
-from ._session.settling import settle
+from ._runs.operator import Aborted, abort, settle
+from ._runs.recovery import Decision, candidates, decision_on, store_at
+from ._runs.resuming import resume
 
 __all__ = ["Aborted", "Decision", "abort", "resume", "scan", "settle"]
 

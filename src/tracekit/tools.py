@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, overload
 
-from ._canonical import register
 from ._capture.decorators import SideEffect, traced_tool
-from ._engine.redaction import Redactor
+from ._runtime.redaction import Redactor
+from ._values import register
 from .errors import StepTimeoutError
 
 __all__ = ["ProcessResult", "WrittenFile", "read_file", "run_process", "write_file"]

@@ -17,7 +17,7 @@ from tests.agents.drawn import event, graphs
 from tests.agents.flat import PROGRAMS
 from tests.support.tracing import of_type, recorded
 from tracekit.agents import agentloom, events
-from tracekit.agents.runs import files_of
+from tracekit.agents.agentloom import files_of
 from tracekit.cli import main
 from tracekit.errors import (
     EventCycleError,

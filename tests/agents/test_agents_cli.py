@@ -15,7 +15,7 @@ from tests.agents.test_agentloom import V2
 from tests.support.tracing import entries, of_type, recorded
 from tracekit import record
 from tracekit.agents import receive_task, send_task
-from tracekit.agents.schema import load
+from tracekit.agents.view import load
 from tracekit.cli import main
 
 

@@ -16,7 +16,8 @@ from tests.support.cut import cut
 from tests.support.effects import Effects
 from tests.support.tracing import both, entries, of_type, recorded, replayed
 from tracekit import current_run, effect, record, resume, traced_tool
-from tracekit._capture import attempts, contracted
+from tracekit._capture import contracted
+from tracekit._capture import contracted as attempts
 from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentResponse, IntentRouter
 from tracekit.errors import RunEndedError, StepTimeoutError
 from tracekit.failures import FailureType

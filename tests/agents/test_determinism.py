@@ -17,12 +17,11 @@ from tests.agents.drawn import event, graphs
 from tests.agents.flat import PROGRAMS
 from tests.agents.test_agentloom import V1, V2, with_events
 from tests.support.tracing import recorded
-from tracekit._session.determinism import first_difference
-from tracekit._session.did import Did
-from tracekit._session.expected import Recorded
+from tracekit._runs.determinism import Did, Recorded, first_difference
 from tracekit.agents import events, serialize
 from tracekit.agents.view import dump
-from tracekit.cli import main, output, serving
+from tracekit.cli import main, output
+from tracekit.cli import verify_determinism as serving
 from tracekit.harness import import_agentloom
 
 

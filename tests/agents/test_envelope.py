@@ -23,7 +23,7 @@ from tracekit.agents import (
     identity_hash,
     stable_hash,
 )
-from tracekit.agents.hashing import IDS_AND_TIMES
+from tracekit.agents.envelope import IDS_AND_TIMES
 from tracekit.errors import EnvelopeError
 
 JSON: st.SearchStrategy[Any] = st.recursive(

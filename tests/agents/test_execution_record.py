@@ -29,11 +29,11 @@ from tracekit.agents import (
     ExecutionRecord,
     IntentEnvelope,
     IntentRouter,
-    executions,
-    recorded_form,
     replay_execution,
     stable_hash,
 )
+from tracekit.agents import envelope as recorded_form
+from tracekit.agents import record as executions
 from tracekit.agents.record import schema
 from tracekit.errors import EnvelopeError, InvalidRecordError
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.agents.drawn import event, graphs, identity, recorded_again
 from tests.agents.flat import PROGRAMS
 from tests.support.tracing import recorded
-from tracekit.agents import compare, events, likeness, ordered, parse, serialize
-from tracekit.agents.schema import check
+from tracekit.agents import compare, events, ordered, parse, serialize
+from tracekit.agents import graph as likeness
+from tracekit.agents.view import check
 from tracekit.errors import (
     DuplicateEventError,
     EventCycleError,

@@ -45,7 +45,7 @@ from tracekit.agents import (
     patch,
     pending_requests,
     responder,
-)  # fmt: skip
+)
 from tracekit.errors import IntentionError, PendingRequestsError, RunStateError, UnknownObjectError, UnreadEventsError
 
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from tests.support.tracing import recorded, replayed
 from tracekit.agents import Message, agent, compare, events, ordered, receive_task, respond, send_task, serialize
 from tracekit.agents import state_transition as transition
-from tracekit.agents.schema import load
+from tracekit.agents.view import load
 
 SCHEMA = Draft202012Validator(load())
 PAYLOADS = st.recursive(

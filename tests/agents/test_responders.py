@@ -42,7 +42,7 @@ from tracekit.agents import (
     create,
     patch,
     responder,
-)  # fmt: skip
+)
 from tracekit.errors import DanglingCauseError, IntentionError, UnknownObjectError
 
 made: list[str] = []

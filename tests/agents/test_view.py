@@ -31,8 +31,7 @@ from tracekit.agents import (
     send_task,
     serialize,
 )
-from tracekit.agents.schema import EVENT_TYPES, check, load
-from tracekit.agents.view import dump
+from tracekit.agents.view import EVENT_TYPES, check, dump, load
 from tracekit.errors import InvalidEventError, TraceIntegrityError
 from tracekit.harness import TracedToolClient, TraceWriter
 

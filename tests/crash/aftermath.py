@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit._journal.reader import Trace, Verdict
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.harness import TraceEvent, load_trace
 
 __all__ = ["Aftermath"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.cli import main
 from tracekit.harness import load_trace
 

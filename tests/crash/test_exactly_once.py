@@ -17,8 +17,8 @@ import pytest
 from tests.crash import once_program
 from tracekit import record, recovery, replay, resume
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store
-from tracekit._session.settling import settle
+from tracekit._journal.store import Store
+from tracekit._runs.operator import settle
 from tracekit.errors import RecoveryRefusedError
 
 ROOT = Path(__file__).parents[2]

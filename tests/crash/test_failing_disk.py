@@ -13,7 +13,7 @@ import pytest
 from tests.support.faults import KINDS, Faults
 from tests.support.oracle import Log
 from tracekit import decision, record, traced_tool
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.errors import LogWriteError
 
 RUN = "failing"

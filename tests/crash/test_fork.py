@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 
 FORKED = """
 import multiprocessing, os, sys

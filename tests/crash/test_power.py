@@ -15,8 +15,8 @@ import pytest
 from tests.support.oracle import Log
 from tests.support.power import Disk, Held, Keep, lay
 from tracekit import decision, record, recovery, resume, traced_tool
-from tracekit._journal.runs import Store
-from tracekit._session.decisions import decision_on
+from tracekit._journal.store import Store
+from tracekit._runs.recovery import decision_on
 
 RUN = "power"
 TRACE = f".tracekit/runs/{RUN}.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 
 CHILD = """
 import random, subprocess, sys, time
@@ -356,9 +356,9 @@ def test_a_stale_variable_is_told_once(place: Place) -> None:
     place.run("""
 with record("parent") as opened:
     pass
-    from tracekit._session import children
-    from tracekit._engine.scope import current
-    from tracekit._engine.lanes import started
+    from tracekit._runs import children
+    from tracekit._runtime.context import current
+    from tracekit._runtime.context import started
     scope = current.get()
     ticket = children._welcome(scope, started(scope.lane, "process:child.py"), ["child.py"], False).ticket
 open("ticket", "w").write(ticket)
@@ -538,7 +538,7 @@ except BaseException as error:
 
 def test_without_the_variable_nothing_is_imported() -> None:
     """``import tracekit`` alone loads nothing for it."""
-    code = "import sys, tracekit; print([m for m in sys.modules if m.startswith('tracekit._session')])"
+    code = "import sys, tracekit; print([m for m in sys.modules if m.startswith('tracekit._runs')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

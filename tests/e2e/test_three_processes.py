@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.agents import compare, events, ordered, serialize
 
 WORKER = """

@@ -18,18 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tracekit import (
-    agent,
-    breaker,
-    decision,
-    detection,
-    policy_check,
-    record,
-    state_transition,
-    traced,
-    traced_model,
-    traced_tool,
-)
+from tracekit import agent, breaker, decision, detection, policy_check, record, state_transition, traced, traced_model, traced_tool
 from tracekit.harness import TracedLLMClient, TracedToolClient, TraceWriter
 from tracekit.testing import ScriptedModel, ToolUse
 

@@ -11,7 +11,7 @@ from tests.integrations.scenarios import ASK, anthropic, openai
 from tests.support.stub_provider import StubProvider
 from tracekit import record
 from tracekit.agents import agentloom
-from tracekit.agents.runs import files_of
+from tracekit.agents.agentloom import files_of
 
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "search", "description": "find", "parameters": {"type": "object"}}}

@@ -15,9 +15,9 @@ import pytest
 
 import tracekit
 from tests.support.stub_provider import StubProvider
-from tracekit._engine import gate
-from tracekit._engine.scope import current
 from tracekit._journal.reader import Trace
+from tracekit._runtime import session as gate
+from tracekit._runtime.context import current
 from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
 
 ASK: Any = [{"role": "user", "content": "Hello"}]

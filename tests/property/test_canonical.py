@@ -14,17 +14,9 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracekit._canonical import (
-    canonical,
-    contains_opaque,
-    dumps,
-    dumps_in_order,
-    exception_from_json,
-    from_json,
-    to_json,
-)
-from tracekit._canonical.rebuild import REBUILD
-from tracekit._engine.redaction import Redactor
+from tracekit._runtime.redaction import Redactor
+from tracekit._values import canonical, contains_opaque, dumps, dumps_in_order, exception_from_json, from_json, to_json
+from tracekit._values.codec import REBUILD
 from tracekit.errors import NotReplayableError
 
 _text = st.text(st.characters(), max_size=8)  # lone surrogates too

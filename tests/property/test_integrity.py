@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.plain_writer import RUN, chained, lines, small_run
 from tracekit._journal.reader import Trace, Verdict
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.errors import TraceVersionError
 
 WHOLE = lines(small_run())

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 
 __all__ = ["EFFECT", "Family"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tracekit._engine.gate import here
-from tracekit._engine.scope import current
-from tracekit._engine.step import Request, Spec
+from tracekit._runtime.context import current
+from tracekit._runtime.session import here
+from tracekit._runtime.step import Request, Spec
 
 __all__ = ["once", "once_async"]
 

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracekit._capture import clock, randomness
-from tracekit._engine.gate import owner
-from tracekit._engine.lanes import Lane
-from tracekit._engine.scope import Scope, current, enter
+from tracekit._runtime.context import Lane, Scope, current, enter
+from tracekit._runtime.session import owner
 
 NUMPY = randomness.NUMPY
 

@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tracekit._capture import concurrency, timers
-from tracekit._capture.driving import drive
-from tracekit._engine.arrivals import place
-from tracekit._engine.gate import here, owner
-from tracekit._engine.lanes import Lane
-from tracekit._engine.schedule import Schedule
-from tracekit._engine.scope import Scope, current
+from tracekit._capture import threads as concurrency
+from tracekit._capture import timers
+from tracekit._capture.calls import drive
+from tracekit._runtime.context import Lane, Scope, current
+from tracekit._runtime.schedule import Schedule, place
+from tracekit._runtime.session import here, owner
 
 
 class Differs(BaseException):

@@ -14,8 +14,9 @@ import pytest
 import tracekit
 from tests.support.effects import Effects, entries
 from tracekit import current_run, decision, record, replay, traced_tool
-from tracekit._capture.ledger import Ledger
-from tracekit._session import linger, undoing
+from tracekit._capture.contracted import Ledger
+from tracekit._runs import ending as linger
+from tracekit._runs import undoing
 from tracekit.errors import RunEndedError, StepTimeoutError
 
 

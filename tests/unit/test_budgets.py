@@ -34,9 +34,9 @@ from tracekit import (
     traced_model,
     traced_tool,
 )
-from tracekit._engine.spending import Spending
-from tracekit._engine.step import Request, Spec
-from tracekit._engine.usage import usage_of
+from tracekit._policy.budget import Spending
+from tracekit._policy.forecast import usage_of
+from tracekit._runtime.step import Request, Spec
 
 calls: list[Any] = []
 PRICES = {"priced": Price(1000, 2000)}  # a tenth of a cent for a token asked, two for one answered

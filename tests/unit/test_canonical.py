@@ -29,8 +29,8 @@ import pydantic
 import pytest
 
 from tests.support.ids import shown
-from tracekit import _canonical as codec
-from tracekit._canonical import contains_opaque, dumps, dumps_in_order, fingerprint, from_json, to_json
+from tracekit import _values as codec
+from tracekit._values import contains_opaque, dumps, dumps_in_order, fingerprint, from_json, to_json
 from tracekit.errors import NotReplayableError
 
 
@@ -342,7 +342,7 @@ def test_registered_codecs() -> None:
         with pytest.raises(ValueError, match="another type"):
             codec.register(int, "acme.Money", repr, eval)
     finally:
-        from tracekit._canonical import registry
+        from tracekit._values import registry
 
         registry.codecs_by_type.pop(Money)
         registry.codecs_by_tag.pop("acme.Money")
@@ -494,7 +494,7 @@ def test_orjson_s_own_encodings_are_off() -> None:
 def test_hash_seeds_do_not_matter() -> None:
     """Sets have one canonical form, whatever the hash seed."""
     value = "{'s': {'a', 'b', 'c', (1, 'x'), None}, 'f': frozenset('xyz')}"
-    program = f"from tracekit._canonical import *; print(fingerprint('t', to_json({value})))"
+    program = f"from tracekit._values import *; print(fingerprint('t', to_json({value})))"
     seen = {
         subprocess.run(
             [sys.executable, "-c", program],

@@ -16,7 +16,7 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from tests.support.ids import shown
-from tracekit._canonical import dumps, exception_from_json, exception_to_json, from_json, shortfalls, to_json
+from tracekit._values import dumps, exception_from_json, exception_to_json, from_json, shortfalls, to_json
 from tracekit.errors import NotReplayableError, RecordedError
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import tracekit
 from tests.support.terminal import on_a_terminal
 from tracekit import agent, record, recorded_failures, replay, traced_tool
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.cli import main
 from tracekit.errors import RunNotFoundError, TraceIntegrityError
 
@@ -202,7 +202,7 @@ def test_a_run_that_died_is_a_crash(tmp_path: Path) -> None:
 
 def test_files_without_a_failure_are_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in order costs a look through its bytes, not a pass over its entries: so a thousand runs are quick."""
-    from tracekit._journal import failures
+    from tracekit._runs import failures
 
     run("slow")
     for _ in range(20):

@@ -98,7 +98,7 @@ def test_help_imports_no_command() -> None:
     code = (
         "import sys\nfrom tracekit.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([name for name in sys.modules if name.startswith(('rich', 'tracekit._engine', 'orjson'))], file=sys.stderr)"
+        "print([name for name in sys.modules if name.startswith(('rich', 'tracekit._runtime', 'orjson'))], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

@@ -25,7 +25,7 @@ import time_machine
 from tests.support.reads import Reads, reading, scope_of
 from tracekit import _reality
 from tracekit._capture import callers, clock
-from tracekit._engine.scope import current
+from tracekit._runtime.context import current
 
 EARLIER_NOW = datetime.datetime.now
 EARLIER_TODAY = datetime.date.today
@@ -376,7 +376,7 @@ import datetime, faulthandler, gc, random, sys, threading, time, uuid
 faulthandler.enable()
 from tracekit._capture import clock, randomness
 from tests.support.reads import Reads, scope_of
-from tracekit._engine.scope import current
+from tracekit._runtime.context import current
 earlier, today, draw = datetime.datetime.now, datetime.date.today, random.Random(3).random
 sys.setswitchinterval(1e-5)
 stop, count = threading.Event(), [0] * 8

@@ -13,7 +13,8 @@ import pytest
 from tests.support.cut import cut
 from tests.support.effects import Effects, entries
 from tracekit import current_run, record, replay, resume, traced_tool
-from tracekit._capture import attempts, contracted
+from tracekit._capture import contracted
+from tracekit._capture import contracted as attempts
 from tracekit.errors import (
     ContractViolationError,
     DivergenceError,

@@ -20,10 +20,9 @@ import uvloop
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from tests.support.simulation import Recording
-from tracekit._capture import concurrency
-from tracekit._engine.gate import here, owned
-from tracekit._engine.lanes import Lane
-from tracekit._engine.scope import current
+from tracekit._capture import threads as concurrency
+from tracekit._runtime.context import Lane, current
+from tracekit._runtime.session import here, owned
 
 
 @pytest.fixture

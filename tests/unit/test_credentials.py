@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tracekit._capture.credentials import PLACEHOLDER, supply
+from tracekit._capture.plugins import PLACEHOLDER, supply
 
 
 def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tracekit._capture import isolation
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.cli import launch
 from tracekit.errors import RunStateError
 

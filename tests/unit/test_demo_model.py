@@ -14,9 +14,7 @@ import anthropic
 import openai
 import pytest
 
-from tracekit.cli.demo.model import NgramModel, count_tokens, tokens
-from tracekit.cli.demo.planner import Conversation, plan
-from tracekit.cli.demo.server import ModelServer, Tripwire
+from tracekit.cli.demo.server import Conversation, ModelServer, NgramModel, Tripwire, count_tokens, plan, tokens
 
 ORDER = {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]}
 CHARGE = {

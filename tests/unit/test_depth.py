@@ -10,8 +10,8 @@ import pytest
 
 import tracekit
 from tracekit import record, replay, traced_tool
-from tracekit._canonical import from_json, quick, snapshot, to_json
 from tracekit._journal.reader import Trace
+from tracekit._values import from_json, quick, snapshot, to_json
 from tracekit.agents import agent, receive_task, respond, send_task, state_transition
 from tracekit.errors import NotReplayableError, RecordedError
 
@@ -154,7 +154,7 @@ def test_every_way_of_encoding_ends_at_the_same_depth(kind: str) -> None:
         assert to_json(value) == copied
         data = quick(value)
         if data is not None:
-            assert data == tracekit._canonical.dumps_in_order(copied)
+            assert data == tracekit._values.dumps_in_order(copied)
         if "opaque" not in str(copied):
             whole.append(depth)
             assert from_json(copied) == value

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.tracing import of_type, recorded
 from tracekit import DivergenceError, TraceExhaustedError, replay, traced_tool
-from tracekit._canonical import dumps, to_json
-from tracekit._engine.divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
+from tracekit._runtime.divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
+from tracekit._values import dumps, to_json
 
 HERE = Path(__file__).name
 
@@ -227,7 +227,7 @@ def test_opaque_values_are_compared_without_their_identity() -> None:
 
 def test_a_hint_at_clock_and_dice_only_where_it_fits() -> None:
     """Ids, instants and draws inside texts are told from words; numbers of everyday size are not suspected."""
-    from tracekit._engine.divergence import looks_like_a_read
+    from tracekit._runtime.divergence import looks_like_a_read
 
     def differs(recorded: object, actual: object) -> bool:
         return looks_like_a_read([{"path": "x", "recorded": recorded, "actual": actual}])
@@ -244,7 +244,7 @@ def test_a_hint_at_clock_and_dice_only_where_it_fits() -> None:
 
 def test_a_short_text_of_several_lines_is_shown_as_a_diff() -> None:
     """A prompt of three lines is read line by line, not as two escaped strings."""
-    from tracekit._engine.divergence import describe, differences
+    from tracekit._runtime.divergence import describe, differences
 
     shown = describe(differences("one\ntwo\nthree", "one\n2\nthree"))
     assert "-two" in shown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracekit._engine import environment as module
-from tracekit._engine.environment import drift, environment, git_revision
+from tracekit._runs import environment as module
+from tracekit._runs.environment import drift, environment, git_revision
 
 SOURCES = Path(module.__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_environment_starts_nothing_and_imports_nothing_heavy() -> None:
     """Asking for the environment runs no process and does not load ``importlib.metadata``."""
     program = (
         "import sys; events = set(); sys.addaudithook(lambda event, args: events.add(event))\n"
-        "from tracekit._engine.environment import environment; environment(['absent'])\n"
+        "from tracekit._runs.environment import environment; environment(['absent'])\n"
         "assert not events & {'subprocess.Popen', 'os.posix_spawn', 'os.fork'}, events\n"
         "assert 'importlib.metadata' not in sys.modules and 'platform' not in sys.modules\n"
     )

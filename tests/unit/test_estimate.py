@@ -25,8 +25,8 @@ from tracekit import (
     traced_model,
     traced_tool,
 )
-from tracekit._engine.estimate import answer_tokens, request_tokens
-from tracekit._engine.step import Spec
+from tracekit._policy.budget import answer_tokens, request_tokens
+from tracekit._runtime.step import Spec
 from tracekit.agents import AgentRegistry, IntentRouter
 
 PRICES = {"priced": Price(1000, 2000)}

@@ -19,10 +19,10 @@ import pytest
 
 from tests.support.once import once, once_async
 from tracekit import Budget, record, recovery, replay, traced_tool
-from tracekit._engine import elsewhere
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
+from tracekit._policy import once as elsewhere
 from tracekit.errors import (
     BudgetExceededError,
     ContractViolationError,

@@ -172,7 +172,7 @@ def test_a_recorded_exception_is_what_the_live_one_was(
     error: BaseException, kind: FailureType, strategy: RecoveryStrategy, word: str | None
 ) -> None:
     """Traces without a recorded failure are classified from the exception that they hold, with the same answer."""
-    from tracekit._canonical import exception_to_json
+    from tracekit._values import exception_to_json
 
     tree = json.loads(json.dumps(exception_to_json(error)))
     failure = classify_recorded(tree)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.effects import Effects, entries
 from tracekit import ContractViolationError, record, replay, traced_tool
-from tracekit._capture import attempts
-from tracekit._engine.contract import check_transition
+from tracekit._capture import contracted as attempts
+from tracekit._policy.contract import check_transition
 from tracekit.errors import DivergenceError
 
 

@@ -23,8 +23,7 @@ import pytest
 
 from tracekit._capture import guard as guard_module
 from tracekit._capture.guard import Guard, allow
-from tracekit._engine.lanes import Lane
-from tracekit._engine.scope import Scope, current
+from tracekit._runtime.context import Lane, Scope, current
 from tracekit.errors import LiveCallBlockedError, RunStateError
 
 HERE = Path(__file__).name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit._capture.guard_hosts import Hosts, numeric
+from tracekit._capture.guard import Hosts, numeric
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tracekit import record, replay
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 from tracekit.errors import (
     DivergenceError,
     LogWriteError,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.plain_writer import RUN, entry, lines, small_run, write
-from tracekit._journal.heads import read_head, seal_key
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store, new_run_id, segment_of, valid_run_id
+from tracekit._journal.store import Store, new_run_id, segment_of, valid_run_id
+from tracekit._journal.tip import read_head, seal_key
 from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceError, TraceIntegrityError
 
 
@@ -229,7 +229,7 @@ def test_a_second_live_writer_is_refused(store: Store) -> None:
     """While a run is written, a second writer is refused and told by whom, in the same process and in another."""
     journal = store.create("a")
     journal.append("run.started", 0, 0, b',"name":"x"')
-    code = f"from tracekit._journal.runs import Store\nStore({store.root!r}).reopen('a')"
+    code = f"from tracekit._journal.store import Store\nStore({store.root!r}).reopen('a')"
     other = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -248,7 +248,7 @@ def test_a_second_live_writer_is_refused(store: Store) -> None:
 def test_a_stale_lock_never_blocks(store: Store) -> None:
     """A writer that was killed leaves no lock behind."""
     code = (
-        f"import os, signal\nfrom tracekit._journal.runs import Store\njournal = Store({store.root!r}).create('a')\n"
+        f"import os, signal\nfrom tracekit._journal.store import Store\njournal = Store({store.root!r}).create('a')\n"
         "journal.append('run.started', 0, 0, b',\"name\":\"x\"')\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": "src"}, check=False)

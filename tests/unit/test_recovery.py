@@ -16,11 +16,9 @@ import pytest
 
 import tracekit
 from tracekit import record, recovery, replay, traced_tool
-from tracekit._engine.recovery import FOR, Decision
-from tracekit._journal.names import segment_of
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store
-from tracekit._session.decisions import decision_on
+from tracekit._journal.store import Store, segment_of
+from tracekit._runs.recovery import FOR, Decision, decision_on
 from tracekit.errors import RecoveryRefusedError, TraceIntegrityError
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -675,7 +673,7 @@ def test_every_code_is_documented() -> None:
     """Each code that a decision can hold has its line in the reference."""
     source = Path(tracekit.__file__).parent
     page = (source.parents[1] / "docs/reference/recovery.md").read_text(encoding="utf-8")
-    text = (source / "_engine/recovery.py").read_text(encoding="utf-8")
+    text = (source / "_runs/recovery.py").read_text(encoding="utf-8")
     import re
 
     found = {*re.findall(r'"code": "(\w+)"', text), *re.findall(r'_reason\(\s*f?"([\w]+)"', text), *FOR}

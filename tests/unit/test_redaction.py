@@ -14,11 +14,9 @@ import orjson
 import pydantic
 import pytest
 
-from tracekit._canonical import from_json, to_json
-from tracekit._engine.known_secrets import VARIABLES
-from tracekit._engine.redaction import Redactor
-from tracekit._engine.secret_fields import FIELDS
-from tracekit._engine.secret_kinds import KINDS
+from tracekit._runtime.redaction import VARIABLES, Redactor
+from tracekit._runtime.secrets import FIELDS, KINDS
+from tracekit._values import from_json, to_json
 
 _BODY = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4"
 _PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nq0+/x==\n-----END RSA PRIVATE KEY-----"

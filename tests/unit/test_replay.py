@@ -640,7 +640,7 @@ def test_warn_never_answers_an_effect_or_another_tool() -> None:
 
 def test_another_environment_is_warned_of_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay elsewhere says what differs; with ``strict={"environment"}`` it does not begin."""
-    from tracekit._session import replayed as module
+    from tracekit._runs import replaying as module
 
     run, _ = recorded(lambda: look(1))
     real = module.environment

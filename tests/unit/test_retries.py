@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.effects import Effects, entries
 from tracekit import ContractViolationError, RecordedError, StepTimeoutError, effect, record, replay, traced_tool
-from tracekit._capture import attempts, contracted
+from tracekit._capture import contracted
+from tracekit._capture import contracted as attempts
 from tracekit.errors import RunEndedError
 
 

@@ -9,7 +9,7 @@ import pytest
 import tracekit_anthropic
 import tracekit_httpx
 import tracekit_openai
-from tracekit._capture import routes
+from tracekit._capture import plugins as routes
 
 SDK = b"OpenAI/Python 3.54.0"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracekit._engine.schedule import Schedule
+from tracekit._runtime.schedule import Schedule
 
 
 class Failed(BaseException):

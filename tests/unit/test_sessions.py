@@ -573,7 +573,7 @@ def test_a_chosen_run_id_is_the_one_everywhere() -> None:
 
 def test_a_second_live_writer_is_refused() -> None:
     """While a run is open nobody else opens its file to write."""
-    from tracekit._journal.runs import Store
+    from tracekit._journal.store import Store
 
     with record("x", run_id="mine") as run:
         look()

@@ -223,10 +223,9 @@ def test_the_nth_passing_is_meant(crashing: Callable[..., subprocess.CompletedPr
 
 def test_a_crash_block_leaves_no_trace_of_itself() -> None:
     """After the block the methods are the ones that were there; an unknown point is refused."""
-    from tracekit._engine.recorded import RecordedStep
-    from tracekit._engine.recording import Recording
-    from tracekit._journal.runs import Store
+    from tracekit._journal.store import Store
     from tracekit._journal.writer import Journal
+    from tracekit._runtime.recorder import RecordedStep, Recording
 
     before = [dict(vars(owner)) for owner in (Journal, Recording, RecordedStep, Store)]
     passed: list[int] = []

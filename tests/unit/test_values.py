@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.support.tracing import recorded
 from tracekit import record, replay, traced_tool
-from tracekit._canonical import dumps_in_order, from_json, quick, to_json
-from tracekit._engine import values
-from tracekit._engine.redaction import Redactor
-from tracekit._engine.scope import current
-from tracekit._engine.values import Encoder
 from tracekit._journal.reader import Trace
+from tracekit._runtime import encoding as values
+from tracekit._runtime.context import current
+from tracekit._runtime.encoding import Encoder
+from tracekit._runtime.redaction import Redactor
+from tracekit._values import dumps_in_order, from_json, quick, to_json
 from tracekit.errors import NotReplayableError, RecordedError
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=6)

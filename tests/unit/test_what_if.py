@@ -11,7 +11,7 @@ import pytest
 import tracekit
 from tracekit import record, replay, traced_tool
 from tracekit._journal.reader import Trace
-from tracekit._journal.runs import Store
+from tracekit._journal.store import Store
 
 live: list[str] = []
 

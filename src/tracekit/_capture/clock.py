@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _reality
-from .._engine.gate import here
-from .._engine.scope import Scope, current
+from .._runtime.context import Scope, current
+from .._runtime.session import here
 from . import exchange
 from .callers import by_user
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works

@@ -1,26 +1,1366 @@
-"""Calls of tools that are declared with more than a side-effect class: checked, limited, tried again, stood in for.
-
-What is decided between attempts is written once (:func:`course`), and from what is on the log: a replay takes the same course.
-The shells below it await or not.
-"""
+"""Calls with a contract: time limits, retries, fallbacks and compensation, decided between attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+import inspect
+import threading
+from _thread import LockType, allocate_lock, get_ident
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio.events import _get_running_loop
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from inspect import Parameter
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
 
-from .._engine.gate import here
-from .._engine.step import Request
-from ..errors import ReplayError
-from .attempts import REFUSALS, Attempt, Done, Invocation, Pause
-from .ledger import ledger
-from .wrapper import Captured, tool
+from .. import _reality
+from .._policy.contract import ExecutionContract, check_transition, impossible, is_number, shown
+from .._runtime.callsite import caller
+from .._runtime.context import NOBODY, Lane, Scope, current, started
+from .._runtime.effects import Begun, Below, OpenCall, innermost, outside_run
+from .._runtime.session import here
+from .._runtime.step import Request, Spec
+from .._values import contains_opaque, dumps, to_json
+from ..errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    LogWriteError,
+    RecoveryRefusedError,
+    ReplayError,
+    RunEndedError,
+    RunStateError,
+    StepTimeoutError,
+)
+from .calls import (
+    LAZY,
+    Captured,
+    answered,
+    called,
+    captured_of,
+    drive,
+    failed,
+    is_method,
+    names_of,
+    parameters_of,
+    tool,
+)
+from .threads import Entered, name_of, parent_lane
 
 if TYPE_CHECKING:
-    from .stand_ins import StandIn
-    from .terms import Terms
+    from ..failures import StructuredFailure
 
-__all__ = ["Done", "Invocation", "came_to", "perform", "perform_async", "settle", "settle_async", "wrap_contracted"]
+__all__ = [
+    "REFUSALS",
+    "Attempt",
+    "Compensation",
+    "Completed",
+    "Done",
+    "Invocation",
+    "Ledger",
+    "Overdue",
+    "Passing",
+    "Pause",
+    "StandIn",
+    "Terms",
+    "UnderWay",
+    "Work",
+    "acting",
+    "came_to",
+    "in_time",
+    "in_time_async",
+    "ledger",
+    "merged",
+    "perform",
+    "perform_async",
+    "settle",
+    "settle_async",
+    "wrap_contracted",
+]
+
+# -- stand ins ---------------------------------------------------------------------------------------------------------
+#
+# Tools that stand in for others, and how a tool's arguments are passed on to them.
+
+#: Stands for an argument where only the way of passing it counts.
+_ANY: Final = object()
+
+
+class StandIn:
+    """A tool that stands in for another: what is known of it, and how it is called."""
+
+    __slots__ = ("captured", "escalation", "instance", "needs_object", "tool")
+
+    def __init__(self, tool: Any, captured: Captured, instance: Any, needs_object: bool) -> None:
+        self.tool: Final = tool
+        self.captured: Final = captured
+        #: The object of a method that is bound already.
+        self.instance: Final = instance
+        self.needs_object: Final = needs_object
+        self.escalation = False
+
+    @classmethod
+    def of(cls, tool: str, given: Any) -> StandIn:
+        captured = captured_of(given)
+        if captured is None or captured.spec.side_effect is None:
+            raise impossible(
+                tool,
+                "fallback",
+                f"{given!r} is no traced tool, so its side-effect class is not known",
+                "decorate it with @traced_tool(side_effect=…)",
+            )
+        instance = getattr(given, "_self_instance", None)
+        plain = not isinstance(captured.wrapped_as, staticmethod | classmethod)
+        return cls(given, captured, instance, instance is None and plain and is_method(captured.inner))
+
+    def reached(self) -> list[tuple[str, str]]:
+        """Name and class of every tool that may come to stand in by way of this one."""
+        found = [(self.captured.spec.name, str(self.captured.spec.side_effect))]
+        terms = self.captured.terms
+        for one in () if terms is None else terms.fallback:
+            found += one.reached()
+        return found
+
+    def bound(self, instance: Any) -> tuple[Any, Any]:
+        """The function to call, and its object: ``instance`` where the stand-in is a method of the same object."""
+        if self.needs_object:
+            tool = self.tool.__get__(instance, type(instance))
+            return tool.__wrapped__, instance
+        return self.tool.__wrapped__, self.instance
+
+
+class Passing:
+    """How the bound arguments of a tool are passed on to another: by name, where Python lets them."""
+
+    __slots__ = ("_keyword", "_parameters", "_positional")
+
+    def __init__(self, parameters: Sequence[Parameter] | None) -> None:
+        self._parameters: Final = parameters
+        spread = parameters is not None and any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        self._positional: Final = [
+            one
+            for one in parameters or ()
+            if one.kind is one.POSITIONAL_ONLY or (spread and one.kind is one.POSITIONAL_OR_KEYWORD)
+        ]
+        self._keyword: Final = [
+            one
+            for one in parameters or ()
+            if one not in self._positional and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+
+    def arguments(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._parameters is None:
+            return tuple(bound["args"]), dict(bound["kwargs"])
+        args = [bound[one.name] for one in self._positional]
+        kwargs = {one.name: bound[one.name] for one in self._keyword}
+        for one in self._parameters:
+            if one.kind is one.VAR_POSITIONAL:
+                args += bound[one.name]
+            elif one.kind is one.VAR_KEYWORD:
+                kwargs |= bound[one.name]
+        return tuple(args), kwargs
+
+    def misfit(self, captured: Captured, instance: Any) -> str | None:
+        """Why a stand-in can't take these arguments, or ``None``."""
+        if self._parameters is None:
+            return None
+        sample: dict[str, Any] = {}
+        for one in self._parameters:
+            spread, named = one.kind is one.VAR_POSITIONAL, one.kind is one.VAR_KEYWORD
+            sample[one.name] = (_ANY,) if spread else {"anything": _ANY} if named else _ANY
+        args, kwargs = self.arguments(sample)
+        others = parameters_of(captured.inner, skip_first=instance is not None)
+        if others is None:
+            return None
+        try:
+            inspect.Signature(others).bind(*args, **kwargs)
+        except TypeError as error:
+            return f"it can't take the tool's arguments ({error})"
+        return None
+
+
+# -- compensation ------------------------------------------------------------------------------------------------------
+#
+# How what a reversible tool did is undone.
+
+#: The object whose method is being called: a compensation that is a method too belongs to it.
+acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
+
+
+_known: Final[WeakSet[Compensation]] = WeakSet()
+
+
+class Compensation:
+    """A call that undoes another: a traced tool with its own class, or a function, which is then an irreversible step."""
+
+    __slots__ = ("__weakref__", "_every", "_names", "_needs_object", "_tool", "asynchronous", "captured", "undoes")
+
+    def __init__(
+        self, undoes: str, tool: Any, captured: Captured, names: Sequence[str], *, every: bool, needs_object: bool
+    ) -> None:
+        #: The name of the tool whose calls it undoes.
+        self.undoes: Final = undoes
+        self._tool: Final = tool
+        self.captured: Final = captured
+        self._names: Final = names
+        self._every: Final = every
+        self._needs_object: Final = needs_object
+        self.asynchronous: Final = captured.shape == "coroutine"
+        _known.add(self)
+
+    @property
+    def needs_object(self) -> bool:
+        """Whether it is a method of the object whose method it undoes."""
+        return self._needs_object
+
+    @staticmethod
+    def named(tool: str) -> list[Compensation]:
+        """How calls of tools of this name are undone, by all that are there now."""
+        return [one for one in list(_known) if one.undoes == tool]
+
+    @classmethod
+    def of(cls, tool: str, given: Any, names: Sequence[str], *, asynchronous: bool, method: bool) -> Compensation:
+        """For ``tool``, whose arguments have these ``names``. ``ContractViolationError`` where it can't undo that."""
+        captured = captured_of(given) or _plain(tool, given)
+        if captured.spec.side_effect is None or "generator" in captured.shape:
+            raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+        if captured.shape == "coroutine" and not asynchronous:
+            raise impossible(
+                tool, "compensate", f"{captured.spec.name!r} is a coroutine function, and the tool is none"
+            )
+        bound = isinstance(captured.wrapped_as, staticmethod | classmethod) or _object_of(given) is not None
+        needs_object = not bound and is_method(captured.inner)
+        if needs_object and not method:
+            raise impossible(tool, "compensate", f"{captured.spec.name!r} is a method, and the tool is none")
+        taken, every = names_of(tool, "compensate", captured.inner if needs_object else given, [*names, "output"])
+        if "output" in names and "output" in taken:
+            raise impossible(
+                tool, "compensate", "both it and the tool have a parameter `output`: which one is meant can't be told"
+            )
+        return cls(tool, given, captured, taken, every=every, needs_object=needs_object)
+
+    def invocation(
+        self, scope: Scope | None, of: int, input: Mapping[str, Any], output: Any, instance: Any
+    ) -> Invocation:
+        """The call that undoes step ``of``."""
+
+        kwargs: dict[str, Any] = dict(input) if self._every else {n: input[n] for n in self._names if n in input}
+        if "output" in self._names:
+            kwargs["output"] = output
+        function, owner = self._function(instance)
+        bound = self.captured.arguments(owner, (), kwargs) or dict(kwargs)
+        return Invocation(self.captured, function, owner, bound, (), kwargs, scope, {"compensates": of})
+
+    def _function(self, instance: Any) -> tuple[Callable[..., Any], Any]:
+        traced = captured_of(self._tool) is not None
+        if not self._needs_object:
+            return (self._tool.__wrapped__, _object_of(self._tool)) if traced else (self.captured.wrapped, None)
+        if traced:
+            return self._tool.__get__(instance, type(instance)).__wrapped__, instance
+        return MethodType(self.captured.wrapped, instance), instance
+
+    # -- for a resumed run: what was cut off is undone before it is made again, inside it --------------------------------
+
+    def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
+        """Undo step ``of``, which was given up; raises what the compensation raises."""
+
+        perform(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+
+    async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
+
+        await perform_async(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+
+
+def _plain(tool: str, given: Any) -> Captured:
+    function = given.__func__ if isinstance(given, classmethod | staticmethod) else given
+    if inspect.isclass(function) or not callable(function):
+        raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
+    captured = Captured(function, Spec("tool", called(function), side_effect="irreversible"))
+    captured.wrapped_as = given
+    return captured
+
+
+def _object_of(given: Any) -> Any:
+    """The object of a bound method, decorated or not."""
+    if captured_of(given) is not None:
+        return getattr(given, "_self_instance", None)
+    return getattr(given, "__self__", None)
+
+
+class Completed:
+    """A step that can be undone: completed, or failed and perhaps done.
+
+    ``within``: the steps around it that can be undone as a whole. ``working``: whether its function goes on though it was given up.
+    """
+
+    __slots__ = ("_working", "bound", "compensation", "instance", "output", "seq", "within")
+
+    def __init__(
+        self,
+        compensation: Compensation,
+        seq: int,
+        bound: Mapping[str, Any],
+        output: Any,
+        instance: Any,
+        within: list[int],
+        working: Callable[[], bool] | None = None,
+    ) -> None:
+        self.compensation: Final = compensation
+        self.seq: Final = seq
+        self.bound: Final = bound
+        self.output: Final = output
+        self.instance: Final = instance
+        self.within: Final = within
+        self._working: Final = working
+
+    @property
+    def goes_on(self) -> bool:
+        return self._working is not None and self._working()
+
+    def invocation(self, scope: Scope) -> Invocation:
+        return self.compensation.invocation(scope, self.seq, self.bound, self.output, self.instance)
+
+
+# -- terms -------------------------------------------------------------------------------------------------------------
+#
+# What a tool is declared with beyond its name: contract, key, cost, stand-ins, compensation. Checked where it is written.
+
+#: Fields that a call which comes piece by piece can't keep.
+_NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
+
+
+def merged(contract: object, given: Mapping[str, Any]) -> ExecutionContract:
+    """``contract`` with the fields that are ``given`` as keywords (``None``: not given)."""
+    if isinstance(contract, ExecutionContract):
+        found = contract.as_dict()
+    elif contract is None or isinstance(contract, Mapping):
+        found = dict(contract or {})
+    else:
+        raise impossible(None, "contract", f"contract is an ExecutionContract, not {contract!r}")
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in found and found[name] != value:
+            raise impossible(
+                None, name, f"{name} is {found[name]!r} in contract= and {value!r} beside it", actual=value
+            )
+        found[name] = value
+    try:
+        return ExecutionContract(**found)
+    except TypeError:
+        unknown = sorted(set(found) - set(ExecutionContract.__dataclass_fields__))
+        raise impossible(None, "contract", f"it has no field {', '.join(map(repr, unknown))}") from None
+
+
+class Terms:
+    """What holds for each call of one tool."""
+
+    __slots__ = ("compensation", "contract", "cost", "fallback", "key", "parameters", "passing", "told", "tool")
+
+    def __init__(
+        self,
+        tool: str,
+        function: Callable[..., Any],
+        side_effect: str,
+        contract: ExecutionContract,
+        *,
+        compensate: Callable[..., Any] | None = None,
+        fallback: Any = (),
+        idempotency_key: Any = None,
+        cost_units: Any = None,
+        shape: str = "function",
+    ) -> None:
+        self.tool: Final = tool
+        self.contract: Final = contract
+        self.parameters: Final = parameters_of(function)
+        contract.check(tool, side_effect)
+        self.key: Final = self._from_arguments("idempotency_key", idempotency_key)
+        self.cost: Final = self._cost(cost_units)
+        stand_ins = _listed(fallback)
+        self._check_shape(shape, compensate, stand_ins)
+        if contract.idempotent_required and self.key is None:
+            raise impossible(
+                tool, "idempotent_required", "idempotent_required without an idempotency_key", "say idempotency_key="
+            )
+        self.compensation: Final = self._compensation(compensate, side_effect, function, shape)
+        #: How this tool's arguments are passed on.
+        self.passing: Final = Passing(self.parameters)
+        self.fallback: Final = self._fallback(stand_ins, side_effect, function, shape)
+        self.told: Final = contract.as_dict()
+
+    @property
+    def checks_only(self) -> bool:
+        """Whether all that it asks for is over when the call begins."""
+        contract = self.contract
+        return not (
+            self.fallback or self.compensation or contract.exactly_once or contract.max_retries or contract.timeout_ms
+        )
+
+    # -- where it is written ---------------------------------------------------------------------------------------------
+
+    def _check_shape(self, shape: str, compensate: object, stand_ins: Sequence[Any]) -> None:
+        if shape == "function" and self.contract.timeout_ms is not None and self.contract.timeout_in != "thread":
+            raise TypeError(
+                f"{self.tool!r} has timeout_ms={self.contract.timeout_ms!r} and is a plain function, which nothing can interrupt: make it "
+                'a coroutine function (`async def`), which is cancelled when its time is over; or say timeout_in="thread", and it runs '
+                "in a thread of its own, where it goes on after that"
+            )
+        if "generator" not in shape:
+            return
+        asked = [name for name in _NOT_PIECEWISE if getattr(self.contract, name)]
+        asked += ["fallback"] if stand_ins else []
+        asked += ["compensate"] if compensate is not None else []
+        if asked:
+            raise impossible(
+                self.tool,
+                asked[0],
+                f"it is a generator, and its caller has had some of its items when it fails: {', '.join(asked)} can't be kept",
+                "leave it out, or let the tool return a list",
+            )
+
+    def _from_arguments(self, field: str, given: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+        if given is None:
+            return None
+        if isinstance(given, str):
+            self._known(field, (given,))
+            return lambda bound: bound.get(given)
+        if not callable(given):
+            raise impossible(self.tool, field, f"{field} is a parameter's name or a function, not {given!r}")
+        return self._by_name(field, given)
+
+    def _by_name(self, field: str, function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+        """``function`` over the bound arguments, given those that it names."""
+        taken, every = names_of(self.tool, field, function, self._names())
+        return lambda bound: function(**(bound if every else {name: bound[name] for name in taken if name in bound}))
+
+    def _known(self, field: str, names: Sequence[str]) -> None:
+        known = self._names()
+        for name in names:
+            if name not in known:
+                raise impossible(
+                    self.tool,
+                    field,
+                    f"{name!r} is no parameter of it ({', '.join(known) or 'it has none'})",
+                    actual=name,
+                )
+
+    def _names(self) -> list[str]:
+        return ["args", "kwargs"] if self.parameters is None else [one.name for one in self.parameters]
+
+    def _cost(self, given: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+        limit = self.contract.max_cost_units
+        if given is None:
+            if limit is not None and limit < 1:
+                raise impossible(
+                    self.tool,
+                    "max_cost_units",
+                    f"a call costs 1 unit where nothing else is said, and max_cost_units is {limit}",
+                    "say cost_units=",
+                )
+            return None if limit is None else lambda bound: 1
+        if callable(given):
+            return self._by_name("cost_units", given)
+        if not is_number(given) or given < 0:
+            raise impossible(
+                self.tool,
+                "cost_units",
+                f"cost_units is a number from 0, or a function, not {shown(given)}",
+                actual=given,
+            )
+        if limit is not None and given > limit:
+            raise impossible(
+                self.tool, "max_cost_units", f"every call costs {given}, and max_cost_units is {limit}", actual=given
+            )
+        return lambda bound: given
+
+    def _compensation(
+        self, compensate: Any, side_effect: str, function: Callable[..., Any], shape: str
+    ) -> Compensation | None:
+        if compensate is None:
+            return None
+        if side_effect != "reversible":
+            raise impossible(
+                self.tool,
+                "compensate",
+                f"it is {side_effect}, and only what is reversible is compensated",
+                "say side_effect='reversible', or leave compensate out",
+            )
+        return Compensation.of(
+            self.tool, compensate, self._names(), asynchronous=shape == "coroutine", method=is_method(function)
+        )
+
+    def _fallback(
+        self, stand_ins: Sequence[Any], side_effect: str, function: Callable[..., Any], shape: str
+    ) -> tuple[StandIn, ...]:
+        found: list[StandIn] = []
+        before = (self.tool, side_effect)
+        for given in stand_ins:
+            one = StandIn.of(self.tool, given)
+            spec = one.captured.spec
+            self._check_stand_in(one, found, function, shape)
+            for name, reached in one.reached():
+                check_transition(self.tool, side_effect, name, reached)
+            one.escalation = check_transition(self.tool, side_effect, spec.name, str(spec.side_effect))
+            check_transition(before[0], before[1], spec.name, str(spec.side_effect))
+            found.append(one)
+            before = (spec.name, str(spec.side_effect))
+        return tuple(found)
+
+    def _check_stand_in(self, one: StandIn, found: list[StandIn], function: Callable[..., Any], shape: str) -> None:
+        captured = one.captured
+        problem = None
+        if captured.inner is inspect.unwrap(function):
+            problem = "it is the tool itself"
+        elif any(captured is other.captured for other in found):
+            problem = "it is there twice"
+        elif "generator" in captured.shape:
+            problem = "it is a generator"
+        elif captured.shape == "coroutine" and shape != "coroutine":
+            problem = "it is a coroutine function, and the tool is none"
+        elif one.needs_object and not is_method(function):
+            problem = "it is a method, and the tool is none"
+        else:
+            problem = self.passing.misfit(captured, one.instance)
+        if problem is not None:
+            raise impossible(self.tool, "fallback", f"{captured.spec.name!r} can't stand in: {problem}")
+
+    # -- at each call ----------------------------------------------------------------------------------------------------
+
+    def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
+        """The request of a call with arguments ``bound``, its key in it if it happens once. Raises if it must not be made."""
+        info: dict[str, Any] | None = None if spec.redactor is None else {}
+        once = None
+        error = self.violation(bound)
+        if error is None:
+            try:
+                once = None if scope is None else self.once(bound)
+            except ContractViolationError as found:
+                error = found
+        if error is not None:
+            if scope is None:
+                raise error
+            error.run_id, error.location = scope.session.run_id, caller()
+            raise scope.session.refuse(scope, Request(spec, bound), error)
+        if self.cost is not None:
+            info = {**(info or {}), "cost_units": self.units(bound)}
+        if scope is not None and self.told:
+            scope.session.validated(scope, spec)
+        return Request(spec, bound, info, once_key=once)
+
+    def violation(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
+        """Why a call with these arguments must not be made."""
+        try:
+            if self.contract.idempotent_required and self.keyed(bound) is None:
+                return self._broken("idempotent_required", "it has no idempotency key", True, None)
+            if self.contract.max_cost_units is not None or self.cost is not None:
+                return self._too_dear(bound)
+        except ContractViolationError as error:
+            return error
+        return None
+
+    def _too_dear(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
+        cost, limit = self.units(bound), self.contract.max_cost_units
+        if limit is None or cost <= limit:  # type: ignore[operator]
+            return None
+        return self._broken("max_cost_units", f"it costs {cost} units, and {limit} are allowed", limit, cost)
+
+    def units(self, bound: Mapping[str, Any]) -> float | None:
+        """What the call costs, where that is declared."""
+        if self.cost is None:
+            return None
+        cost = self._asked("cost_units", self.cost, bound)
+        if not is_number(cost) or cost < 0:
+            raise self._broken("cost_units", f"cost_units came to {shown(cost)}, which is no number from 0", None, cost)
+        return cost  # type: ignore[no-any-return]
+
+    def keyed(self, bound: Mapping[str, Any]) -> Any:
+        """The idempotency key of the call, ``None`` where it has none."""
+        if self.key is None:
+            return None
+        key = self._asked("idempotency_key", self.key, bound)
+        return None if _is_none(key) else key
+
+    def _asked(self, field: str, function: Callable[[Mapping[str, Any]], Any], bound: Mapping[str, Any]) -> Any:
+        try:
+            return function(bound)
+        except Exception as error:
+            raise self._broken(field, f"{field} raised {type(error).__name__}: {error}", None, repr(error)) from error
+
+    def once(self, bound: Mapping[str, Any]) -> bytes | None:
+        """What an ``exactly_once`` contract tells this call from others by: its key, or its arguments before redaction."""
+        if not self.contract.exactly_once:
+            return None
+        key = self.keyed(bound)
+        what = "input" if key is None else "key"
+        tree = to_json(bound if key is None else key)
+        if contains_opaque(tree) is not None:
+            raise self._broken(
+                "exactly_once",
+                "its arguments can't all be encoded, so two calls can't be told apart: say idempotency_key="
+                if key is None
+                else "its idempotency key can't be encoded",
+                None,
+                repr(key) if key is not None else None,
+            )
+        return dumps({"tool": self.tool, what: tree})
+
+    def _broken(self, field: str, problem: str, limit: Any, actual: Any) -> ContractViolationError:
+        return ContractViolationError(
+            f"the call of {self.tool!r} breaks its contract: {problem}; it was not executed",
+            tool=self.tool,
+            contract=field,
+            limit=limit,
+            actual=actual,
+            next_action="call it otherwise, or change the contract where the tool is declared",
+        )
+
+
+def _is_none(key: Any) -> bool:
+    """Whether a key is none: nothing, a blank text, an empty container."""
+    if isinstance(key, str | bytes):
+        return not key.strip()
+    return key is None or (isinstance(key, Collection) and not key)
+
+
+def _listed(fallback: Any) -> tuple[Any, ...]:
+    if fallback is None:
+        return ()
+    return tuple(fallback) if isinstance(fallback, list | tuple) else (fallback,)
+
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+#
+# A limit on how long a call may take: coroutines are interrupted, functions are no longer waited for.
+#
+# A thread can't be stopped from outside. So a function with a limit runs in a thread of its own, and goes on there when its
+# time is over: what it comes to is dropped, and no effect of it begins any more (see ``_engine.effects``).
+
+
+class Overdue(Exception):
+    """The time is over. ``goes_on`` says whether the call does."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        super().__init__("the time is over")
+        self.goes_on: Final = goes_on
+
+
+class Work:
+    """One call in a thread of its own and a copy of this context. Inside a run its lane is one that the step of ``body`` starts."""
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], body: Scope | None
+    ) -> None:
+        call: Callable[..., Any] = function
+        self.lane: Lane | None = None
+        if body is not None:
+            self.lane = started(parent_lane(body), name_of(function), body.live)
+            call = Entered(function, body.in_lane(self.lane))
+        context = copy_context()
+        self._call: Final[Callable[[], Any]] = lambda: context.run(call, *args, **kwargs)
+        self._name: Final = name_of(function)
+        self._over: Callable[[], object] = lambda: None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._guard: Final = allocate_lock()
+        #: Whether the call has come to its end.
+        self.ended = False
+        self._late = False
+        self._gate: Final = allocate_lock()
+        self._gate.acquire()
+
+    def start(self, over: Callable[[], object]) -> None:
+        self._over = over
+        thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
+        Context().run(thread.start)  # a thread of ours, not of the run's
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+        with self._guard:
+            self.ended, late = True, self._late
+        self._gate.release()
+        if late:
+            self._over()
+
+    def leave(self) -> bool:
+        """Nobody waits any longer; false if it has just ended."""
+        with self._guard:
+            self._late = not self.ended
+            return self._late
+
+    def wait(self, seconds: float) -> Any:
+        try:
+            in_time = self._gate.acquire(timeout=seconds)
+        except BaseException:  # Ctrl-C
+            self.leave()
+            raise
+        if not in_time and self.leave():
+            raise Overdue(goes_on=True)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None
+        return self._result
+
+
+def in_time(work: Work, seconds: float, over: Callable[[], object]) -> Any:
+    """What ``work`` comes to in ``seconds`` at most; else ``Overdue``. ``over`` is called when work that was given up ends."""
+    work.start(over)
+    try:
+        return work.wait(seconds)
+    except Overdue:
+        if work.lane is not None:
+            work.lane.owner = NOBODY  # the run does not wait for it at its end
+        raise
+
+
+async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
+    """Await ``made`` for ``seconds`` at most, then cancel what it does; ``Overdue`` where that ended it.
+
+    A cancellation that is swallowed makes no success of it: what ``made`` returns after its time was over is dropped.
+    """
+    limit = asyncio.timeout(seconds)
+    token = current.set(None)  # this deadline is none of the run's own
+    try:
+        await limit.__aenter__()
+    finally:
+        current.reset(token)
+    try:
+        result = await made
+    except BaseException as error:
+        try:
+            await limit.__aexit__(type(error), error, error.__traceback__)
+        except TimeoutError:
+            raise Overdue(goes_on=False) from error
+        raise
+    await limit.__aexit__(None, None, None)
+    if limit.expired():
+        raise Overdue(goes_on=False)
+    return result
+
+
+# -- ledger ------------------------------------------------------------------------------------------------------------
+#
+# What a run has done that can be undone: what is completed, what failed and may have been done, and what is under way.
+
+#: How long (s) a thread waits at most before it looks again: not all that it waits for is told.
+_LOOK: Final = 0.05
+
+
+class UnderWay:
+    """A call that can be undone, with all its attempts, until it has come to its end. ``seq`` is its last attempt."""
+
+    __slots__ = ("loop", "seq", "thread")
+
+    def __init__(self) -> None:
+        self.thread: Final = get_ident()
+        self.loop: Final[AbstractEventLoop | None] = _get_running_loop()
+        self.seq = 0
+
+    @property
+    def here(self) -> bool:
+        """Whether it is this very thread's, which can't wait for it without awaiting."""
+        return self.thread == get_ident()
+
+
+class Ledger:
+    """The steps of one run by ``seq``. Every change wakes whoever waits for one."""
+
+    def __init__(self) -> None:
+        self._lock: Final = allocate_lock()
+        self._steps: dict[int, Completed] = {}
+        self._under_way: set[UnderWay] = set()
+        #: Steps whose compensation has failed: it is not run again.
+        self.stuck: Final[set[int]] = set()
+        #: Steps that are waited for, or undo others, while their bodies run.
+        self.open: Final[set[int]] = set()
+        self._gates: list[LockType] = []
+        self._futures: list[tuple[AbstractEventLoop, Future[None]]] = []
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> UnderWay:
+        one = UnderWay()
+        with self._lock:
+            self._under_way.add(one)
+        return one
+
+    def end(self, one: UnderWay) -> None:
+        with self._lock:
+            self._under_way.discard(one)
+        self.changed()
+
+    def add(self, one: Completed) -> None:
+        """``one`` can be undone from now on, and with it what it did inside."""
+        with self._lock:
+            self._forget_inside(one.seq)
+            self._steps[one.seq] = one
+        self.changed()
+
+    def undone(self, seq: int, *, failed: bool = False) -> None:
+        """Step ``seq`` has been undone as a whole, or that has failed."""
+        with self._lock:
+            self._steps.pop(seq, None)
+            if failed:
+                self.stuck.add(seq)
+            else:
+                self._forget_inside(seq)
+
+    def forget_inside(self, seq: int) -> None:
+        with self._lock:
+            self._forget_inside(seq)
+
+    def _forget_inside(self, seq: int) -> None:
+        for inner in [other.seq for other in self._steps.values() if seq in other.within]:
+            del self._steps[inner]
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def take(self, seq: int | None = None, *, but: Iterable[int] = ()) -> Completed | None:
+        """Step ``seq``, or the last one that nothing goes on of; each is given out once."""
+        with self._lock:
+            if seq is not None:
+                return self._steps.pop(seq, None)
+            left = set(but)
+            found = [one for one, step in self._steps.items() if one not in left and not step.goes_on]
+            return self._steps.pop(max(found)) if found else None
+
+    def has(self, seq: int) -> bool:
+        return seq in self._steps
+
+    def waits(self, *, elsewhere: bool) -> bool:
+        """Whether something is under way (``elsewhere``: in other threads), or goes on though it was given up."""
+        with self._lock:
+            return any(not (elsewhere and one.here) for one in self._under_way) or any(
+                step.goes_on for step in self._steps.values()
+            )
+
+    def any_under_way(self, of: Callable[[int], bool]) -> bool:
+        """Whether a step is under way of which this holds."""
+        with self._lock:
+            return any(one.seq and of(one.seq) for one in self._under_way)
+
+    @property
+    def standing(self) -> set[int]:
+        """What nobody has tried to undo."""
+        with self._lock:
+            return {*self._steps, *(one.seq for one in self._under_way if one.seq)}
+
+    def asynchronous(self) -> list[str]:
+        """The names of compensations that must be awaited."""
+        with self._lock:
+            compensations = [one.compensation for one in self._steps.values()]
+        return [one.captured.spec.name for one in compensations if one.asynchronous]
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        with self._lock:
+            gates, self._gates = self._gates, []
+            futures, self._futures = self._futures, []
+        for gate in gates:
+            gate.release()
+        for loop, future in futures:
+            with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+                loop.call_soon_threadsafe(_wake, future, context=Context())
+
+    def wait(self, over: Callable[[], bool], seconds: float) -> None:
+        """Hold this thread until ``over``, for ``seconds`` at most."""
+        end = _reality.monotonic() + seconds
+        while True:
+            gate = allocate_lock()
+            gate.acquire()
+            with self._lock:
+                self._gates.append(gate)
+            rest = end - _reality.monotonic()
+            if over() or rest <= 0:
+                return
+            gate.acquire(timeout=min(rest, _LOOK))
+
+    async def wait_async(self, over: Callable[[], bool], seconds: float) -> None:
+        """Suspend this task until ``over``, for ``seconds`` at most."""
+        loop = get_running_loop()
+        late: list[bool] = []
+
+        def enough() -> None:
+            late.append(True)
+            self.changed()
+
+        timer = _timer(loop, seconds, enough)
+        try:
+            while not (over() or late):
+                future = loop.create_future()
+                with self._lock:
+                    self._futures.append((loop, future))
+                if over() or late:  # just now
+                    return
+                await future
+        finally:
+            timer.cancel()
+
+
+def _timer(loop: AbstractEventLoop, seconds: float, act: Callable[[], object]) -> Any:
+    token = current.set(None)  # this timer is none of the run's own
+    try:
+        return loop.call_later(seconds, act)
+    finally:
+        current.reset(token)
+
+
+def _wake(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+_ledgers: Final[WeakKeyDictionary[Any, Ledger]] = WeakKeyDictionary()
+_lock: Final = allocate_lock()
+
+
+def ledger(session: Any) -> Ledger:
+    """The ledger of a run."""
+    found = _ledgers.get(session)
+    if found is None:
+        with _lock:
+            found = _ledgers.get(session) or _ledgers.setdefault(session, Ledger())
+    return found
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+#
+# One attempt at a call, live or answered from the log, and the pause before the next.
+
+#: Calls that must not be made: nothing is tried again after them, and nobody stands in.
+REFUSALS: Final = (
+    ContractViolationError,
+    BudgetExceededError,
+    LogWriteError,
+    RunEndedError,
+    RunStateError,
+    RecoveryRefusedError,
+)
+_NONE: Final[Mapping[str, Any]] = {}
+_WHETHER: Final = "find out whether it happened before it is called again"
+
+
+class Invocation:
+    """One call of a tool, bound. ``info`` is recorded with each of its attempts."""
+
+    __slots__ = (
+        "args",
+        "bound",
+        "captured",
+        "followed",
+        "function",
+        "info",
+        "instance",
+        "kwargs",
+        "scope",
+        "under_way",
+    )
+
+    def __init__(
+        self,
+        captured: Captured,
+        function: Any,
+        instance: Any,
+        bound: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scope: Scope | None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.captured: Final = captured
+        self.function: Final = function
+        self.instance: Final = instance
+        self.bound: Final = bound
+        self.args: Final = args
+        self.kwargs: Final = kwargs
+        self.scope: Final = scope
+        self.info: Final = info
+        #: Whether somebody may stand in for it whom its terms do not name: it is undone before, where it failed.
+        self.followed = False
+        #: Where it can be undone: what an abort of the run waits for.
+        self.under_way: UnderWay | None = None
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it undoes another."""
+        return self.info is not None and "compensates" in self.info
+
+    @property
+    def terms(self) -> Terms | None:
+        return self.captured.terms
+
+
+class Done:
+    """What an attempt came to. ``about`` is what the log says of a failure beside the error itself."""
+
+    __slots__ = ("about", "error", "irreversible", "output", "recorded", "seq", "side_effect", "stuck")
+
+    def __init__(
+        self,
+        call: Invocation,
+        seq: int,
+        output: Any = None,
+        error: BaseException | None = None,
+        about: Mapping[str, Any] = _NONE,
+        recorded: Any = None,
+    ) -> None:
+        self.seq: Final = seq
+        self.output: Final = output
+        self.error: Final = error
+        self.about: Final = about
+        self.recorded: Final = recorded
+        self.side_effect: Final = call.captured.spec.side_effect
+        #: Whether something that can't be undone has begun.
+        self.irreversible = self.side_effect == "irreversible" or bool(about.get("irreversible"))
+        #: Whether it was to be undone, and that failed.
+        self.stuck = False
+
+    @property
+    def final(self) -> bool:
+        """Whether neither another attempt nor another tool may follow."""
+        error = self.error
+        return (
+            not isinstance(error, Exception)
+            or isinstance(error, REFUSALS)
+            or "final" in self.about
+            or self.irreversible
+            or self.stuck
+        )
+
+    @property
+    def failure(self) -> StructuredFailure:
+        """As it was recorded, in a replay: the type of the exception may not be there."""
+        from ..failures import StructuredFailure, classify
+
+        assert self.error is not None
+        if isinstance(self.recorded, Mapping):
+            try:
+                return StructuredFailure.from_dict(self.recorded)
+            except ValueError:
+                pass
+        return classify(self.error, side_effect=self.side_effect)
+
+
+class _Unrecorded:
+    """The step of a call outside every run."""
+
+    __slots__ = ("_begun",)
+
+    live: Final = True
+    deferred: Final = False
+    seq: Final = 0
+
+    def __init__(self, begun: Begun | None) -> None:
+        self._begun: Final = begun
+
+    def body(self) -> None:
+        return None
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        if self._begun is not None:
+            self._begun.end()
+
+    def failed(self, error: BaseException, *, info: Mapping[str, Any] | None = None) -> None:
+        if self._begun is not None:
+            self._begun.end(failed=True)
+
+
+class Attempt:
+    """One attempt at a call, live or answered from the log: ``take`` it."""
+
+    __slots__ = ("_open", "_request", "_working", "call")
+
+    def __init__(self, call: Invocation, request: Request) -> None:
+        self.call: Final = call
+        self._request: Final = request
+        #: What happens below it is counted, where that decides on what follows.
+        self._open: OpenCall | None = None
+        #: Of a function with a limit: whether its thread goes on.
+        self._working: Callable[[], bool] | None = None
+
+    @property
+    def _told(self) -> dict[str, Any] | None:
+        """What goes into an outcome's ``meta`` in any case: a tool with patterns of its own takes no short way."""
+        return None if self.call.captured.spec.redactor is None else {}
+
+    def take(self) -> Done:
+        call = self.call
+        step = self._begin()
+        if step.deferred:
+            token = acting.set(call.instance)
+            try:
+                step = step.go()
+            finally:
+                acting.reset(token)
+        if not step.live:
+            if self._lazily and step.lazy() is not None:
+                return Done(call, step.seq, answered(step))
+            self._at(step)
+            return self._answered(step, step.answer())
+        body = self._enter(step)
+        token_ = current.set(body)
+        try:
+            result = self._called(step, body)
+        except BaseException as error:
+            current.reset(token_)
+            return self._failed(step, error, False)
+        current.reset(token_)
+        if type(result) in LAZY:
+            return self._unfinished(step, result)
+        return self._returned(step, result, self._told)
+
+    async def take_async(self) -> Done:
+        call = self.call
+        if call.captured.shape != "coroutine":
+            return self.take()
+        step = self._begin()
+        if step.deferred:
+            token = acting.set(call.instance)
+            try:
+                step = await step.go_async()
+            finally:
+                acting.reset(token)
+        if not step.live:
+            self._at(step)
+            return self._answered(step, await step.answer_async())
+        body = self._enter(step)
+        token_ = current.set(body)
+        driven = None
+        try:
+            driven = drive(call.function(*call.args, **call.kwargs))
+            limit = self._limit
+            result = await (driven if limit is None else in_time_async(driven, limit))
+        except BaseException as error:
+            current.reset(token_)
+            return self._failed(step, error, driven is not None and driven.suspended)
+        current.reset(token_)
+        told = {**(self._told or {}), "suspended": True} if driven.suspended else self._told
+        return self._returned(step, result, told)
+
+    # -- beginning -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Any:
+        call = self.call
+        scope = call.scope
+        if scope is None:
+            spec = call.captured.spec
+            return _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
+        return scope.session.begin(scope, self._request)
+
+    def _at(self, step: Any) -> None:
+        """An abort may ask which step is under way."""
+        if self.call.under_way is not None:
+            self.call.under_way.seq = step.seq
+
+    def _enter(self, step: Any) -> Scope | None:
+        """The scope of the body; what happens in it is counted, where it matters for what follows."""
+        call, terms = self.call, self.call.terms
+        body: Scope | None = step.body()
+        self._at(step)
+        if call.scope is not None and (call.under_way is not None or call.undoes):
+            ledger(call.scope.session).open.add(step.seq)
+        if call.undoes or call.followed or (terms is not None and not terms.checks_only):
+            outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
+            self._open = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
+            body = self._open.body(body)
+        return body
+
+    @property
+    def _limit(self) -> float | None:
+        terms = self.call.terms
+        return None if terms is None or terms.contract.timeout_ms is None else terms.contract.timeout_ms / 1000
+
+    @property
+    def _lazily(self) -> bool:
+        """Whether what it returns may come to its end later."""
+        return self.call.terms is None or self.call.terms.checks_only
+
+    def _called(self, step: Any, body: Scope | None) -> Any:
+        call, limit = self.call, self._limit
+        if limit is None:
+            return call.function(*call.args, **call.kwargs)
+        one = self._open
+        book = None if call.under_way is None or call.scope is None else ledger(call.scope.session)
+        work = Work(call.function, call.args, call.kwargs, body)
+
+        def over() -> None:
+            if one is not None:
+                one.over()
+            if book is not None:
+                book.changed()
+
+        self._working = lambda: not work.ended
+        try:
+            return in_time(work, limit, over)
+        except Overdue:
+            if one is not None:
+                one.given_up(self._working)
+            raise
+
+    # -- what came of it -------------------------------------------------------------------------------------------------
+
+    def _answered(self, step: Any, outcome: Any) -> Done:
+        call, meta = self.call, outcome.meta
+        about = meta.get("info") or _NONE
+        if about.get("reason") != "exactly_once":  # that was an earlier step's doing
+            self._keep(step, outcome.output)
+        if outcome.error is not None:
+            return Done(call, step.seq, None, outcome.error, about, meta.get("failure"))
+        return Done(call, step.seq, outcome.output)
+
+    def _returned(self, step: Any, result: Any, told: Mapping[str, Any] | None) -> Done:
+        _, within = self._left(step)
+        if told is None:
+            step.done(result)
+        else:
+            step.done(result, info=told)
+        self._keep(step, result, within)
+        return Done(self.call, step.seq, result)
+
+    def _left(self, step: Any, *, failed: bool = False) -> tuple[Below, list[int]]:
+        """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
+        scope, one = self.call.scope, self._open
+        if scope is not None and (self.call.under_way is not None or self.call.undoes):
+            ledger(scope.session).open.discard(step.seq)
+        if one is None:
+            return Below(), []
+        around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
+        return one.end(failed=failed), around
+
+    def _keep(self, step: Any, output: Any, within: list[int] | None = None) -> None:
+        """It may have to be undone: what it did, or what it may have done before it failed."""
+        call = self.call
+        compensation = call.captured.spec.compensation
+        if compensation is not None and call.scope is not None and not call.undoes:
+            one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], self._working)
+            ledger(call.scope.session).add(one)
+
+    def _failed(self, step: Any, error: BaseException, suspended: bool) -> Done:
+        about: dict[str, Any] = {}
+        goes_on = isinstance(error, Overdue) and error.goes_on
+        if isinstance(error, Overdue):
+            in_doubt = self._in_doubt(goes_on)
+            error = self._overdue(step, error, in_doubt)
+            about["timeout"] = True
+            if in_doubt:
+                about["in_doubt"] = True
+            if in_doubt and goes_on:
+                about["final"] = True  # undone or repeated now, what its thread does later would stay
+        below, within = self._left(step, failed=True)
+        if below.irreversible is not None:
+            about["irreversible"] = below.irreversible
+        if below.in_doubt is not None:
+            about["final"] = True
+        if about.get("in_doubt") and goes_on and self._open is not None:
+            self._open.doubt(self.call.captured.spec.name)
+        if not isinstance(error, Exception):
+            about["final"] = True
+        told = self._told
+        if about:
+            told = {**(told or {}), "info": about}
+        failed(step, error, suspended, told)
+        self._keep(step, None, within)
+        return Done(self.call, step.seq, None, error, about)
+
+    def _in_doubt(self, goes_on: bool) -> bool:
+        """Whether it may take effect yet, or has taken one that can't be undone."""
+        side_effect = self.call.captured.spec.side_effect
+        return side_effect == "irreversible" or (goes_on and side_effect == "reversible")
+
+    def _overdue(self, step: Any, overdue: Overdue, in_doubt: bool) -> StepTimeoutError:
+        spec, terms, scope = self.call.captured.spec, self.call.terms, self.call.scope
+        assert terms is not None
+        limit = terms.contract.timeout_ms
+        goes_on = overdue.goes_on
+        error = StepTimeoutError(
+            f"{spec.name!r} took longer than its {limit} ms, and "
+            + ("is no longer waited for (its thread goes on)" if goes_on else "was interrupted")
+            + ("; whether it took effect is not known" if in_doubt else ""),
+            run_id=None if scope is None else scope.session.run_id,
+            step=step.seq or None,
+            location=caller(),
+            next_action=_WHETHER if in_doubt else "give it more time, or find out what it waits for",
+            tool=spec.name,
+            timeout_ms=limit,
+            side_effect=spec.side_effect,
+            in_doubt=in_doubt,
+        )
+        error.__cause__ = overdue.__cause__
+        return error
+
+    def _unfinished(self, step: Any, result: Any) -> Done:
+        """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
+        if self._lazily:
+            self._left(step)
+        if self._lazily and self.call.scope is not None:
+            return Done(self.call, step.seq, LAZY[type(result)](step, result))
+        if self._lazily:
+            return Done(self.call, step.seq, result)
+        close = getattr(result, "close", None)
+        if close is not None:
+            close()
+        name, kind = self.call.captured.spec.name, type(result).__name__.replace("_", " ")
+        error = ContractViolationError(
+            f"{name!r} returned a {kind}, for which its contract can't be kept; it was not begun",
+            tool=name,
+            contract="shape",
+            actual=kind,
+            next_action="declare the tool with `async def`, or let it return a value",
+        )
+        return self._failed(step, error, False)
+
+
+class Pause:
+    """The wait between two attempts: an event of the run, at once in a replay."""
+
+    __slots__ = ("_scope", "_seconds")
+
+    def __init__(self, scope: Scope | None, seconds: float) -> None:
+        self._scope: Final = scope
+        self._seconds: Final = seconds
+
+    def _timer(self) -> Any:
+        scope = self._scope
+        if scope is None or scope.live or getattr(scope.session, "ended", False):
+            return None
+        return scope.session.arm(scope, "tracekit.backoff", self._seconds)
+
+    def take(self) -> None:
+        timer = self._timer()
+        if timer is not None and not timer.live:
+            timer.wait()
+        if timer is None or timer.live:
+            _reality.sleep(self._seconds)
+            if timer is not None:
+                timer.fired()
+
+    async def take_async(self) -> None:
+        timer = self._timer()
+        if timer is not None and not timer.live:
+            await timer.wait_async()
+        if timer is None or timer.live:
+            token = current.set(None)  # the sleep itself is none of the run's own
+            try:
+                await asyncio.sleep(self._seconds)
+            finally:
+                current.reset(token)
+            if timer is not None:
+                timer.fired()
+
+
+# -- contracted --------------------------------------------------------------------------------------------------------
+#
+# Calls of tools that are declared with more than a side-effect class: checked, limited, tried again, stood in for.
+#
+# What is decided between attempts is written once (:func:`course`), and from what is on the log: a replay takes the same course.
+# The shells below it await or not.
 
 #: The first wait before another attempt, the longest (each is twice the one before), and the longest that is asked for (s).
 _FIRST_WAIT: Final = 0.1

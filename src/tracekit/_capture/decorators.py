@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from .._engine import gate
-from .._engine.callsite import caller
-from .._engine.contract import ExecutionContract, SideEffectClass, side_effect_class
-from .._engine.effects import Begun, open_calls, outside_run
-from .._engine.gate import here
-from .._engine.redaction import Redactor, patterns_of
-from .._engine.scope import Scope, current
-from .._engine.step import Request, Spec
+from .._policy.contract import ExecutionContract, SideEffectClass, side_effect_class
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import Scope, current
+from .._runtime.effects import Begun, open_calls, outside_run
+from .._runtime.redaction import Redactor, patterns_of
+from .._runtime.session import here
+from .._runtime.step import Request, Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
-from .taking import called
-from .terms import merged
-from .wrapper import Captured, shape_of, wrap
+from .calls import Captured, called, shape_of, wrap
+from .contracted import merged
 
 if TYPE_CHECKING:
-    from .._engine.budget import Budget
+    from .._policy.budget import Budget
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -105,7 +104,7 @@ def traced_tool(
             return captured
 
         def terms(inner: Any, called: str, shape: str) -> Any:
-            from .terms import Terms
+            from .contracted import Terms
 
             return Terms(
                 called,
@@ -130,7 +129,7 @@ def _body_budget(max_cost_units: float | None) -> Budget | None:
     """What the calls that a tool makes may spend."""
     if max_cost_units is None:
         return None
-    from .._engine.budget import Budget
+    from .._policy.budget import Budget
 
     return Budget(cost_units=max_cost_units)
 
@@ -166,7 +165,7 @@ def traced(name: Any = None, *, budget: Budget | None = None) -> Any:
     if callable(name):
         return _captured("span", name, None, None, {}, False)
     if budget is not None:
-        from .._engine.budget import budget_or_none
+        from .._policy.budget import budget_or_none
 
         budget = budget_or_none(budget)
 

@@ -1,40 +1,744 @@
-"""The guard: while a replay is active, nothing of this process reaches the live world.
-
-An audit hook sees connections, name look-ups, listening, processes and file changes at the C level; what raises no audit
-event is caught by the seams of ``guard_seams``. Both are there while a guard is engaged, and taken away with the last one.
-"""
+"""The guard of a replay: connections, name look-ups and new processes of the whole process are refused."""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from threading import RLock, current_thread, get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .._engine.scope import current
+from .._runtime.context import current
 from ..errors import LiveCallBlockedError, RunStateError
-from . import guard_seams
-from .guard_attempts import ACTS, FILES, LIVE, Attempt, Kind
-from .guard_caller import Caller, find
-from .guard_hosts import Hosts
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
 
 __all__ = [
+    "ACTS",
+    "FILES",
+    "LIVE",
+    "Attempt",
+    "Caller",
     "Guard",
+    "Hosts",
+    "Kind",
     "Reach",
     "Refuse",
     "Watch",
     "allow",
+    "asking",
     "check",
+    "descriptor",
     "everywhere",
+    "find",
     "instead_of_listening",
+    "numeric",
+    "on_signal",
+    "peer",
     "refuse",
+    "thread_start",
+    "use",
     "warm",
 ]
+
+# -- guard hosts -------------------------------------------------------------------------------------------------------
+#
+# The hosts that a replay may reach: what ``allow_hosts`` names, and the addresses that looking those names up gave.
+
+
+class Hosts:
+    """``allow_hosts``: ``"db.test"``, ``"db.test:5432"``, ``"127.0.0.1"``, ``"[::1]:80"``, or the path of a socket.
+
+    An entry without a port stands for every port. Looking up a named host is allowed, and so are the addresses that the
+    look-up gave, on the entry's ports.
+    """
+
+    __slots__ = ("_allowed",)
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        self._allowed: Final[set[tuple[str, int | None]]] = set()
+        for entry in entries:
+            host, port = _parse(entry)
+            self._allowed.add((host, port))
+            if host == "localhost":
+                self._allowed.update({("127.0.0.1", port), ("::1", port)})
+
+    def permits(self, address: object) -> bool:
+        """Whether a connection to this socket address (a ``(host, port, …)`` tuple, or a path) is allowed."""
+        if not self._allowed:
+            return False
+        host, port = _split(address)
+        return (host, None) in self._allowed or (host, port) in self._allowed
+
+    def looks_up(self, name: object) -> bool:
+        """Whether this name may be looked up: an entry names it, whatever the port."""
+        host = _plain(name)
+        return any(host == allowed for allowed, _ in self._allowed)
+
+    def note(self, name: object, addresses: Iterable[object]) -> None:
+        """A look-up of ``name`` gave these socket addresses; they are allowed as the name is."""
+        host = _plain(name)
+        ports = [port for allowed, port in self._allowed if allowed == host]
+        for address in addresses:
+            self._allowed.update((_split(address)[0], port) for port in ports)
+
+
+def numeric(host: object) -> bool:
+    """Whether this is no name: nothing, or an address in digits, which no server is asked about."""
+    if host is None or host in ("", b"", "<broadcast>"):
+        return True
+    return _canonical(_text(host)) is not None
+
+
+def _parse(entry: str) -> tuple[str, int | None]:
+    if entry.startswith("[") and "]" in entry:
+        host, _, rest = entry[1:].partition("]")
+        return _plain(host), int(rest[1:]) if rest.startswith(":") else None
+    host, colon, port = entry.rpartition(":")
+    if colon and ":" not in host and port.isdigit() and not entry.startswith("/"):
+        return _plain(host), int(port)
+    return _plain(entry), None
+
+
+def _split(address: object) -> tuple[str, int | None]:
+    if isinstance(address, tuple) and address:
+        port = address[1] if len(address) > 1 and isinstance(address[1], int) else None
+        return _plain(address[0]), port
+    return _plain(address), None
+
+
+def _plain(host: object) -> str:
+    text = _text(host)
+    if text.startswith("/"):
+        return text
+    return _canonical(text) or text.rstrip(".").lower()
+
+
+def _text(host: object) -> str:
+    if isinstance(host, bytes | bytearray):
+        return bytes(host).decode("utf-8", "surrogateescape")
+    return str(host)
+
+
+def _canonical(host: str) -> str | None:
+    """An address in digits in its shortest form, an IPv4 one out of IPv6, or ``None`` for a name."""
+    from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton  # light: no selectors, no enums
+
+    bare = host.partition("%")[0]
+    for family in (AF_INET, AF_INET6):
+        try:
+            address = inet_ntop(family, inet_pton(family, bare))
+        except (OSError, ValueError):
+            continue
+        return address.removeprefix("::ffff:") if "." in address else address
+    return None
+
+
+# -- guard attempts ----------------------------------------------------------------------------------------------------
+#
+# What a process can do to the live world, as the interpreter reports it: one :class:`Attempt` or none an event.
+#
+# Audit events are the seam, since C code raises them too: a connection made by a module that imported ``socket.socket``
+# long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
+
+#: An ``act`` is nothing that a replay holds back: only who may do nothing at all is asked about it.
+Kind = Literal["connect", "lookup", "listen", "send", "process", "file", "act"]
+
+
+class Attempt:
+    """One operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
+
+    __slots__ = ("kind", "operation", "sock", "target")
+
+    def __init__(self, kind: Kind, operation: str, target: object, sock: Any = None) -> None:
+        self.kind: Final = kind
+        self.operation: Final = operation
+        self.target: Final = target
+        self.sock: Final = sock
+
+    @property
+    def text(self) -> str:
+        """The target in words."""
+        target = self.target
+        if isinstance(target, tuple) and len(target) >= 2:
+            host = f"[{target[0]}]" if ":" in str(target[0]) else target[0]
+            return f"{host}:{target[1]}"
+        return os.fsdecode(target) if isinstance(target, str | bytes) else repr(target)
+
+
+#: Families that never leave the kernel: routing tables, ciphers.
+_LOCAL_FAMILIES: Final = frozenset({16, 38}) if sys.platform == "linux" else frozenset()
+_UNIX: Final = 1
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_UNNAMED: Final = getattr(os, "O_TMPFILE", 0)
+_SHARED: Final = ("/dev/shm/", "/dev/mqueue/")
+
+
+def peer(sock: Any) -> object:
+    """The far end of a connected socket, or ``None`` where there is none outside this process (a socket pair)."""
+    if sock.family in _LOCAL_FAMILIES:
+        return None
+    try:
+        return sock.getpeername() or None
+    except OSError:
+        return None
+
+
+def _to(kind: Kind, operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        sock, address = args[0], args[1]
+        if sock.family in _LOCAL_FAMILIES:
+            return None
+        if address is None:  # sendmsg on a connected socket
+            address = peer(sock)
+        if address is None or (sock.family == _UNIX and not address):
+            return None
+        return Attempt(kind, operation, address, sock)
+
+    return describe
+
+
+def descriptor(operation: str, fd: object) -> Attempt | None:
+    """Writing to a descriptor that is open already: of a file, or a socket."""
+    if not isinstance(fd, int):
+        return None
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return None
+    outside = stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+    return Attempt("act", operation, f"descriptor {fd}") if outside else None
+
+
+def _lookup(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    reverse = operation in ("socket.gethostbyaddr", "socket.getnameinfo")
+
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        name = args[0][0] if operation == "socket.getnameinfo" else args[0]
+        return None if numeric(name) and not reverse else Attempt("lookup", operation, name)
+
+    return describe
+
+
+def _process(operation: str, index: int | None) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        return Attempt("process", operation, _program(args, index))
+
+    return describe
+
+
+def _program(args: tuple[Any, ...], index: int | None) -> str:
+    """The program's name alone: arguments may hold secrets."""
+    if index is None or index >= len(args):
+        return "a copy of this process"
+    program = args[index] if args[index] is not None or len(args) < 2 else args[1]
+    if isinstance(program, list | tuple):
+        program = program[0] if program else ""
+    text = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else str(program)
+    return text.split(None, 1)[0] if text.strip() else text
+
+
+def _change(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    index = 1 if operation in ("os.link", "os.symlink") else 0  # what is made, not what it points to
+
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        return None if _harmless(args[index]) else Attempt("file", operation, _path(args[index]))
+
+    return describe
+
+
+def _open(args: tuple[Any, ...]) -> Attempt | None:
+    path, _, flags = args
+    if not isinstance(flags, int) or not flags & _WRITING:
+        return None
+    if isinstance(path, int) or _harmless(path) or (_UNNAMED and flags & _UNNAMED == _UNNAMED):
+        return None
+    if os.path.isdir(path):  # can't be written; tempfile.TemporaryFile asks so before it makes its file without a name
+        return None
+    return Attempt("file", "open", _path(path))
+
+
+def _database(args: tuple[Any, ...]) -> Attempt | None:
+    path = _path(args[0])
+    text = os.fsdecode(path) if isinstance(path, str | bytes) else ""
+    memory = text in ("", ":memory:")
+    readable = text.startswith("file:") and any(mode in text for mode in ("mode=ro", "mode=memory", "file::memory:"))
+    return None if memory or readable else Attempt("file", "sqlite3.connect", path)
+
+
+def _path(path: object) -> object:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def _harmless(path: object) -> bool:
+    """Devices hold nothing: the null device, terminals, descriptors that are open already."""
+    path = _path(path)
+    if not isinstance(path, str | bytes):
+        return False
+    text = os.fsdecode(path)
+    return text == os.devnull or (text.startswith("/dev/") and not text.startswith(_SHARED) and ".." not in text)
+
+
+#: Who hears of a signal to another process before it is sent.
+on_signal: list[Callable[[int], object]] = []
+
+
+def _signal(args: tuple[Any, ...]) -> None:
+    for call in on_signal if args[1] else ():  # signal 0 only asks whether there is such a process
+        call(abs(args[0]))
+
+
+def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        _signal(args)
+        return Attempt("act", operation, f"process {args[0]}") if args[1] else None  # 0 asks whether it is there
+
+    return describe
+
+
+def thread_start(args: tuple[Any, ...]) -> Attempt:
+    """The start of a thread, by the name of what is to run in it."""
+    thread = getattr(args[0], "__self__", None)
+    runs = getattr(thread, "_target", None) or thread or args[0]
+    return Attempt("act", "thread.start", str(getattr(runs, "__qualname__", type(runs).__qualname__)))
+
+
+_Table = Mapping[str, Callable[[tuple[Any, ...]], Attempt | None]]
+
+#: Connections, look-ups, listening and processes, by audit event.
+LIVE: Final[_Table] = {
+    "socket.connect": _to("connect", "socket.connect"),
+    "socket.bind": _to("listen", "socket.bind"),
+    "socket.sendto": _to("send", "socket.sendto"),
+    "socket.sendmsg": _to("send", "socket.sendmsg"),
+    **{
+        f"socket.{name}": _lookup(f"socket.{name}")
+        for name in ("getaddrinfo", "gethostbyname", "gethostbyaddr", "getnameinfo")
+    },
+    "subprocess.Popen": _process("subprocess.Popen", 0),
+    "os.system": _process("os.system", 0),
+    "os.posix_spawn": _process("os.posix_spawn", 0),
+    "os.exec": _process("os.exec", 0),
+    "os.spawn": _process("os.spawn", 1),
+    "os.startfile": _process("os.startfile", 0),
+    "os.fork": _process("os.fork", None),
+    "os.forkpty": _process("os.forkpty", None),
+    "os.kill": _signal,
+    "os.killpg": _signal,
+    "_winapi.CreateProcess": _process("_winapi.CreateProcess", 0),
+}
+
+#: Writes, creations and deletions of files, by audit event.
+FILES: Final[_Table] = {
+    "open": _open,
+    "sqlite3.connect": _database,
+    **{
+        f"os.{name}": _change(f"os.{name}")
+        for name in (
+            "chflags", "chmod", "chown", "link", "mkdir", "remove", "removexattr", "rename", "rmdir", "setxattr",
+            "symlink", "truncate", "utime",
+        )
+    },
+}  # fmt: skip
+
+#: What else reaches beyond the caller's own line of execution, by audit event.
+ACTS: Final[_Table] = {
+    **{f"os.{name}": _to_process(f"os.{name}") for name in ("kill", "killpg")},
+    **{f"_thread.{name}": thread_start for name in ("start_new_thread", "start_joinable_thread")},
+}
+
+# -- guard caller ------------------------------------------------------------------------------------------------------
+#
+# Who is calling: the user's file and line for the message, and those few callers whose calls are not the program's.
+
+_STDLIB: Final = os.path.dirname(os.__file__) + os.sep
+_TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: What stands between the caller and the operation.
+_SEAMS: Final = ("tracekit._capture.guard", "tracekit._capture.threads", "tracekit._capture.processes")
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
+_DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")
+#: Modules that ask the host what it is by running a fixed command (``uname -p``, ``file``, ``ldconfig``).
+_PROBES: Final = frozenset({"platform", "uuid", "ctypes.util", "distro.distro"})
+_PAIRS: Final = frozenset({"socketpair", "_fallback_socketpair"})
+_MAKERS: Final = frozenset({"create_connection", "create_server"})
+#: Whose files are no work of the program's: compiled modules, logs, what debuggers and test runners keep.
+_KEEPERS: Final = ("importlib.", "logging", "pdb", "bdb")
+_KEEPING: Final = frozenset(
+    {"IPython", "_pytest", "concurrent_log_handler", "coverage", "loguru", "structlog", "traitlets"}
+)
+_CLOSING: Final = frozenset({"_do_shutdown", "unwrap"})
+
+
+class Caller:
+    """The call stack seen from a guarded operation, read once.
+
+    ``location`` is the innermost ``file:line`` of the user's own code, else of a package; ``own`` says which.
+    """
+
+    __slots__ = ("_nearest", "_standard", "location", "own")
+
+    def __init__(self) -> None:
+        self.location: str | None = None
+        self.own = False
+        self._nearest = ""  # the module nearest to the operation that is not the standard library's
+        self._standard: list[tuple[str, str]] = []  # (module, function) of the standard library, before that
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self.own:
+            self._read(frame)
+            frame = frame.f_back
+
+    def _read(self, frame: FrameType) -> None:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if module.startswith(_SEAMS):
+            return
+        installed = any(mark in file for mark in _INSTALLED)
+        if file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed):
+            if not self._nearest:
+                self._standard.append((module, frame.f_code.co_name))
+            return
+        self._nearest = self._nearest or module or file
+        if module.startswith("tracekit") and (file.startswith(_TRACEKIT) or module.startswith("tracekit_")):
+            return
+        self.own = not installed
+        if self.own or self.location is None:
+            self.location = f"{file}:{frame.f_lineno}"
+
+    def passes(self, kind: Kind) -> bool:
+        """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
+        if kind == "process":
+            return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES or self._tracker
+        if kind == "listen" and self._nearest == "urllib3.util.connection":
+            return True  # it binds a socket at its import, to see whether there is IPv6
+        if kind == "act" and self._nearest.startswith(_DEBUGGERS):
+            return True
+        if kind in ("file", "act"):
+            return self._nearest.partition(".")[0] == "tracekit"
+        return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a file is changed that is none of the program's: by the import system, a log, a debugger, a test runner."""
+        by_itself = any(module.startswith(_KEEPERS) for module, _ in self._standard)
+        return by_itself or self._nearest.partition(".")[0] in _KEEPING or self._nearest.startswith(_DEBUGGERS)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the socket is a helper's that closes it after an ``OSError`` only: nobody else can."""
+        return any(module == "socket" and name in _MAKERS for module, name in self._standard)
+
+    @property
+    def _tracker(self) -> bool:
+        """Multiprocessing's own helper, which runs nothing of the program."""
+        return any(module == "multiprocessing.resource_tracker" for module, _ in self._standard)
+
+    def _plumbing(self, kind: Kind) -> bool:
+        pairs = any(module == "socket" and name in _PAIRS for module, name in self._standard)
+        closes = kind == "send" and any(name in _CLOSING for _, name in self._standard)
+        return pairs or closes
+
+
+def find() -> Caller:
+    """The caller of the guarded operation that is being examined."""
+    return Caller()
+
+
+# -- guard seams -------------------------------------------------------------------------------------------------------
+#
+# The seams for what raises no audit event.
+#
+# Sending on a connection that was open before the replay, listening and accepting, multiprocessing's own way to start a
+# process, named pipes, and uvloop, which connects, resolves and spawns below Python. They are in place while a guard is
+# engaged, and taken away exactly. asyncio's look-ups are caught where the program asks, since the thread that
+# makes them knows neither the caller nor its context.
+
+Check = Callable[[Attempt | None], None]
+Note = Callable[[object, Iterable[object]], None]
+Make = Callable[[Any], Any]
+
+_MISSING: Final = object()
+#: Functions below a seam that ask by themselves, since they know of processes that may be started.
+asking: Final[set[Any]] = set()
+
+
+class _Seam:
+    """One attribute exchanged; restored to what was found, "nothing" included, unless someone has put theirs on top."""
+
+    __slots__ = ("found", "mine", "name", "owner")
+
+    def __init__(self, owner: Any, name: str, make: Make) -> None:
+        self.owner: Final = owner
+        self.name: Final = name
+        self.found = vars(owner).get(name, _MISSING)
+        self.mine = make(getattr(owner, name))
+        setattr(owner, name, self.mine)
+
+    def restore(self) -> None:
+        if vars(self.owner).get(self.name) is not self.mine:
+            return
+        if self.found is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.found)
+
+
+_live: list[_Seam] = []
+_files: list[_Seam] = []
+_acts: list[_Seam] = []
+#: Functions that write to a descriptor, and which argument that is.
+_WRITERS: Final = {
+    "write": 0, "writev": 0, "pwrite": 0, "pwritev": 0, "sendfile": 0, "splice": 1, "copy_file_range": 1,
+}  # fmt: skip
+_waiting_for_uvloop = False
+
+
+def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> None:
+    """Have the seams for live operations, for files and for acts in place, or not. ``note`` learns what look-ups gave."""
+    if live and not _live:
+        _live.extend(_Seam(*seam) for seam in _live_seams(check, note))
+        _await_uvloop(check, note)
+    if files and not _files:
+        _files.extend(_Seam(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name))
+    if acts and not _acts:
+        names = [name for name in _WRITERS if hasattr(os, name)]
+        _acts.extend(_Seam(os, name, _writing(check, name)) for name in names)
+        if sys.version_info < (3, 12):  # later ones tell it by an event
+            _acts.extend(_Seam(owner, name, _starting(check)) for owner, name in _thread_starts())
+    for wanted, seams in ((live, _live), (files, _files), (acts, _acts)):
+        while seams and not wanted:
+            seams.pop().restore()
+
+
+def _live_seams(check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    import _socket
+    import socket
+    from asyncio.base_events import BaseEventLoop
+
+    for name in ("send", "sendall", "sendfile"):
+        yield socket.socket, name, _on_socket(check, "send", name)
+    for name in ("listen", "accept"):
+        yield socket.socket, name, _on_socket(check, "listen", name)
+    if "ssl" in sys.modules:  # else no such connection is open
+        for name in ("send", "write"):
+            yield sys.modules["ssl"].SSLSocket, name, _on_socket(check, "send", name)
+    yield _socket, "getaddrinfo", _noting(note, lambda found: (entry[4] for entry in found))
+    yield socket, "gethostbyname", _noting(note, lambda found: (found,))
+    yield socket, "gethostbyname_ex", _noting(note, lambda found: found[2])
+    yield BaseEventLoop, "getaddrinfo", _asyncio_lookup(check)
+    if "_posixsubprocess" in sys.modules:
+        yield sys.modules["_posixsubprocess"], "fork_exec", _fork_exec(check)
+    if "uvloop" in sys.modules:
+        yield from _uvloop_seams(sys.modules["uvloop"], check, note)
+
+
+def _on_socket(check: Check, kind: Kind, name: str) -> Make:
+    def make(original: Any) -> Any:
+        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            target = peer(self) if kind == "send" else self.getsockname()
+            if target:
+                check(Attempt(kind, f"socket.{name}", target))
+            return original(self, *args, **kwargs)
+
+        guarded.__name__ = name
+        return guarded
+
+    return make
+
+
+def _noting(note: Note, addresses: Callable[[Any], Iterable[object]]) -> Make:
+    def make(original: Any) -> Any:
+        def looked_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(host, *args, **kwargs)
+            note(host, addresses(found))
+            return found
+
+        return looked_up
+
+    return make
+
+
+def _asyncio_lookup(check: Check) -> Make:
+    def make(original: Any) -> Any:
+        async def getaddrinfo(
+            self: Any, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+        ) -> Any:
+            import socket
+
+            _check_name(check, host, "loop.getaddrinfo")
+            if self.__class__.getaddrinfo is not getaddrinfo:  # a loop with its own resolver
+                return await original(self, host, port, family=family, type=type, proto=proto, flags=flags)
+            # As asyncio does it, but in the caller's context, so that what was allowed here is allowed there.
+            ask = copy_context().run
+            return await self.run_in_executor(None, ask, socket.getaddrinfo, host, port, family, type, proto, flags)
+
+        return getaddrinfo
+
+    return make
+
+
+def _check_name(check: Check, host: Any, operation: str) -> None:
+    if not numeric(host):
+        check(Attempt("lookup", operation, host))
+
+
+def _fork_exec(check: Check) -> Make:
+    def make(original: Any) -> Any:
+        def fork_exec(args: Any, *rest: Any) -> Any:
+            check(Attempt("process", "_posixsubprocess.fork_exec", args[0] if args else ""))
+            return original(args, *rest)
+
+        return fork_exec
+
+    return make
+
+
+def _pipe(check: Check, name: str) -> Make:
+    def make(original: Any) -> Any:
+        def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
+            check(Attempt("file", f"os.{name}", os.fspath(path)))
+            return original(path, *args, **kwargs)
+
+        guarded.__name__ = name
+        return guarded
+
+    return make
+
+
+def _thread_starts() -> Iterable[tuple[Any, str]]:
+    import _thread
+    import threading
+
+    return ((_thread, "start_new_thread"), (_thread, "start_new"), (threading, "_start_new_thread"))
+
+
+def _starting(check: Check) -> Make:
+    def make(original: Any) -> Any:
+        def start_new_thread(*args: Any) -> Any:
+            check(thread_start(args))
+            return original(*args)
+
+        return start_new_thread
+
+    return make
+
+
+def _writing(check: Check, name: str) -> Make:
+    at = _WRITERS[name]
+
+    def make(original: Any) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            check(descriptor(f"os.{name}", args[at] if len(args) > at else None))
+            return original(*args, **kwargs)
+
+        guarded.__name__ = name
+        return guarded
+
+    return make
+
+
+# -- uvloop -------------------------------------------------------------------------------------------------------
+
+
+def _await_uvloop(check: Check, note: Note) -> None:
+    """A program under the guard from its first line imports uvloop later."""
+    global _waiting_for_uvloop
+    if _waiting_for_uvloop or "uvloop" in sys.modules:
+        return
+    _waiting_for_uvloop = True
+    from wrapt import register_post_import_hook
+
+    def loaded(module: Any) -> None:
+        if _live:
+            _live.extend(_Seam(*seam) for seam in _uvloop_seams(module, check, note))
+
+    register_post_import_hook(loaded, "uvloop")
+
+
+def _uvloop_seams(uvloop: Any, check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
+    loop = getattr(uvloop, "Loop", None)
+    if loop is None:  # being imported: the hook comes when it is whole
+        return
+    for name, before in _before(check).items():
+        if hasattr(loop, name):
+            yield loop, name, _first(before, note, name)
+
+
+def _first(before: Callable[..., None], note: Note, name: str) -> Make:
+    def make(original: Any) -> Any:
+        async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if original not in asking:
+                before(*args, **kwargs)
+            found = await original(self, *args, **kwargs)
+            if name == "getaddrinfo":
+                note(args[0] if args else kwargs.get("host"), (entry[4] for entry in found))
+            return found
+
+        guarded.__name__ = name
+        return guarded
+
+    return make
+
+
+def _before(check: Check) -> dict[str, Callable[..., None]]:
+    """What each of uvloop's own operations asks for, read from its arguments."""
+
+    def connection(factory: Any, host: Any = None, port: Any = None, **more: Any) -> None:
+        if host is not None:
+            _check_name(check, host, "uvloop.create_connection")
+            check(Attempt("connect", "uvloop.create_connection", (host, port)))
+
+    def server(factory: Any, host: Any = None, port: Any = None, *, sock: Any = None, **more: Any) -> None:
+        target = (host or "0.0.0.0", port or 0) if sock is None else sock.getsockname()
+        check(Attempt("listen", "uvloop.create_server", target))
+
+    def unix_connection(factory: Any, path: Any = None, **more: Any) -> None:
+        if path is not None:
+            check(Attempt("connect", "uvloop.create_unix_connection", os.fspath(path)))
+
+    def unix_server(factory: Any, path: Any = None, *, sock: Any = None, **more: Any) -> None:
+        target = os.fspath(path) if path is not None else sock.getsockname() if sock is not None else ""
+        check(Attempt("listen", "uvloop.create_unix_server", target))
+
+    def datagram(factory: Any, local: Any = None, remote: Any = None, *, sock: Any = None, **more: Any) -> None:
+        local, remote = more.get("local_addr", local), more.get("remote_addr", remote)
+        if sock is None:
+            kind: Kind = "connect" if remote else "listen"
+            check(Attempt(kind, "uvloop.create_datagram_endpoint", remote or local or ("0.0.0.0", 0)))
+
+    def lookup(host: Any, *args: Any, **more: Any) -> None:
+        _check_name(check, host, "loop.getaddrinfo")
+
+    def reverse(sockaddr: Any, *args: Any, **more: Any) -> None:
+        check(Attempt("lookup", "loop.getnameinfo", sockaddr[0]))
+
+    def process(factory: Any, program: Any, *args: Any, **more: Any) -> None:
+        text = os.fsdecode(program)
+        check(Attempt("process", "uvloop.subprocess", text.split(None, 1)[0] if text.strip() else text))
+
+    return {
+        "create_connection": connection,
+        "create_datagram_endpoint": datagram,
+        "create_server": server,
+        "create_unix_connection": unix_connection,
+        "create_unix_server": unix_server,
+        "getaddrinfo": lookup,
+        "getnameinfo": reverse,
+        "subprocess_exec": process,
+        "subprocess_shell": process,
+    }
+
+
+# -- guard -------------------------------------------------------------------------------------------------------------
+#
+# The guard: while a replay is active, nothing of this process reaches the live world.
+#
+# An audit hook sees connections, name look-ups, listening, processes and file changes at the C level; what raises no audit
+# event is caught by the seams of ``guard_seams``. Both are there while a guard is engaged, and taken away with the last one.
 
 Reach = Literal["process", "context", "off"]
 
@@ -304,7 +1008,7 @@ def _set(guards: tuple[Guard, ...]) -> None:
         _hear()
     _engaged = guards  # before the table: what is in the table finds its guards, what has none left finds nothing
     _listen_to(live or watched, files or watched, watched)
-    guard_seams.use(check, _note, live=live or closely, files=files or closely, acts=closely)
+    use(check, _note, live=live or closely, files=files or closely, acts=closely)
     _forbid_bytecode(files)
     if not guards and _hook is not None:
         _hook.restore()
@@ -345,7 +1049,7 @@ def _forbid_bytecode(forbidden: bool) -> None:
 def _hear() -> None:
     """Add the audit hook and see that it works: a hook of someone else may have refused it."""
     global _hook
-    from .exchange import AuditHook  # ctypes: not for who only imports tracekit
+    from .exchange import AuditHook
 
     heard: list[bool] = []
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from . import callers
 from .patch import AttributePatch, PatchStack, when_imported
-from .plugins import Integration, Patch, discover
-from .routes import classify, heard, known, register, unregister
+from .plugins import Integration, Patch, classify, discover, heard, known, register, unregister
 
 __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 

@@ -1,7 +1,9 @@
-"""Steps of one entry: decisions, data sets, and what governance has to say. Recorded, and compared whole in a replay."""
+"""Steps of one entry that a program reports itself: decisions, data, policy checks, agents."""
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import hashlib
 import inspect
@@ -9,15 +11,142 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
-from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from functools import lru_cache
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, TypeVar
 
-from .._engine.gate import here
-from .._engine.scope import Scope, current
-from .across import yields_inside
-from .schemas import validate
+from .._runtime.context import Scope, current
+from .._runtime.session import here
+from ..errors import ContractViolationError
 
-__all__ = ["agent", "breaker", "caused", "data", "decision", "detection", "named", "policy_check", "state_transition"]
+__all__ = [
+    "agent",
+    "breaker",
+    "caused",
+    "data",
+    "decision",
+    "detection",
+    "named",
+    "policy_check",
+    "state_transition",
+    "validate",
+    "yields_inside",
+]
+
+# -- across ------------------------------------------------------------------------------------------------------------
+#
+# A ``with`` block of a generator that a ``yield`` leaves: what it sets holds for whoever takes the item, too.
+
+#: CALL_INTRINSIC_1 with this argument precedes a ``yield`` of an async generator (3.11 has an instruction for it).
+_WRAP: Final = "ASYNC_GEN_WRAP"
+
+
+def yields_inside(frame: FrameType | None) -> bool:
+    """Whether the block that ``frame`` is about to enter has a ``yield`` in it, and no context manager is made of it.
+
+    What ``contextlib`` and pytest run up to its ``yield`` sets something for others on purpose.
+    """
+    if frame is None or not frame.f_code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        return False
+    driver = frame.f_back
+    if driver is not None:
+        file, name = driver.f_code.co_filename, driver.f_globals.get("__name__", "")
+        if file == contextlib.__file__ or str(name).startswith(("_pytest", "pytest_asyncio")):
+            return False
+    return _yields(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(256)
+def _yields(code: CodeType, at: int) -> bool:
+    steps = list(dis.get_instructions(code))
+    after = dict(zip((step.offset for step in steps), steps[1:], strict=False))
+    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    blocks = [
+        entry
+        for entry in table
+        if entry.start > at and entry.target in after and after[entry.target].opname == "WITH_EXCEPT_START"
+    ]
+    if not blocks:
+        return False
+    handler = min(blocks, key=lambda entry: entry.start).target
+    return any(
+        step.opname == "YIELD_VALUE" and _gives(code, previous) and _leads(table, step.offset, handler)
+        for previous, step in zip([None, *steps], steps, strict=False)
+    )
+
+
+def _leads(table: list[Any], offset: int, handler: int) -> bool:
+    """Whether an exception at ``offset`` that nobody catches comes to ``handler``: then it is in the block."""
+    seen: set[int] = set()
+    while offset not in seen:
+        seen.add(offset)
+        target = next((entry.target for entry in table if entry.start <= offset < entry.end), None)
+        if target is None or target == handler:
+            return target == handler
+        offset = target
+    return False
+
+
+def _gives(code: CodeType, before: dis.Instruction | None) -> bool:
+    """Whether a yield that comes after ``before`` gives an item away: in an async generator others are awaits."""
+    if not code.co_flags & CO_ASYNC_GENERATOR:
+        return True
+    return before is not None and (before.opname == _WRAP or _WRAP in before.argrepr)
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+#
+# A structured output against its schema: a pydantic model, or a JSON Schema.
+
+
+def validate(name: str, output: Any, schema: Any) -> None:
+    """Raise ``ContractViolationError``, recorded as ``contract.violated``, if ``output`` does not satisfy ``schema``."""
+    problem = _problem(output, schema)
+    if problem is None:
+        return
+    scope = here()
+    seq = None
+    if scope is not None:
+        seq = scope.session.note(scope, "contract.violated", name, input=output, output=problem)
+    raise ContractViolationError(
+        f"the decision {name!r} does not satisfy its schema: {problem}",
+        run_id=None if scope is None else scope.session.run_id,
+        step=seq,
+        output=output,
+        next_action="ask the model for structured output of this shape, or mend the schema",
+    )
+
+
+def _problem(output: Any, schema: Any) -> str | None:
+    if hasattr(schema, "model_validate"):
+        try:
+            schema.model_validate(output.model_dump() if hasattr(output, "model_dump") else output, strict=False)
+        except ValueError as error:
+            return str(error)
+        return None
+    if isinstance(schema, dict):
+        return _against_json_schema(output, schema)
+    raise TypeError(f"a schema is a pydantic model or a JSON Schema (dict), not {schema!r}")
+
+
+def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:
+    try:
+        import jsonschema
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "checking a decision against a JSON Schema needs jsonschema: pip install 'tracekit-replay[schema]'"
+        ) from None
+    try:
+        jsonschema.validate(output, schema)
+    except jsonschema.ValidationError as error:
+        return f"{error.json_path}: {error.message}"
+    return None
+
+
+# -- notes -------------------------------------------------------------------------------------------------------------
+#
+# Steps of one entry: decisions, data sets, and what governance has to say. Recorded, and compared whole in a replay.
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _reality
-from .._engine.gate import here
-from .._engine.scope import Scope, current
+from .._runtime.context import Scope, current
+from .._runtime.session import here
 from .callers import by_user, pass_through
 from .exchange import (
     ONE,

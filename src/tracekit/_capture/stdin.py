@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .._engine.step import Spec
-from .wrapper import Captured, wrap
+from .._runtime.step import Spec
+from .calls import Captured, wrap
 
 __all__ = ["capture"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from . import clock, concurrency, processes, randomness, timers
+from . import clock, processes, randomness, timers
+from . import threads as concurrency
 
 __all__ = ["enter", "leave"]
 

@@ -1,15 +1,36 @@
-"""The entries of a trace: their types, families and fixed keys.
-
-Format history (``v`` of every line):
-
-1. 2026-11: the first.
-"""
+"""The vocabulary of the trace format: entry types and families, the hash chain, and how large a line may be."""
 
 from __future__ import annotations
 
+import re
+from hashlib import sha256
 from typing import Final, NamedTuple
 
-__all__ = ["FAMILIES", "FORMAT_VERSION", "READS", "REFUSALS", "SINGLES", "EntryFamily", "family_of"]
+__all__ = [
+    "DEFAULT",
+    "FAMILIES",
+    "FORMAT_VERSION",
+    "GENESIS",
+    "READS",
+    "REFUSALS",
+    "SINGLES",
+    "SUFFIX",
+    "EntryFamily",
+    "Limits",
+    "family_of",
+    "link",
+    "split",
+    "too_costly",
+    "too_deep",
+]
+
+# -- entry -------------------------------------------------------------------------------------------------------------
+#
+# The entries of a trace: their types, families and fixed keys.
+#
+# Format history (``v`` of every line):
+#
+# 1. 2026-11: the first.
 
 FORMAT_VERSION: Final = 1
 
@@ -53,3 +74,76 @@ _FAMILY_OF["span.end"] = ("span", "outcome")
 def family_of(kind: str) -> tuple[str, str] | None:
     """``("tool", "intention")`` for ``tool.call``; ``None`` for a type that is not part of a step."""
     return _FAMILY_OF.get(kind)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+#
+# What a trace may ask of its reader. A trace is untrusted input: the reader sets these limits, the file can't.
+
+
+class Limits(NamedTuple):
+    """``line``: bytes of one line. ``depth``: nesting of a value. ``expanded``: bytes of a value with all references resolved."""
+
+    line: int = 64 << 20
+    depth: int = 300
+    expanded: int = 256 << 20
+
+
+DEFAULT: Final = Limits()
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_ALL_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
+#: About what an empty container, and what a number in a list, costs in memory, in bytes.
+_CONTAINER: Final = 96
+_ITEM: Final = 40
+
+
+def too_deep(line: bytes, depth: int) -> bool:
+    """Whether the JSON in ``line`` nests deeper than ``depth``, told without parsing it."""
+    if line.count(b"[") + line.count(b"{") <= depth:
+        return False
+    brackets = _STRING.sub(b"", line).translate(_ALL_SQUARE, _NOT_BRACKETS)
+    for _ in range(depth):
+        if not brackets:
+            return False
+        # Each round takes away the innermost level everywhere.
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def too_costly(line: bytes, allowed: int) -> bool:
+    """Whether parsing ``line`` could take much more memory than ``allowed``: sixty million empty lists fit in one line."""
+    if len(line) * (_CONTAINER // 2) <= allowed:
+        return False
+    bare = _STRING.sub(b"", line)
+    cost = len(line) + _CONTAINER * (bare.count(b"[") + bare.count(b"{")) + _ITEM * bare.count(b",")
+    return cost > allowed
+
+
+# -- chain -------------------------------------------------------------------------------------------------------------
+#
+# The hash chain: each line carries the SHA-256 of the hash before it and of its own bytes.
+#
+# A line ends in ``,"hash":"<64 lower-case hex digits>"}``; what stands before that is its *body*.
+
+#: What the first entry is chained to.
+GENESIS: Final = b"0" * 64
+#: The length of ``,"hash":"…"}``.
+SUFFIX: Final = 75
+
+_KEY: Final = b',"hash":"'
+
+
+def link(prev_hash: bytes, body: bytes) -> str:
+    """The hash of the entry with this ``body`` after the entry with ``prev_hash`` (64 ASCII characters)."""
+    return sha256(prev_hash + body).hexdigest()
+
+
+def split(line: bytes) -> tuple[bytes, bytes]:
+    """The body and the hash of a line (with or without its newline). ``ValueError`` where it doesn't end as a line must."""
+    if line[-1:] == b"\n":
+        line = line[:-1]
+    if line[-SUFFIX : -SUFFIX + 9] != _KEY or line[-2:] != b'"}':
+        raise ValueError('the line does not end in ,"hash":"…"}')
+    return line[:-SUFFIX], line[-SUFFIX + 9 : -2]

@@ -22,7 +22,7 @@ import orjson
 
 from .. import _reality
 from ..errors import ContractViolationError, LogWriteError, TraceError
-from .heads import sync_directory
+from .tip import sync_directory
 
 __all__ = ["Keys", "Owner"]
 

@@ -1,26 +1,507 @@
-"""A trace: its verdict, its entries, its values.
+"""Reading a trace file: lines checked against the hash chain, interned values put back, and what is damaged reported.
 
-Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
-and ``TraceIntegrityError`` with the number of the first line that does not verify.
+Missing, torn and tampered are three different answers. Reading never imports, unpickles or evaluates what a file says.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import orjson
 
-from ..errors import TraceIntegrityError
-from .blobs import Blobs
-from .chain import GENESIS
-from .limits import DEFAULT, Limits
-from .scan import ENDS, TAIL, RawEntry, Scan, not_found, open_trace, scan, unreadable
+from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
+from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, too_costly, too_deep
 
-__all__ = ["ENDS", "Limits", "RawEntry", "Reading", "Trace", "Verdict", "scan"]
+__all__ = [
+    "ENDS",
+    "TAIL",
+    "Blobs",
+    "Limits",
+    "RawEntry",
+    "Reading",
+    "Scan",
+    "Trace",
+    "Verdict",
+    "not_found",
+    "open_trace",
+    "scan",
+]
+
+# -- scan --------------------------------------------------------------------------------------------------------------
+#
+# One pass over a trace: every line verified, in memory bounded by the longest line.
+
+#: The entry types that end a run in order.
+ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
+
+_BUFFER: Final = 1 << 20
+TAIL: Final = SUFFIX + 1
+_KEY: Final = b',"hash":"'
+
+
+class RawEntry(NamedTuple):
+    """A verified line: where it is (bytes; lines from 1), its object, and its hash (64 ASCII characters)."""
+
+    offset: int
+    length: int
+    line: int
+    data: dict[str, Any]
+    head: bytes
+
+
+class Scan:
+    """One pass over a file. After it, ``torn`` says how many bytes of a torn last line were left out."""
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self.torn = 0
+        self.good_end = 0
+
+    def __iter__(self) -> Iterator[RawEntry]:
+        with open_trace(self.path) as file:
+            yield from self._lines(file)
+
+    def _lines(self, file: BinaryIO) -> Iterator[RawEntry]:
+        readline, loads, limits = file.readline, orjson.loads, self.limits
+        depth, most, costly = limits.depth, limits.line + 1, limits.expanded // 48
+        head, seq, offset, last_ts = GENESIS, 0, 0, 0
+        run_id: str | None = None
+        while line := readline(most):
+            if line[-1] != 10:
+                self._torn(file, line, seq + 1)
+                return
+            seq += 1
+            hashed = sha256(head + line[:-TAIL]).hexdigest().encode()
+            # The whole ending in one comparison: a flipped bit in the punctuation is damage as well.
+            if line[-TAIL:] != b'%b%b"}\n' % (_KEY, hashed):
+                raise self._damage(line, seq)
+            if line.count(b"[") + line.count(b"{") > depth and too_deep(line, depth):
+                raise self.bad(
+                    seq, f"nests deeper than {depth}", next_action="raise the reader's limit, if you trust the file"
+                )
+            if len(line) > costly and too_costly(line, limits.expanded):
+                raise self.bad(
+                    seq, "would take too much memory", next_action="raise the reader's limit, if you trust the file"
+                )
+            try:
+                data = loads(line)
+                get = data.get
+                stamp, own, parent, step, lane = get("ts_ns"), get("seq"), get("parent"), get("step"), get("lane")
+                if run_id is None:
+                    run_id = data["run_id"]
+                if not (
+                    get("v") == 1
+                    and own == seq
+                    and get("run_id") == run_id
+                    and type(own) is type(stamp) is type(lane) is int
+                    and stamp >= last_ts
+                    and lane >= 0
+                    and type(get("type")) is str
+                    and (parent is None or (type(parent) is int and 0 < parent < seq))
+                    and (step is None or (type(step) is int and 0 < step < seq))
+                    and type(run_id) is str
+                    and type(data["v"]) is int
+                ):
+                    raise self._wrong(data, seq, run_id, last_ts)
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise self.bad(seq, f"is not an entry: {error}") from None
+            last_ts, head = stamp, hashed
+            length = len(line)
+            self.good_end = offset + length
+            yield RawEntry(offset, length, seq, data, hashed)
+            offset += length
+
+    def _torn(self, file: BinaryIO, line: bytes, number: int) -> None:
+        """A last line without newline is torn, however long; a long one *with* a newline is over the limit."""
+        torn = len(line)
+        while chunk := file.read(_BUFFER):
+            if b"\n" in chunk:
+                raise self.bad(
+                    number,
+                    f"is longer than {self.limits.line} bytes",
+                    next_action="raise the reader's limit, if you trust the file",
+                )
+            torn += len(chunk)
+        self.torn = torn
+
+    def _damage(self, line: bytes, number: int) -> TraceIntegrityError | TraceVersionError:
+        """Say as well as can be what is wrong with a line whose hash does not match."""
+        try:
+            found = {} if too_deep(line, self.limits.depth) else orjson.loads(line)
+            seq, version = found.get("seq"), found.get("v")
+        except (ValueError, AttributeError):
+            return self.bad(number, "is not an entry: it is no JSON object, or was overwritten")
+        if number == 1 and _newer(version):
+            return self._version(version)
+        if seq != number:
+            return self.bad(number, f"should be entry {number} and says {seq!r}: lines were removed, doubled or moved")
+        return self.bad(number, "does not match its hash: it, or the link to the line before it, was changed")
+
+    def _wrong(
+        self, data: dict[str, Any], seq: int, run_id: str, last_ts: int
+    ) -> TraceIntegrityError | TraceVersionError:
+        version = data.get("v")
+        if seq == 1 and _newer(version):
+            return self._version(version)
+        stamp = data.get("ts_ns")
+        if version != 1 or type(version) is not int:
+            what = f"says format version {version!r} in a file of version {FORMAT_VERSION}"
+        elif data.get("seq") != seq:
+            what = f"should be entry {seq} and says {data.get('seq')!r}"
+        elif data.get("run_id") != run_id:
+            what = f"belongs to run {data.get('run_id')!r}, the file to {run_id!r}"
+        elif type(stamp) is int and stamp < last_ts:
+            what = "is dated before the entry above it"
+        else:
+            what = "has a key of the wrong type, or refers to no earlier entry (seq, type, ts_ns, lane, parent, step)"
+        return self.bad(seq, what)
+
+    def bad(self, line: int, what: str, *, next_action: str | None = None) -> TraceIntegrityError:
+        return TraceIntegrityError(
+            f"{self.path}, line {line} {what}",
+            path=self.path,
+            line=line,
+            problem=what,
+            next_action=next_action or "don't trust this trace; take a copy that verifies (`tracekit verify`)",
+        )
+
+    def _version(self, version: object) -> TraceVersionError:
+        return TraceVersionError(
+            f"{self.path} is of format version {version}; this tracekit reads up to {FORMAT_VERSION}",
+            path=self.path,
+            version=version,
+            line=1,
+            next_action="upgrade tracekit",
+        )
+
+
+def _newer(version: object) -> bool:
+    return type(version) is int and version > FORMAT_VERSION
+
+
+def open_trace(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb", buffering=_BUFFER)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise not_found(path) from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def not_found(path: str) -> RunNotFoundError:
+    return RunNotFoundError(
+        f"there is no trace {path}",
+        store=os.path.dirname(path),
+        next_action="`tracekit list` shows the runs of a store",
+    )
+
+
+def unreadable(path: str, error: OSError) -> TraceError:
+    return TraceError(
+        f"{path} can't be read: {error}", path=path, next_action="let this user read the file, or ask as one who may"
+    )
+
+
+def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[RawEntry]:
+    """The entries of a trace in order, each verified, in memory bounded by the longest line.
+
+    A torn last line is left out. ``TraceIntegrityError`` at the first line that does not verify, ``TraceVersionError`` for a
+    newer format, ``RunNotFoundError`` where there is no file.
+    """
+    return iter(Scan(os.fspath(path), limits))
+
+
+# -- blobs -------------------------------------------------------------------------------------------------------------
+#
+# Resolving references: from ``{"$ref": seq}`` to the value that an earlier ``blob`` entry holds.
+#
+# A blob's ``output`` is a value, or ``{"$extend": seq, "n": …, "v": […]}``: the first ``n`` elements (all, if left out) of an earlier
+# list and more. ``{"$ref": seq, "at": k}`` is element ``k`` of what the blob itself holds, ``"at": [k, key …]`` a string inside it.
+# Of an entry that is no blob a string can be referred to: ``"at": ["output", key …]``, or ``["input", key …]``.
+# References point backwards only, so there are no cycles. Nothing here recurses, and what is expanded is shared.
+
+#: How much of resolved blobs is kept for reuse, in bytes of their lines, and how many assembled lists.
+_KEEP: Final = 32 << 20
+_KEEP_LISTS: Final = 16
+_NODE: Final = 8
+
+
+class _Slot(NamedTuple):
+    """A place that holds a reference: ``container[key]`` at nesting ``depth``, in the element ``top`` of a list blob."""
+
+    container: Any
+    key: Any
+    seq: int
+    at: Any
+    depth: int
+    top: int
+
+
+class _Opened(NamedTuple):
+    """A blob as it was read: its own elements (or the value alone), and the list that it extends (0: none) up to ``cut``.
+
+    Of an entry that is no blob, ``type`` says what it is; it holds one value, the entry's input and output.
+    """
+
+    held: list[Any]
+    is_list: bool
+    base: int
+    cut: int
+    cost: int
+    slots: list[_Slot]
+    sizes: list[tuple[int, int]]
+    type: Any = "blob"
+
+
+class _Unit:
+    """What one blob holds itself, resolved. ``size`` and ``depth`` include the lists that it extends."""
+
+    __slots__ = ("base", "cost", "cut", "depth", "depths", "is_list", "length", "seq", "size", "sizes", "type", "value")
+
+    def __init__(self, seq: int, opened: _Opened, base: _Unit | None, cut: int) -> None:
+        self.seq: Final = seq
+        self.value: Any = opened.held
+        self.type: Final = opened.type
+        self.is_list: Final = opened.is_list
+        self.base: Final = base
+        self.cut: Final = cut
+        self.cost: Final = opened.cost
+        self.length: Final = cut + len(opened.held)
+        self.sizes: Final = [size for size, _ in opened.sizes]
+        self.depths: Final = [depth for _, depth in opened.sizes]
+        self.size: int = base.size if base is not None else 0
+        self.depth: int = base.depth if base is not None else 1
+
+
+class Blobs:
+    """The blobs of one trace. ``load`` reads an entry; ``path`` is for messages."""
+
+    def __init__(self, load: Callable[[int], dict[str, Any]], path: str, limits: Limits) -> None:
+        self._load: Final = load
+        self._path: Final = path
+        self._limits: Final = limits
+        self._units: dict[int, _Unit] = {}
+        self._kept = 0
+        self._lists: dict[int, list[Any]] = {}
+        self._lock: Final = threading.Lock()
+
+    def expand(self, value: Any, before: int) -> Any:
+        """``value`` of the entry ``before`` with its references resolved, in place."""
+        if not isinstance(value, (dict, list)):
+            return value
+        with self._lock:
+            return self._expand(value, before)
+
+    def _expand(self, value: Any, before: int) -> Any:
+        holder = [value]
+        slots: list[_Slot] = []
+        size, _ = self._survey(holder, 0, slots, before)
+        if not slots:
+            return value
+        self._resolve({slot.seq for slot in slots})
+        for slot in slots:
+            size += self._fill(slot, before)[0]
+            self._within(size, 0, before)
+        return holder[0]
+
+    # -- one value -------------------------------------------------------------------------------------------------------
+
+    def _survey(self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0) -> tuple[int, int]:
+        """Note every reference below ``container[key]``; the size of the rest and its depth."""
+        size = deepest = 0
+        pending = [(container, key, container[key], depth)]
+        while pending:
+            container, key, node, depth = pending.pop()
+            size += _NODE
+            if isinstance(node, str):
+                size += len(node)
+            elif isinstance(node, dict):
+                if "$ref" in node:
+                    slots.append(self._slot(container, key, node, depth, before))
+                    continue
+                deepest = max(deepest, depth + 1)
+                pending.extend((node, name, child, depth + 1) for name, child in node.items())
+                size += sum(map(len, node))
+            elif isinstance(node, list):
+                deepest = max(deepest, depth + 1)
+                pending.extend((node, i, child, depth + 1) for i, child in enumerate(node))
+        return size, deepest
+
+    def _slot(self, container: Any, key: Any, node: dict[str, Any], depth: int, before: int) -> _Slot:
+        seq, at = node["$ref"], node.get("at")
+        if type(seq) is not int or len(node) != (1 if at is None else 2):
+            raise self._bad(before, f"holds something that is no reference: {_short(node)}")
+        if not 0 < seq < before:
+            raise self._bad(before, f"refers to entry {seq}, which is no earlier one")
+        return _Slot(container, key, seq, at, depth, key if isinstance(key, int) else 0)
+
+    def _fill(self, slot: _Slot, line: int) -> tuple[int, int]:
+        """Put the value in the place of its reference; its size, and how deep that place now is."""
+        unit = self._units[slot.seq]
+        if slot.at is None:
+            if unit.type != "blob":
+                raise self._bad(slot.seq, f"is referred to as a blob and is a {_short(unit.type)}")
+            value, size, depth = self._whole(slot.seq, unit), unit.size, unit.depth
+        else:
+            value, size, depth = self._part(unit, slot.at, line)
+        self._within(size, slot.depth + depth, line)
+        slot.container[slot.key] = value
+        return size, slot.depth + depth
+
+    def _part(self, unit: _Unit, at: Any, line: int) -> tuple[Any, int, int]:
+        try:
+            if type(at) is int and at >= 0 and unit.is_list:
+                return unit.value[at], unit.sizes[at], max(0, unit.depths[at] - 1)
+            value: Any = unit.value if unit.type == "blob" else unit.value[0]
+            for key in at:
+                value = value[key]
+            if isinstance(value, str):
+                return value, len(value), 0
+        except (LookupError, TypeError):
+            pass
+        raise self._bad(line, f"refers to a part {_short(at)} of a blob that does not have it")
+
+    def _whole(self, seq: int, unit: _Unit) -> Any:
+        """The value of a blob; a list that extends others is put together without recursion and without copies of copies."""
+        if unit.base is None:
+            return unit.value if unit.is_list else unit.value[0]
+        found = self._lists.pop(seq, None)
+        if found is None:
+            found = self._assemble(unit)
+        self._lists[seq] = found
+        while len(self._lists) > _KEEP_LISTS:
+            del self._lists[next(iter(self._lists))]
+        return found
+
+    def _assemble(self, unit: _Unit) -> list[Any]:
+        chain: list[_Unit] = []
+        whole: list[Any] = []
+        at: _Unit | None = unit
+        while at is not None:
+            if at.seq in self._lists:
+                whole = list(self._lists[at.seq])
+                break
+            chain.append(at)
+            at = at.base
+        for link in reversed(chain):
+            del whole[link.cut :]
+            whole += link.value
+        return whole
+
+    # -- many blobs ------------------------------------------------------------------------------------------------------
+
+    def _resolve(self, wanted: Iterable[int]) -> None:
+        """Bring the units of ``wanted``, and of all that they refer to, into memory, dependencies first."""
+        pending = list(wanted)
+        opened: dict[int, _Opened] = {}
+        spent = 0
+        self._trim()
+        while pending:
+            seq = pending[-1]
+            if seq in self._units:
+                # Used now: the last to be dropped.
+                self._units[seq] = self._units.pop(seq)
+                pending.pop()
+                continue
+            if seq not in opened:
+                opened[seq] = found = self._open(seq)
+                spent += found.cost
+                self._within(spent, 0, seq)
+                needs = {slot.seq for slot in found.slots} | ({found.base} if found.base else set())
+                missing = [need for need in needs if need not in self._units]
+                if missing:
+                    pending.extend(missing)
+                    continue
+            self._close(seq, opened.pop(seq))
+            pending.pop()
+
+    def _open(self, seq: int) -> _Opened:
+        entry = self._load(seq)
+        if entry.get("type") != "blob":
+            held = [{key: entry[key] for key in ("input", "output") if key in entry}]
+            slots: list[_Slot] = []
+            sizes = [self._survey(held, 0, slots, seq)]
+            slots = [slot._replace(top=0) for slot in slots]
+            return _Opened(held, False, 0, -1, sizes[0][0] + _NODE, slots, sizes, entry.get("type"))
+        if "output" not in entry:
+            raise self._bad(seq, "is referred to as a blob and holds nothing")
+        value, base, cut = entry["output"], 0, -1
+        if isinstance(value, dict) and "$extend" in value:
+            base, cut, value = value["$extend"], value.get("n", -1), value.get("v")
+            if type(base) is not int or type(cut) is not int or not isinstance(value, list):
+                raise self._bad(seq, "extends a list in a way that is none")
+            if not 0 < base < seq:
+                raise self._bad(seq, f"extends entry {base}, which is no earlier one")
+        slots, sizes = [], []
+        is_list = isinstance(value, list)
+        held = value if is_list else [value]
+        for i in range(len(held)):
+            start = len(slots)
+            sizes.append(self._survey(held, i, slots, seq, 1 if is_list else 0))
+            slots[start:] = [slot._replace(top=i) for slot in slots[start:]]
+        return _Opened(held, is_list, base, cut, sum(size for size, _ in sizes) + _NODE, slots, sizes)
+
+    def _close(self, seq: int, opened: _Opened) -> None:
+        """Fill in a blob whose dependencies are there, and keep it."""
+        below = self._units[opened.base] if opened.base else None
+        cut = 0
+        if below is not None:
+            if not below.is_list or opened.cut > below.length:
+                raise self._bad(seq, f"extends entry {opened.base}, which holds no list of that length")
+            cut = below.length if opened.cut < 0 else opened.cut
+        unit = _Unit(seq, opened, below, cut)
+        for slot in opened.slots:
+            size, depth = self._fill(slot, seq)
+            unit.sizes[slot.top] += size
+            unit.depths[slot.top] = max(unit.depths[slot.top], depth)
+        unit.depth = max([unit.depth, *unit.depths])
+        unit.size += sum(unit.sizes) + _NODE
+        self._within(unit.size, unit.depth, seq)
+        self._units[seq] = unit
+        self._kept += opened.cost
+
+    def _trim(self) -> None:
+        while self._kept > _KEEP and self._units:
+            seq = next(iter(self._units))
+            self._kept -= self._units.pop(seq).cost
+            self._lists.pop(seq, None)
+
+    # -- limits ----------------------------------------------------------------------------------------------------------
+
+    def _within(self, size: int, depth: int, line: int) -> None:
+        if size > self._limits.expanded:
+            raise self._bad(line, f"expands to more than {self._limits.expanded} bytes")
+        if depth > self._limits.depth:
+            raise self._bad(line, f"expands to more than {self._limits.depth} levels")
+
+    def _bad(self, line: int, what: str) -> TraceIntegrityError:
+        return TraceIntegrityError(
+            f"{self._path}, line {line} {what}",
+            path=self._path,
+            line=line,
+            step=line,
+            problem=what,
+            next_action="don't trust this trace; the reader's limits can be raised if you do",
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+# -- reader ------------------------------------------------------------------------------------------------------------
+#
+# A trace: its verdict, its entries, its values.
+#
+# Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
+# and ``TraceIntegrityError`` with the number of the first line that does not verify.
 
 #: What tells an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')

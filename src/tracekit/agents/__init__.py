@@ -17,28 +17,42 @@ of agentloom, ``tracekit.agents.experimental`` has the events as types.
 from __future__ import annotations
 
 from .._capture.notes import agent
-from .envelope import IntentContext, IntentEnvelope, IntentMetadata, IntentRef, RoutingOptions
+from .agentloom import events
+from .envelope import (
+    IntentContext,
+    IntentEnvelope,
+    IntentMetadata,
+    IntentRef,
+    RoutingOptions,
+    identity_hash,
+    recorded_form,
+    stable_hash,
+)
 from .executors import Executor, LLMExecutor, ToolExecutor
 from .graph import Difference, compare, ordered, serialize
-from .hashing import identity_hash, stable_hash
-from .headers import extract, inject
 from .intentions import Event as IntentionEvent
 from .intentions import Intention, Ref, ask, call, create, patch
 from .loop import Loop, Outcome
-from .messages import Message, receive_task, respond, send_task, state_transition
-from .projection import pending_requests
-from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord
-from .recorded_form import recorded_form
+from .messages import (
+    Handler,
+    Message,
+    drive,
+    drive_async,
+    extract,
+    inject,
+    on_task,
+    receive_task,
+    respond,
+    send_task,
+    state_transition,
+)
+from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord, replay_execution
 from .registry import AgentRegistry, BaseAgent
 from .responders import Responder, responder
 from .result import AgentResult, IntentResponse, ReplayResult
-from .retrieval import replay_execution
 from .router import IntentRouter
-from .runs import events
-from .schema import SCHEMA_URI
-from .tasks import Handler, drive, drive_async, on_task
-from .view import Event, parse
-from .world import World, merge_patch
+from .view import SCHEMA_URI, Event, parse
+from .world import World, merge_patch, pending_requests
 
 __all__ = [
     "SCHEMA_URI",

@@ -1,22 +1,112 @@
-"""The envelope of a request: what is wanted, of whom, by whom, and how it is to be routed.
-
-In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. What is not set is left out,
-so that a key added one day changes no hash of today.
-"""
+"""Intents and responses as envelopes with identity hashes, and their canonical form."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from re import Pattern
 from typing import Any, Final, Literal, TypeVar, get_args
 
+from .._runtime.redaction import Redactor
+from .._values import dumps_in_order, from_json, to_json
 from ..errors import EnvelopeError
-from .doubled import DoubledKeyError, once
-from .hashing import identity_hash, stable_hash
 
-__all__ = ["IntentContext", "IntentEnvelope", "IntentMetadata", "IntentRef", "RoutingOptions", "Strategy"]
+__all__ = [
+    "IDS_AND_TIMES",
+    "DoubledKeyError",
+    "IntentContext",
+    "IntentEnvelope",
+    "IntentMetadata",
+    "IntentRef",
+    "RoutingOptions",
+    "Strategy",
+    "identity_hash",
+    "identity_of",
+    "once",
+    "recorded_form",
+    "stable_hash",
+    "without_secrets",
+]
+
+# -- doubled -----------------------------------------------------------------------------------------------------------
+#
+# JSON in which a key stands twice in one object: readers differ in which one they take, so it is refused.
+
+
+class DoubledKeyError(Exception):
+    """``key`` is in an object twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON text, for ``json.loads(object_pairs_hook=…)``. ``DoubledKeyError`` where a key is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise DoubledKeyError(next(key for key in counts if counts[key] > 1))
+    return found
+
+
+# -- hashing -----------------------------------------------------------------------------------------------------------
+#
+# Hashes of requests: one of all that a request says, one that leaves out what is different each time it is made.
+
+#: Keys of an envelope's ``context`` and ``metadata`` that say which request it is and when, not what is asked for; in both spellings.
+IDS_AND_TIMES: Final = frozenset(
+    {
+        "timestamp", "createdAt", "requestId", "traceId", "spanId", "parentSpanId", "correlationId", "traceparent",
+        "created_at", "request_id", "trace_id", "span_id", "parent_span_id", "correlation_id",
+    }
+)  # fmt: skip
+
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def stable_hash(obj: Any) -> str:
+    """``sha256:`` and the hex digest of ``json.dumps(obj, sort_keys=True, separators=(",", ":"))``, text as ASCII.
+
+    ``TypeError`` or ``ValueError`` for what is not JSON.
+    """
+    return "sha256:" + hashlib.sha256(_encode(obj).encode()).hexdigest()
+
+
+def identity_hash(envelope: IntentEnvelope | Mapping[str, Any]) -> str:
+    """The hash of what is asked for and by whom: two requests that differ only in ids and times have the same one.
+
+    Left out are the keys :data:`IDS_AND_TIMES` of ``context`` and ``metadata``; whatever else is in there counts, and so do version,
+    intent, payload and routing. A dictionary is read as :meth:`IntentEnvelope.from_dict` does; ``EnvelopeError`` where it is none.
+    """
+
+    if isinstance(envelope, Mapping):
+        envelope = IntentEnvelope.from_dict(envelope)
+    if not isinstance(envelope, IntentEnvelope):
+        raise TypeError(f"identity_hash takes an IntentEnvelope or its dictionary, not {type(envelope).__name__}")
+    return stable_hash(identity_of(envelope.as_dict()))
+
+
+def identity_of(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """An envelope's dictionary without ids and times."""
+    return {**tree, "context": _timeless(tree.get("context")), "metadata": _timeless(tree.get("metadata"))}
+
+
+def _timeless(part: Any) -> dict[str, Any]:
+    return {key: value for key, value in (part or {}).items() if key not in IDS_AND_TIMES}
+
+
+# -- envelope ----------------------------------------------------------------------------------------------------------
+#
+# The envelope of a request: what is wanted, of whom, by whom, and how it is to be routed.
+#
+# In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. What is not set is left
+# out,
+# so that a key added one day changes no hash of today.
 
 #: How an intent finds its agents.
 Strategy = Literal["direct", "fallback", "broadcast", "parallel"]
@@ -333,3 +423,28 @@ def _extra(part: str, holder: Any) -> dict[str, Any]:
             next_action="set the field of that name",
         )
     return extra
+
+
+# -- recorded form -----------------------------------------------------------------------------------------------------
+#
+# A request as a trace keeps it: without secrets. The recorded hashes are of this form.
+
+Patterns = str | Pattern[str] | Iterable[str | Pattern[str]]
+
+
+def recorded_form(envelope: IntentEnvelope | Mapping[str, Any], *, redact: Patterns = ()) -> dict[str, Any]:
+    """``envelope`` as JSON values, as a run keeps it that is recorded here and now.
+
+    ``redact`` are the patterns that the run is recorded with, where it is with any.
+    """
+    asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
+    return without_secrets(Redactor.of_process(redact), asked.as_dict())
+
+
+def without_secrets(redactor: Redactor, tree: dict[str, Any]) -> dict[str, Any]:
+    """An envelope's dictionary as ``redactor`` leaves it: itself where there is nothing to be taken out."""
+    told = to_json(tree)
+    if not redactor.suspicious(dumps_in_order(told)):
+        return tree
+    found: dict[str, Any] = from_json(redactor.redact(told)[0])
+    return found

@@ -1,35 +1,329 @@
-"""Executors: what does what was intended. A request goes to the first that takes it.
-
-::
-
-    LLMExecutor(OpenAI())                                  # a client; sync or async, OpenAI or Anthropic
-    LLMExecutor(lambda messages, **rest: "an answer")      # or any callable
-    ToolExecutor(fetch, search, side_effect="read_only")   # tools by their side-effect class
-
-What an executor does is a captured step inside the entry of the intention, so that budgets, contracts and recovery hold for it, it is
-counted once, and a replay does nothing.
-"""
+"""Executors: what carries out a request, be it a function, a command or a model."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
+from .._capture import callers
+from .._capture.calls import LAZY, Captured, captured_of, drive, failed, given, is_method
 from .._capture.decorators import SideEffect, traced_tool
 from .._capture.instrumentation import instrumented
-from .._capture.plugins import discover
-from .._capture.routes import register
-from .._capture.transports import attach
-from .._capture.wrapper import LAZY, Captured, captured_of
-from .._engine.contract import SideEffectClass, side_effect_class
-from ..errors import IntentionError
-from .callables import captured_in, check_named, names_of, tools_of
-from .intentions import Intention
-from .model_calls import ModelCall
-from .replies import reply_of
+from .._capture.plugins import attach, discover, register
+from .._policy.contract import SideEffectClass, side_effect_class
+from .._runtime import session as gate
+from .._runtime.session import here
+from .._runtime.step import Request, Spec
+from ..errors import ContractViolationError, IntentionError
+from .intentions import Intention, copied
+from .responders import forbidding
 
-__all__ = ["Executor", "LLMExecutor", "ToolExecutor"]
+__all__ = [
+    "Executor",
+    "LLMExecutor",
+    "ModelCall",
+    "ToolExecutor",
+    "captured_in",
+    "check_named",
+    "names_of",
+    "reply_of",
+    "tools_of",
+]
+
+# -- callables ---------------------------------------------------------------------------------------------------------
+#
+# Callables that are handed to an executor: what of them is captured already, which tools they are, by what names.
+
+
+def names_of(tool: Any, name: str) -> set[str]:
+    """By what it may be called: where the tool has its name from its function, by that of the function, too."""
+    tool = _function(tool)
+    full = str(getattr(tool, "__qualname__", ""))
+    if not full and name == f"{type(tool).__qualname__.replace('<locals>.', '')}.__call__":
+        return {name, type(tool).__name__}
+    return {name, full, full.rpartition(".")[2]} if full.replace(".<locals>", "") == name else {name}
+
+
+def _function(tool: Any) -> Any:
+    while isinstance(tool, partial):
+        tool = tool.func
+    return tool
+
+
+def captured_in(tool: Any) -> Captured | None:
+    """What is known of a callable whose calls are captured by themselves: as it is, with arguments given, or as the call of an object."""
+    tool = _function(tool)
+    ways = (tool, getattr(tool, "__func__", None), getattr(type(tool), "__call__", None))  # noqa: B004 - the method itself
+    return next((found for found in map(captured_of, ways) if found is not None), None)
+
+
+def tools_of(given: Any) -> Iterator[Any]:
+    """The tools that an object stands for: itself where it is callable, else its traced methods."""
+    if inspect.isclass(given):
+        raise IntentionError(
+            f"{given!r:.80} is a class", next_action="give an object of it, or the methods that are to be called"
+        )
+    if callable(given):
+        yield given
+        return
+    found = [name for name in dir(type(given)) if not name.startswith("_") and _is_tool(type(given), name)]
+    if not found:
+        raise IntentionError(
+            f"{given!r:.80} is no tool: it can't be called, and has no traced methods",
+            next_action="give functions or methods",
+        )
+    for name in found:
+        yield getattr(given, name)
+
+
+def _is_tool(owner: type, name: str) -> bool:
+    """Whether the class has a traced tool of this name; nothing is computed to find out."""
+    found = inspect.getattr_static(owner, name)
+    known = captured_of(found) or captured_of(getattr(found, "__func__", None))
+    return known is not None and known.spec.family == "tool"
+
+
+def check_named(tool: Any, known: Captured) -> None:
+    """``IntentionError`` for what can't be called with its arguments by name."""
+    try:
+        parameters = list(inspect.signature(tool).parameters.values())
+    except (TypeError, ValueError):  # nobody says what it takes
+        return
+    if parameters and parameters[0].name in ("self", "cls") and is_method(known.inner):
+        raise IntentionError(
+            f"{known.spec.name!r} is a method without its object", next_action="give the method of an object: desk.look"
+        )
+    for one in parameters:
+        if one.kind is one.POSITIONAL_ONLY and one.default is one.empty:
+            raise IntentionError(
+                f"{known.spec.name!r} takes {one.name!r} by its place only, and a call names its arguments",
+                next_action="wrap it in a function with named parameters",
+            )
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+#
+# What a model said, read from whatever a callable or a client returned.
+
+#: The parts of a reply, and what they are where nothing is said.
+_PARTS: Final[dict[str, Any]] = {
+    "text": None,
+    "model": None,
+    "usage": None,
+    "cost_usd": None,
+    "tool_calls": [],
+    "finish_reason": None,
+    "message": None,
+}
+
+
+def reply_of(said: Any, whose: str) -> dict[str, Any]:
+    """``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``, ``finish_reason`` and ``message`` of an answer.
+
+    It is a text; a mapping that has some of these; or an answer of the OpenAI or the Anthropic SDK. ``IntentionError`` for
+    anything else, and for no answer at all.
+    """
+    if isinstance(said, str):
+        return {**copied(_PARTS), "text": said}
+    if isinstance(said, Mapping):
+        return _checked(said, whose)
+    if getattr(said, "choices", None):
+        return {**copied(_PARTS), **_of_choices(said)}
+    if isinstance(getattr(said, "content", None), list):
+        return {**copied(_PARTS), **_of_blocks(said)}
+    raise IntentionError(
+        f"{whose} answered {said!r:.80}, and a request to a model needs an answer",
+        next_action='return a text, a mapping such as {"text": …, "usage": …, "cost_usd": …}, or the SDK\'s own answer',
+    )
+
+
+def _checked(said: Mapping[str, Any], whose: str) -> dict[str, Any]:
+    unknown = said.keys() - _PARTS.keys()
+    if unknown or ("text" not in said and not said.get("tool_calls")):
+        what = f"{min(unknown)!r}, which is no part of one" if unknown else "neither text nor tool calls"
+        raise IntentionError(
+            f"the answer of {whose} has {what}", next_action=f"an answer has some of {', '.join(_PARTS)}"
+        )
+    cost = said.get("cost_usd")
+    if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost < math.inf):
+        raise IntentionError(
+            f"{whose} says that its answer cost {cost!r}", next_action="cost_usd is a number, 0 or more"
+        )
+    return {**copied(_PARTS), **copied(dict(said))}
+
+
+def _of_choices(said: Any) -> dict[str, Any]:
+    choice = said.choices[0]
+    message, counted = choice.message, getattr(said, "usage", None)
+    calls = getattr(message, "tool_calls", None) or []
+    return {
+        "text": message.content,
+        "model": said.model,
+        "usage": _numbers(
+            input_tokens=_get(counted, "prompt_tokens"),
+            output_tokens=_get(counted, "completion_tokens"),
+            cache_read_input_tokens=_get(_get(counted, "prompt_tokens_details"), "cached_tokens"),
+            reasoning_output_tokens=_get(_get(counted, "completion_tokens_details"), "reasoning_tokens"),
+        ),
+        "tool_calls": [
+            {"id": one.id, "name": one.function.name, "arguments": _arguments(one.function.arguments)}
+            for one in calls
+            if getattr(one, "function", None) is not None
+        ],
+        "finish_reason": choice.finish_reason,
+        "message": message.model_dump(exclude_none=True),
+    }
+
+
+def _of_blocks(said: Any) -> dict[str, Any]:
+    counted = getattr(said, "usage", None)
+    read, written = _get(counted, "cache_read_input_tokens"), _get(counted, "cache_creation_input_tokens")
+    asked = _get(counted, "input_tokens")
+    return {
+        "text": "".join(block.text for block in said.content if block.type == "text"),
+        "model": said.model,
+        "usage": _numbers(
+            input_tokens=None if asked is None else asked + (read or 0) + (written or 0),
+            output_tokens=_get(counted, "output_tokens"),
+            cache_read_input_tokens=read,
+            cache_creation_input_tokens=written,
+        ),
+        "tool_calls": [
+            {"id": block.id, "name": block.name, "arguments": copied(block.input)}
+            for block in said.content
+            if block.type == "tool_use"
+        ],
+        "finish_reason": said.stop_reason,
+        "message": {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]},
+    }
+
+
+def _get(counted: Any, name: str) -> Any:
+    return getattr(counted, name, None)
+
+
+def _numbers(**counts: Any) -> dict[str, int] | None:
+    """Token counts under the names of the trace: ``input_tokens`` includes what was cached."""
+    return {name: count for name, count in counts.items() if isinstance(count, int)} or None
+
+
+def _arguments(text: str) -> Any:
+    """The arguments of a call; as text where the model wrote no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# -- model calls -------------------------------------------------------------------------------------------------------
+#
+# A plain callable that asks a model, as a captured model call: what it says of usage and cost is counted.
+
+
+class ModelCall:
+    """``function``, each call of it a model call of the log. It is called with the messages, and the rest by keyword."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function: Final = function
+        self.name: Final = name
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is not None:
+            callers.include(code.co_filename)
+
+    def make(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask, or be answered from the log."""
+        messages, rest = _parts(request)
+        scope = here()
+        if scope is None:
+            self._outside(model)
+            return reply_of(self.function(messages, **rest), self.name)
+        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
+        if step.deferred:
+            step = step.go()
+        if not step.live:
+            return _given(step.answer())
+        try:
+            with forbidding(self._forbidden, step.body()):
+                reply = reply_of(self.function(messages, **rest), self.name)
+        except BaseException as error:
+            failed(step, error)
+            raise
+        step.done(reply, info=_told(reply))
+        return reply
+
+    async def make_async(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for a coroutine function."""
+        messages, rest = _parts(request)
+        scope = here()
+        if scope is None:
+            self._outside(model)
+            return reply_of(await self.function(messages, **rest), self.name)
+        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
+        if step.deferred:
+            step = await step.go_async()
+        if not step.live:
+            return _given(await step.answer_async())
+        driven = drive(self.function(messages, **rest))
+        try:
+            with forbidding(self._forbidden, step.body()):
+                reply = reply_of(await driven, self.name)
+        except BaseException as error:
+            failed(step, error, driven.suspended)
+            raise
+        step.done(reply, info={**_told(reply), **({"suspended": True} if driven.suspended else {})})
+        return reply
+
+    def _outside(self, model: str) -> None:
+        if gate.outside is not None:
+            gate.outside("llm", model)
+
+    def _forbidden(self, spec: Spec) -> ContractViolationError | None:
+        if spec.family != "llm":
+            return None
+        return ContractViolationError(
+            f"{self.name!r} is recorded as a model call itself and makes another one ({spec.name!r}), which would count twice; "
+            "it was not executed",
+            next_action="say LLMExecutor(…, captured=True): what it calls is captured already",
+        )
+
+
+def _parts(request: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    rest = dict(request)
+    return rest.pop("messages"), rest
+
+
+def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
+    parameters = {key: value for key, value in rest.items() if type(value) in (str, int, float, bool)}
+    spec = Spec("llm", model, side_effect="read_only", signature={**parameters, "model": model}, lists=True)
+    return Request(spec, {"messages": messages, **rest})
+
+
+def _told(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """What the outcome says beside the answer: it is what budgets and metrics read."""
+    return {key: reply[key] for key in ("usage", "model", "cost_usd") if reply[key] is not None}
+
+
+def _given(outcome: Any) -> dict[str, Any]:
+    found: dict[str, Any] = given(outcome)
+    return found
+
+
+# -- executors ---------------------------------------------------------------------------------------------------------
+#
+# Executors: what does what was intended. A request goes to the first that takes it.
+#
+# ::
+#
+#     LLMExecutor(OpenAI())                                  # a client; sync or async, OpenAI or Anthropic
+#     LLMExecutor(lambda messages, **rest: "an answer")      # or any callable
+#     ToolExecutor(fetch, search, side_effect="read_only")   # tools by their side-effect class
+#
+# What an executor does is a captured step inside the entry of the intention, so that budgets, contracts and recovery hold for it, it is
+# counted once, and a replay does nothing.
 
 
 class Executor:
@@ -148,8 +442,8 @@ class ToolExecutor(Executor):
         self.tools: Final[dict[str, Any]] = {}
         self._known: Final[dict[str, Captured]] = {}
         self._names: Final[dict[str, str]] = {}
-        for given in tools:
-            for tool in tools_of(given):
+        for offered in tools:
+            for tool in tools_of(offered):
                 self._take(*self._made(tool, options), tool)
         self.asynchronous = any(known.shape == "coroutine" for known in self._known.values())
 

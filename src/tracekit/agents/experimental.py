@@ -1,6 +1,6 @@
 """The six types of inter-agent events, as types for a checker; they may still change.
 
-Each is a ``TypedDict`` of one line of the inter-agent view; ``tracekit.agents.schema`` and the JSON Schema say the same at run time.
+Each is a ``TypedDict`` of one line of the inter-agent view; ``tracekit.agents.view`` and the JSON Schema say the same at run time.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from .._journal.names import SEGMENT, SUFFIX
+from .._journal.store import SEGMENT, SUFFIX
 
 __all__ = ["Origin", "event_id", "segment_of_path", "trace_id"]
 

@@ -1,45 +1,69 @@
-"""Messages between agents: sent, received, answered, each a step of one entry that names what caused it.
-
-::
-
-    with agent("planner"):
-        message = send_task("worker", {"find": "a flat"})
-
-    with agent("worker"):
-        task = receive_task(message)
-        answer = respond(task, find(task.payload))
-
-    with agent("planner"):
-        send_task("writer", summary, causes=[answer, other_answer])       # a join carries all that it waited for
-
-How a message gets from one to the other is the program's own affair: an argument, a queue, a file, HTTP. What travels is the
-:class:`Message` itself (it pickles, and becomes a dictionary and back), or its headers (``inject``, ``extract``). In a replay the steps
-are compared with the recorded ones, causes included, and a message is what it was. Outside a run nothing is recorded.
-"""
+"""Messages between agents: sent and received as steps, carried in headers, and handled as tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import functools
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
+from urllib.parse import quote, unquote_to_bytes
 
-from .._capture.notes import caused, named
-from .._engine.gate import Session, here
-from .._journal.names import valid_run_id
-from ..errors import InvalidMessageError
-from .ids import Origin, segment_of_path
+from .._capture.notes import agent, caused, named
+from .._journal.reader import Trace
+from .._journal.store import valid_run_id
+from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
+from .._runtime.recorder import ROOT
+from .._runtime.replayer import Index
+from .._runtime.schedule import Schedule
+from .._runtime.session import Session, here, owner
+from .._values import from_json
+from ..errors import InvalidMessageError, ReplayError, RunStateError
+from .ids import Origin, segment_of_path, trace_id
 
 __all__ = [
     "OUTSIDE",
+    "Handler",
+    "Headers",
     "Message",
     "MessageType",
     "as_message",
+    "drive",
+    "drive_async",
+    "extract",
+    "inject",
+    "on_task",
     "origin_of",
     "receive_task",
     "respond",
     "send_task",
     "state_transition",
 ]
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+#
+# Messages between agents: sent, received, answered, each a step of one entry that names what caused it.
+#
+# ::
+#
+#     with agent("planner"):
+#         message = send_task("worker", {"find": "a flat"})
+#
+#     with agent("worker"):
+#         task = receive_task(message)
+#         answer = respond(task, find(task.payload))
+#
+#     with agent("planner"):
+#         send_task("writer", summary, causes=[answer, other_answer])       # a join carries all that it waited for
+#
+# How a message gets from one to the other is the program's own affair: an argument, a queue, a file, HTTP. What travels is the
+# :class:`Message` itself (it pickles, and becomes a dictionary and back), or its headers (``inject``, ``extract``). In a replay the
+# steps
+# are compared with the recorded ones, causes included, and a message is what it was. Outside a run nothing is recorded.
 
 #: What the log has for the other side of a message where that side did not say who it is.
 OUTSIDE: Final = "(outside)"
@@ -219,3 +243,398 @@ def _messages(causes: Any) -> list[Message]:
 
 def _invalid(what: str) -> InvalidMessageError:
     return InvalidMessageError(what, next_action="refuse the message: it was damaged on the way, or made up")
+
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+#
+# Messages over any transport that has headers: W3C ``traceparent`` and ``baggage``.
+#
+# ``baggage`` says where the message stands (run, segment, entry) and who sent what to whom; the payload is the body's affair. A
+# ``traceparent`` is set where there is none, so that other tools see one trace; one that is there already stays as it is. What other
+# members ``baggage`` has stay, too.
+#
+# What comes in is untrusted. Headers that say nothing of tracekit are a message from outside every run; headers that do, and are
+# malformed,
+# are an ``InvalidMessageError``: they were cut or made up.
+
+#: What frameworks have for headers: something with ``items()``, or pairs; names and values are text or bytes.
+Headers: TypeAlias = Any
+
+_PREFIX: Final = "tracekit."
+_FIELDS: Final = ("run", "segment", "seq", "type", "sender", "recipient", "task")
+#: What may stand unquoted in a baggage value, beyond what ``quote`` leaves alone.
+_SAFE: Final = "!#$&'()*+/:<=>?@[]^`{|}"
+_VALUE: Final = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*", re.ASCII)
+_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
+#: The limits of the W3C recommendation: what a receiver need not take.
+_LONGEST: Final = 8192
+_HEADER_TYPES: Final[dict[str, MessageType]] = {
+    "sent": "task_sent",
+    "received": "task_received",
+    "response": "response_sent",
+    "transition": "state_transition",
+}
+_WORDS: Final = {kind: word for word, kind in _HEADER_TYPES.items()}
+
+
+def inject(headers: MutableMapping[str, str], message: Message) -> MutableMapping[str, str]:
+    """Put ``message``, but for its payload, into the headers of a request or answer; returns ``headers``.
+
+    Raises ``InvalidMessageError`` where ``baggage`` would be longer than the 8,192 bytes that receivers must take.
+    """
+    message = as_message(message, "inject()")
+    name, others = _present(headers)
+    members = [*others, *(f"{_PREFIX}{key}={quote(value, safe=_SAFE)}" for key, value in _told(message))]
+    baggage = ",".join(members)
+    if len(baggage) > _LONGEST:
+        raise InvalidMessageError(
+            f"the baggage of this message is {len(baggage)} bytes long; {_LONGEST} may be sent",
+            next_action="use shorter names of agents and tasks, or send Message.as_dict() in the body",
+        )
+    headers[name] = baggage
+    origin = message.origin
+    if origin is not None:
+        there = next((key for key in headers if key.lower() == "traceparent"), "traceparent")
+        ours = f"00-{trace_id(origin.run_id)}-"
+        if there not in headers or headers[there].startswith(ours):
+            headers[there] = f"{ours}{_span(origin)}-01"
+    return headers
+
+
+def extract(headers: Headers, payload: Any = None) -> Message:
+    """The message that headers brought, with ``payload`` as what the body said.
+
+    Where they say nothing of tracekit this is a message from outside: its ``origin`` is ``None``. ``InvalidMessageError`` where what they
+    say can't be.
+    """
+    found = _collected(headers)
+    members = _members(found.get("baggage", []))
+    if not members:
+        return Message("task_sent", None, None, payload)
+    origin = _origin(members)
+    _agree(found.get("traceparent", []))
+    kind = _HEADER_TYPES.get(members.get("type", "sent"))
+    if kind is None:
+        raise _malformed(f"{members['type']!r:.80} is no type of message")
+    return Message(kind, members.get("sender"), members.get("recipient"), payload, members.get("task"), origin)
+
+
+def _told(message: Message) -> Iterable[tuple[str, str]]:
+    origin = message.origin
+    if origin is not None:
+        yield "run", origin.run_id
+        if origin.segment is not None:
+            yield "segment", origin.segment
+        yield "seq", str(origin.seq)
+    yield "type", _WORDS[message.type]
+    for key, value in (("sender", message.sender), ("recipient", message.recipient), ("task", message.task)):
+        if value is not None:
+            yield key, value
+
+
+def _present(headers: Mapping[str, str]) -> tuple[str, list[str]]:
+    """What the baggage header is called here, and the members of others in it."""
+    for name, value in headers.items():
+        if name.lower() == "baggage":
+            members = [member.strip() for member in value.split(",")]
+            return name, [member for member in members if member and not member.startswith(_PREFIX)]
+    return "baggage", []
+
+
+def _span(origin: Origin) -> str:
+    return origin.event_id.replace("-", "")[:16]
+
+
+# -- coming in -----------------------------------------------------------------------------------------------------------
+
+
+def _collected(headers: Headers) -> dict[str, list[str]]:
+    """``traceparent`` and ``baggage``, however they are spelled, each as often as it is there."""
+    try:
+        pairs = [(raw, value) for raw, value in (headers.items() if hasattr(headers, "items") else headers)]
+    except (TypeError, ValueError):
+        raise InvalidMessageError(
+            f"extract() needs headers, a mapping or pairs of name and value, not {headers!r:.80}",
+            next_action="give the headers of the request, {} where there are none",
+        ) from None
+    found: dict[str, list[str]] = {}
+    for raw, value in pairs:
+        name = _text(raw).lower()
+        if name in ("traceparent", "baggage"):
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            found.setdefault(name, []).extend(_text(item).strip() for item in values)
+    return found
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _members(lines: Iterable[str]) -> dict[str, str]:
+    """Our members of the baggage, decoded. Those of others are not looked at."""
+    found: dict[str, str] = {}
+    for line in lines:
+        for member in line.split(","):
+            key, equals, rest = member.strip().partition("=")
+            key = key.rstrip()
+            if not key.startswith(_PREFIX):
+                continue
+            key, value = key[len(_PREFIX) :], rest.partition(";")[0].strip()
+            if key not in _FIELDS:
+                continue  # of a later version
+            if not equals or key in found:
+                raise _malformed(f"baggage has {_PREFIX}{key} {'twice' if key in found else 'without a value'}")
+            found[key] = _decoded(key, value)
+    return found
+
+
+def _decoded(key: str, value: str) -> str:
+    if len(value) > _LONGEST or not _VALUE.fullmatch(value) or _PERCENT.search(value):
+        raise _malformed(f"the value of {_PREFIX}{key} in baggage is malformed: {value!r:.80}")
+    try:
+        return unquote_to_bytes(value).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _malformed(f"the value of {_PREFIX}{key} in baggage is no UTF-8: {value!r:.80}") from None
+
+
+def _origin(members: Mapping[str, str]) -> Origin | None:
+    run_id, seq = members.get("run"), members.get("seq")
+    if run_id is None and seq is None and "segment" not in members:
+        return None
+    if run_id is None or seq is None or not _NUMBER.fullmatch(seq):
+        raise _malformed(f"baggage needs {_PREFIX}run and {_PREFIX}seq together, not {run_id!r:.80} and {seq!r:.80}")
+    return origin_of({"run_id": run_id, "segment": members.get("segment"), "seq": int(seq)})
+
+
+def _agree(lines: list[str]) -> None:
+    """A ``traceparent`` beside our baggage is well-formed. Which event is the cause, baggage says alone: a hop on the way that keeps to
+    the standard puts its own span into ``traceparent``, or begins a trace of its own."""
+    if len(lines) > 1:
+        raise _malformed("there are two traceparent headers")
+    for line in lines:
+        found = _TRACEPARENT.fullmatch(line)
+        if (
+            found is None
+            or found[1] == "ff"
+            or (found[1] == "00" and found[5] is not None)
+            or not found[2].strip("0")
+            or not found[3].strip("0")
+        ):
+            raise _malformed(f"traceparent is malformed: {line!r:.80}")
+
+
+def _malformed(what: str) -> InvalidMessageError:
+    return InvalidMessageError(
+        what, next_action="refuse the request (HTTP status 400): its headers were cut or made up"
+    )
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+#
+# Handlers of work that comes from outside, and a replay that drives them without whatever brought it.
+#
+# ::
+#
+#     @on_task("worker")
+#     def handle(task: Message) -> dict:
+#         return find(task.payload)
+#
+#     answer = handle(extract(request.headers, body))         # in the server: received, done, answered
+#
+#     with replay(run):
+#         drive(handle)                                        # no server: each recorded task, in recorded order
+#
+# Each task runs in a line of execution (a lane) of its own, counted by handler as tasks come, whatever thread or task of whatever
+# server
+# calls it; so a replay needs none of them.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+#: The handlers of this process: a replayed one gives them what the recorded one got.
+registered: Final[dict[str, Handler[Any]]] = {}
+
+
+class Handler(Generic[R]):
+    """A function that does tasks for an agent. Call it with a message; it returns the response, a message too.
+
+    ``None`` from the function is an answer like any other. What it raises goes to the caller, and no response is recorded.
+    """
+
+    def __init__(self, function: Callable[[Message], R], name: str) -> None:
+        self.function: Final = function
+        self.name: Final = name
+        functools.update_wrapper(self, function)
+
+    @property
+    def lane(self) -> str:
+        """The name of the lanes that its tasks run in."""
+        return f"task:{self.name}"
+
+    def __call__(self, message: Message) -> Any:
+        scope = here()
+        if scope is None or scope.live:  # what happens inside a tool is not run in a replay: it belongs to the tool
+            return self._run(message, None)
+        return self._run(
+            message, Scope(scope.session, started(scope.lane.root, self.lane), ROOT, scope.agent, call=scope.call)
+        )
+
+    def _run(self, message: Message, scope: Scope | None) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return self._done_async(message, scope)
+        with _within(scope), agent(self.name):
+            task = receive_task(message, handler=self.name)
+            return respond(task, self.function(task))
+
+    async def _done_async(self, message: Message, scope: Scope | None) -> Message:
+        with _within(scope), agent(self.name):
+            task = receive_task(message, handler=self.name)
+            return respond(task, await self.function(task))  # type: ignore[misc]
+
+
+def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
+    """Let a function, sync or async, do the tasks of agent ``name``: it gets a message and returns the payload of the answer."""
+    name = named(name, "the agent of a handler")
+
+    def decorate(function: Callable[[Message], R]) -> Handler[R]:
+        handler = registered[name] = Handler(function, name)
+        return handler
+
+    return decorate
+
+
+@contextmanager
+def _within(scope: Scope | None) -> Iterator[None]:
+    """Inside a lane of its own, which ends with the block."""
+    if scope is None:
+        yield
+        return
+    scope.lane.owner = owner()
+    token = enter(scope)
+    try:
+        yield
+    finally:
+        current.reset(token)
+        scope.lane.owner = NOBODY
+
+
+# -- replay --------------------------------------------------------------------------------------------------------------
+
+
+def drive(*handlers: Handler[Any]) -> list[Message | Exception]:
+    """Inside ``with replay(run):``, give every task that the recorded run got to its handler again, all at once, as they came.
+
+    Returns what each came to, in recorded order: the response, or the exception that the handler raised then too. Raises what makes the
+    replay fail, and ``RunStateError`` outside a replay, or where a task's handler is not among ``handlers``.
+    """
+    work = _work(handlers)
+    found: list[Message | Exception] = [RunStateError("not done")] * len(work)
+    failures: list[BaseException] = []
+
+    def do(place: int, handler: Handler[Any], message: Message, scope: Scope) -> None:
+        try:
+            done = handler._run(message, scope)
+            found[place] = asyncio.run(done) if inspect.iscoroutine(done) else done
+        except Exception as error:
+            found[place] = error
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=do, args=(place, *task), name=f"tracekit-task-{place}")
+        for place, task in enumerate(work)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return found
+
+
+async def drive_async(*handlers: Handler[Any]) -> list[Message | Exception]:
+    """As :func:`drive`, in the running loop, for async handlers."""
+    work = _work(handlers)
+    results = await asyncio.gather(
+        *(handler._run(message, lane) for handler, message, lane in work), return_exceptions=True
+    )
+    found: list[Message | Exception] = []
+    for result in results:
+        if isinstance(result, ReplayError) or (isinstance(result, BaseException) and not isinstance(result, Exception)):
+            raise result
+        found.append(result)
+    return found
+
+
+def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Message, Scope]]:
+    """Handler, message and lane of each task that the recorded run got, in recorded order."""
+    scope = here()
+    session: Any = None if scope is None else scope.session
+    session = getattr(session, "replay", session)
+    session = getattr(session, "log", session)  # of a resumed run
+    trace = getattr(session, "trace", None)
+    if scope is None or not isinstance(trace, Trace):
+        raise RunStateError(
+            "drive() gives the tasks of a recorded run to their handlers: it works inside a replay, or a resumed run",
+            next_action="call it inside `with replay(run):` or `with resume(run):`",
+        )
+    known = {handler.name: handler for handler in handlers}
+    found = []
+    for name, n, message in _received(trace):
+        handler = known.get(name)
+        if handler is None:
+            raise RunStateError(
+                f"the recorded run got tasks for {name!r}, and no such handler was given",
+                run_id=trace.status.run_id,
+                next_action=f"name the handler that @on_task({name!r}) made in drive(…)",
+            )
+        lane = Lane(handler.lane, n, scope.lane.root)
+        scope.lane.root.counted(handler.lane, n)
+        found.append((handler, message, Scope(scope.session, lane, ROOT, scope.agent)))
+    _pass_over(session.index, session.schedule, scope.lane, {handler.lane for handler in known.values()})
+    return found
+
+
+def _pass_over(index: Index, schedule: Schedule, here: Lane, tasks: set[str]) -> None:
+    """Whatever brought the tasks then does not now: nothing waits for a pool to begin a call, for a future, a queue or a timer of its.
+
+    These are what happened in lanes that have no step, and in this one since its last step.
+    """
+    busy = {lane for lane, _ in index.intentions}
+    ours: set[int] = set()
+    for key, lane in index.lanes.items():  # a lane comes after its parent
+        if key.parent in ours or key.name in tasks:
+            ours.add(lane)
+    for (lane, _, after, _), seq in index.timers.items():
+        if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
+            schedule.skip(seq)
+
+
+def has_tasks(trace: Trace) -> bool:
+    """Whether the recorded run got a task for a handler."""
+    return next(_received(trace), None) is not None
+
+
+def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
+    """Handler's name, number of the lane, and message, of each task that a handler got."""
+    lanes: dict[int, tuple[str, int]] = {}
+    for entry in trace.entries():
+        if entry["type"] == "lane":
+            about = entry["input"]
+            lanes[about["id"]] = about["name"], about["n"]
+        elif entry["type"] == "task_received":
+            meta = entry.get("meta") or {}
+            name = meta.get("handler")
+            lane, n = lanes.get(entry["lane"], ("", 0))
+            if not isinstance(name, str) or lane != f"task:{name}":
+                continue
+            sender = None if entry["name"] == OUTSIDE else entry["name"]
+            causes = entry.get("cause") or [None]
+            origin = None if causes[0] is None else origin_of(causes[0])
+            payload = from_json(trace.expand(entry["output"], before=entry["seq"]))
+            task = meta.get("task")
+            yield name, n, Message("task_sent", sender, name, payload, task, origin)

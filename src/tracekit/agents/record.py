@@ -1,23 +1,403 @@
-"""The record of one execution: a view of the trace, from the request to the final response."""
+"""Execution records: one run as a document with its shape, what it retrieved and how it ended."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from .._canonical import dumps_in_order, to_json
-from .._journal.reader import Trace
-from .._journal.runs import Store
-from ..errors import InvalidRecordError, RunNotFoundError
-from ..failures import StructuredFailure
-from .executions import Execution, indexed
-from .recorded import id_of, parts, readable
-from .shape import wrong
+import orjson
 
-__all__ = ["ExecutionEvent", "ExecutionHeader", "ExecutionRecord", "HasPath", "place_of", "record_at", "schema"]
+from .. import _reality
+from .._journal.reader import Reading, Trace
+from .._journal.store import Store
+from .._runtime.redaction import PLACEHOLDER, Redactor
+from .._values import contains_opaque, dumps_in_order, from_json, to_json
+from ..errors import (
+    DivergenceError,
+    EnvelopeError,
+    InvalidRecordError,
+    NotReplayableError,
+    RunNotFoundError,
+    TraceIntegrityError,
+)
+from ..failures import StructuredFailure
+from .envelope import IntentEnvelope, Patterns, stable_hash, without_secrets
+from .result import ReplayResult
+
+__all__ = [
+    "Execution",
+    "ExecutionEvent",
+    "ExecutionHeader",
+    "ExecutionRecord",
+    "HasPath",
+    "Places",
+    "id_of",
+    "indexed",
+    "parts",
+    "place_of",
+    "readable",
+    "received",
+    "record_at",
+    "replay_execution",
+    "schema",
+    "wrong",
+]
+
+# -- shape -------------------------------------------------------------------------------------------------------------
+#
+# What of a JSON Schema the schemas of this package use, in plain code: whoever reads a record needs no validator installed.
+
+
+def wrong(value: Any, schema: Mapping[str, Any], where: str = "", root: Mapping[str, Any] | None = None) -> str | None:
+    """What is wrong with a value, and where; ``None`` if it keeps to the schema."""
+    root = schema if root is None else root
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        problem = wrong(value, root["$defs"][name], where, root)
+        if problem is not None:
+            return problem
+    for check in (_kind, _text, _number, _either, _members, _items, _condition):
+        problem = check(value, schema, where, root)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
+    "object": Mapping,
+    "array": (list, tuple),
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def _told(value: Any, where: str, instead: str) -> str:
+    return f"{where or 'it'} is {value!r:.80}, not {instead}"
+
+
+def _kind(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    kinds = schema.get("type", ())
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        return _told(value, where, " or ".join(_WORDS[kind] for kind in kinds))
+    if "enum" in schema and value not in schema["enum"]:
+        return _told(value, where, "one of " + ", ".join(schema["enum"]))
+    if "const" in schema and value is not schema["const"]:
+        return _told(value, where, repr(schema["const"]))
+    return None
+
+
+_WORDS: Final = {
+    "object": "an object",
+    "array": "a list",
+    "string": "a text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+def _text(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, str):
+        return None
+    if len(value) < schema.get("minLength", 0):
+        return f"{where} is empty"
+    if "pattern" in schema and re.search(schema["pattern"], value) is None:
+        return _told(value, where, f"what {schema['pattern']} describes")
+    return None
+
+
+def _number(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    if "minimum" in schema and isinstance(value, int) and value < schema["minimum"]:
+        return _told(value, where, f"{schema['minimum']} or more")
+    return None
+
+
+def _either(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    problems = [wrong(value, one, where, root) for one in schema.get("anyOf", ())]
+    return problems[-1] if problems and None not in problems else None
+
+
+def _members(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, Mapping):
+        return None
+    before = f"{where}." if where else ""
+    for key in schema.get("required", ()):
+        if key not in value:
+            return f"{before}{key} is missing"
+    properties = schema.get("properties", {})
+    for key, item in value.items():
+        if key in properties:
+            problem = wrong(item, properties[key], f"{before}{key}", root)
+            if problem is not None:
+                return problem
+        elif schema.get("additionalProperties", True) is False:
+            return f"{before}{key} is no part of it"
+    return None
+
+
+def _items(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, (list, tuple)):
+        return None
+    if len(value) < schema.get("minItems", 0):
+        return f"{where} is empty"
+    problems = (wrong(item, schema.get("items", {}), f"{where}[{n}]", root) for n, item in enumerate(value))
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _condition(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
+    if "if" not in schema:
+        return None
+    branch = "then" if wrong(value, schema["if"], where, root) is None else "else"
+    return wrong(value, schema.get(branch, {}), where, root)
+
+
+# -- executions --------------------------------------------------------------------------------------------------------
+#
+# The executions in a trace: which entries belong to which request.
+
+#: Of each execution the ``seq`` of its entries.
+Places = Sequence[Sequence[int]]
+
+#: What routing writes. An execution's entries are in one lane, inside one step, from ``intent.received`` to ``final.response``.
+_TYPES: Final = frozenset(
+    (
+        "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted", "router.decision",
+        "final.response",
+    )
+)  # fmt: skip
+
+
+class Execution:
+    """The entries of one execution, in order."""
+
+    __slots__ = ("events",)
+
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self.events: Final = list(events)
+
+    def last(self, kind: str) -> dict[str, Any] | None:
+        """Its last entry of a type."""
+        return next((entry for entry in reversed(self.events) if entry["type"] == kind), None)
+
+    @property
+    def reason(self) -> str:
+        """Why it has no final response."""
+        ended = {entry["input"]["attempt"] for entry in self.events if entry["type"] == "agent.attempt.end"}
+        for entry in self.events:
+            if entry["type"] == "agent.attempt.start" and entry["input"]["attempt"] not in ended:
+                return f"it is partial: agent {entry['name']!r} had not finished when the run ended"
+        for entry in self.events:
+            if entry["type"] == "agent.attempt.end" and entry["output"]["status"] == "interrupted":
+                by = ((entry.get("meta") or {}).get("info") or {}).get("exception", "it is not known by what")
+                return f"it is partial: agent {entry['name']!r} was interrupted ({by})"
+        return "it is partial: the run ended before the final response"
+
+
+def _places(trace: Trace) -> Places:
+    """Of each execution the entries that it consists of, by the order of the requests."""
+    found: list[array[int]] = []
+    under_way: dict[tuple[int, int], array[int]] = {}
+    for entry in trace.entries():
+        kind = entry["type"]
+        place = entry["lane"], entry.get("parent", 0)
+        if kind == "intent.received":
+            under_way[place] = array("Q", [entry["seq"]])
+            found.append(under_way[place])
+        elif kind in _TYPES and place in under_way:
+            under_way[place].append(entry["seq"])
+            if kind == "final.response":
+                del under_way[place]
+    return found
+
+
+#: Files are remembered by what tells them from others and from themselves before a change; the one that was asked for last comes last.
+_known: Final[OrderedDict[tuple[int, ...], tuple[Reading, Places]]] = OrderedDict()
+_knowing: Final = threading.Lock()
+_MOST_FILES: Final = 8
+_MOST_ENTRIES: Final = 1_000_000
+#: Nanoseconds in which a file system may give two changes one instant.
+_INSTANT: Final = 100_000_000
+
+
+@contextmanager
+def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
+    """The trace in a file that verifies, and the entries of each of its executions. A file that is as it was is not read through again."""
+    with Trace(path) as trace:
+        file = trace.file
+        with _knowing:
+            known = _known.get(file)
+            if known is not None:
+                _known.move_to_end(file)
+        if known is not None:
+            trace.reading = known[0]
+            yield trace, known[1]
+            return
+        trace.check()
+        places = _places(trace)
+        settled = _reality.time_ns() - file[-1] > _INSTANT and trace.file == file  # else it may be being written
+        if settled and len(trace) <= _MOST_ENTRIES:
+            with _knowing:
+                _known[file] = trace.reading, places
+                while len(_known) > _MOST_FILES:
+                    _known.popitem(last=False)
+        yield trace, places
+
+
+def received(path: str, digest: str) -> bool:
+    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
+    try:
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
+    except OSError:
+        return False
+
+
+def _lines(data: mmap.mmap, wanted: bytes) -> Iterator[bytes]:
+    at = data.find(wanted)
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        yield data[start : end if end >= 0 else len(data)]
+        at = data.find(wanted, end) if end >= 0 else -1
+
+
+def _is_one(line: bytes, digest: str) -> bool:
+    try:
+        entry = orjson.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
+        return False
+    info = (entry.get("meta") or {}).get("info") or {}
+    return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
+
+
+# -- recorded ----------------------------------------------------------------------------------------------------------
+#
+# The parts of a record, as the trace of its execution has them.
+
+
+def id_of(path: str, seq: int) -> str:
+    """The id of the execution whose request is in entry ``seq`` of this file."""
+    return f"{os.path.splitext(os.path.basename(path))[0]}:{seq}"
+
+
+def parts(trace: Trace, execution: Execution) -> dict[str, Any]:
+    """The fields of its record; ``header`` and each of ``events`` by their fields, too."""
+    received = execution.events[0]
+    info = _info(received)
+    decision, response = execution.last("router.decision"), execution.last("final.response")
+    told, unreadable = (None, None) if response is None else _response(trace, response)
+    reason = execution.reason if response is None else unreadable
+    return {
+        "header": {
+            "execution_id": id_of(trace.path, received["seq"]),
+            "run_id": received["run_id"],
+            "created_utc_iso": _iso(received["ts_ns"]),
+            "envelope_hash": info.get("envelope_hash", ""),
+            "identity_hash": info.get("identity_hash", ""),
+            "replayable": reason is None,
+            "replayable_reason": reason,
+            "redacted": response is not None and told is not None and _redacted(response, told),
+        },
+        "envelope": _value(trace, received["input"])[0],
+        "router_decision": None if decision is None else _decision(trace, decision),
+        "events": [_event(trace, number, entry) for number, entry in enumerate(execution.events, 1)],
+        "final_response": told,
+    }
+
+
+def readable(tree: Any) -> tuple[Any, str | None]:
+    """The value that a tree stands for, or the tree itself and why that is not all."""
+    try:
+        return from_json(tree), None
+    except NotReplayableError as error:
+        return tree, error.what
+
+
+def _value(trace: Trace, tree: Any) -> tuple[Any, str | None]:
+    return readable(trace.expand(tree))
+
+
+def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (entry.get("meta") or {}).get("info") or {}
+
+
+def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
+    asked, chosen = _value(trace, entry["input"])[0], _value(trace, entry["output"])[0]
+    return {"agent": chosen["agent"], "intent": entry["name"], "reason": chosen["reason"], **asked}
+
+
+def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    told, unreadable = _value(trace, entry["output"])
+    if "status" not in told:  # all of it was too much
+        return None, unreadable
+    return {**told, "error": _failure(trace, entry)}, unreadable
+
+
+def _redacted(entry: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Whether a secret was taken out of what came of it: here, or before, where a placeholder was handed on."""
+    return "redacted" in _info(entry) or PLACEHOLDER.search(dumps_in_order(to_json(told)).decode()) is not None
+
+
+def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
+    found = _info(entry).get("failure")
+    return None if found is None else trace.expand(found)
+
+
+def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    payload: dict[str, Any] = {"name": entry["name"]}
+    if entry["type"] == "intent.received":  # the envelope stands beside the events
+        payload |= _value(trace, entry["output"])[0]
+    elif entry["type"] == "final.response":
+        output = trace.expand(entry["output"])
+        payload |= {"status": output["status"]} if "status" in output else {}
+    else:
+        for part in ("input", "output"):
+            payload |= _value(trace, entry[part])[0] or {}
+    info = _info(entry)
+    payload |= {key: trace.expand(info[key]) for key in ("failure", "exception") if key in info}
+    kind = _EVENTS[entry["type"]]
+    return {"seq": number, "type": kind, "payload": payload, "timestamp_ns": entry["ts_ns"], "entry": entry["seq"]}
+
+
+#: Entry type -> type of the event.
+_EVENTS: Final = {
+    kind: kind.upper().replace(".", "_")
+    for kind in (
+        "intent.received", "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted",
+        "router.decision", "final.response",
+    )
+}  # fmt: skip
+
+
+def _iso(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat()
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+#
+# The record of one execution: a view of the trace, from the request to the final response.
 
 
 class HasPath(Protocol):
@@ -242,3 +622,134 @@ def _record(trace: Trace, place: Sequence[int]) -> ExecutionRecord:
     told = parts(trace, Execution(trace.entry(seq) for seq in place))
     events = tuple(ExecutionEvent(**event) for event in told.pop("events"))
     return ExecutionRecord(header=ExecutionHeader(**told.pop("header")), events=events, **told)
+
+
+# -- retrieval ---------------------------------------------------------------------------------------------------------
+#
+# The answer of a recorded execution, from its record alone.
+
+#: The beginning of a hash that is long enough to mean one request.
+_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-fA-F]{12,64})")
+
+
+def replay_execution(
+    run: str | os.PathLike[str] | HasPath,
+    execution: str | None = None,
+    *,
+    verify_envelope: bool | str | bytes | IntentEnvelope | Mapping[str, Any] = False,
+    redact: Patterns = (),
+    store: str | os.PathLike[str] | None = None,
+) -> ReplayResult:
+    """What a recorded execution came to. No agent is asked, nothing is imported or run.
+
+    ``verify_envelope=True`` hashes the recorded request again and compares it with the recorded hash. An envelope (its dictionary or
+    its JSON too), or one of its two hashes, or the first 12 digits of one or more, is compared with what the record says; an envelope
+    as the log keeps it: ``redact`` are the patterns that the run was recorded with. ``TraceIntegrityError`` or ``DivergenceError`` where
+    they differ, ``EnvelopeError`` or ``TypeError`` for what is no request, ``NotReplayableError`` for a partial execution.
+    """
+    path, number = place_of(run, execution, store)
+    record = record_at(path, number)
+    header = record.header
+    if verify_envelope is True:
+        _verify(record)
+    elif verify_envelope is not False:
+        _compare(record, verify_envelope, redact)
+    response = record.final_response
+    if not header.replayable or response is None:
+        raise NotReplayableError(
+            f"execution {header.execution_id} can't be replayed: {header.replayable_reason}",
+            run_id=header.run_id,
+            reason=header.replayable_reason,
+            next_action=_advice(record, path),
+        )
+    return ReplayResult(
+        payload=response["payload"],
+        status=response["status"],
+        error=record.failure,
+        agent=response["metadata"]["agent"],
+        run_id=header.run_id,
+        redacted=header.redacted,
+    )
+
+
+def _advice(record: ExecutionRecord, path: str) -> str | None:
+    """What to do about an execution without an answer, or with one that is not whole."""
+    if record.events[-1].type == "FINAL_RESPONSE":
+        return _unrecorded(record.final_response)
+    with indexed(path) as (trace, _):
+        if trace.status.state == "sealed":
+            return "its run has ended, so that nothing goes on with it: route the request again"
+    return "`tracekit recovery scan` says whether its run may be resumed"
+
+
+def _unrecorded(response: Mapping[str, Any] | None) -> str | None:
+    try:
+        from_json({**(response or {"$t": "opaque"}), "error": None})
+    except NotReplayableError as error:
+        return error.next_action
+    return None
+
+
+def _verify(record: ExecutionRecord) -> None:
+    header = record.header
+    actual = stable_hash(record.envelope)
+    if actual != header.envelope_hash:
+        if contains_opaque(record.envelope) is not None:
+            raise NotReplayableError(
+                f"the request of execution {header.execution_id} could not be recorded whole, so that it can't be hashed again",
+                run_id=header.run_id,
+                reason="the request was too large, or nested too deep",
+                next_action="compare an envelope, or its hash: verify_envelope=ENVELOPE",
+            )
+        raise TraceIntegrityError(
+            f"the request of execution {header.execution_id} is not the one that was hashed: {actual}",
+            run_id=header.run_id,
+            recorded=header.envelope_hash,
+            next_action="the trace was made by another program, or changed with its hashes; don't rely on it",
+        )
+
+
+def _compare(record: ExecutionRecord, given: object, redact: Patterns) -> None:
+    header = record.header
+    digest = _DIGEST.fullmatch(given) if isinstance(given, str) else None
+    if digest is not None:
+        wanted = f"sha256:{digest[1].lower()}"
+        same = any(one.startswith(wanted) for one in (header.envelope_hash, header.identity_hash))
+    else:
+        hashes = _hashes(_envelope(given), redact)
+        wanted, same = hashes[0], header.envelope_hash in hashes
+    if not same:
+        raise DivergenceError(
+            f"execution {header.execution_id} is about another request",
+            run_id=header.run_id,
+            recorded=header.envelope_hash,
+            actual=wanted,
+            differences=[{"path": "envelope_hash", "recorded": header.envelope_hash, "actual": wanted}],
+            next_action="`tracekit list --envelope-hash HASH` finds the runs of a request; "
+            "where its run was recorded with redact=, say the same here",
+        )
+
+
+def _envelope(given: object) -> IntentEnvelope:
+    if isinstance(given, IntentEnvelope):
+        return given
+    if isinstance(given, Mapping):
+        return IntentEnvelope.from_dict(given)
+    if isinstance(given, (str, bytes)):
+        if isinstance(given, str) and not given.lstrip().startswith("{"):
+            raise EnvelopeError(
+                f"{given!r:.80} is neither an envelope in JSON nor a hash of one",
+                key=None,
+                next_action="a hash is `sha256:` and 64 hex digits, or the first 12 of them or more",
+            )
+        return IntentEnvelope.from_json(given)
+    raise TypeError(
+        f"verify_envelope is True, an IntentEnvelope, its dictionary, its JSON or its hash, not {type(given).__name__}"
+    )
+
+
+def _hashes(envelope: IntentEnvelope, redact: Patterns) -> list[str]:
+    """The hashes that the log may have of a request: which secrets it knew in its environment is not known here."""
+    tree = envelope.as_dict()
+    redactors = (Redactor.of_process(redact), Redactor(redact))
+    return list(dict.fromkeys(stable_hash(one) for one in (*(without_secrets(r, tree) for r in redactors), tree)))

@@ -1,33 +1,114 @@
-"""Responders: functions that look at an event and say what is to happen next. They decide, and do nothing.
-
-::
-
-    @responder("llm.response")
-    def note_down(event, world):
-        return patch(event.object, {"text": event.text, "status": "done"})
-
-A responder runs in a replay, too, and must come to the same intentions there: what it reads is the event and the world (clock and dice
-are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the process:
-a connection, a look-up of a name, listening, another process.
-"""
+"""Responders: functions that react to what happens in a loop, kept from acting on the live world."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Generic, TypeVar
 
-from .._capture import callers
-from .._capture.guard_attempts import Attempt
-from .._engine.step import Spec
-from ..errors import ContractViolationError, IntentionError
-from .forbidding import forbidding
-from .intentions import EVENTS, Event, Intention
-from .ledger import deciding
+from .._capture import callers, guard
+from .._capture.guard import Attempt
+from .._runtime.context import Scope, current, enter
+from .._runtime.session import here
+from .._runtime.step import Request, Spec
+from ..errors import ContractViolationError, IntentionError, UnreadEventsError
+from .intentions import EVENTS, Event, Intention, deciding
 from .world import World
 
-__all__ = ["Responder", "responder"]
+__all__ = ["Forbidding", "Readings", "Responder", "forbidding", "responder"]
+
+# -- forbidding --------------------------------------------------------------------------------------------------------
+#
+# A session in which some calls may not be made: each is refused before it happens, and is on the log as refused.
+
+#: Says why a call may not be made here; ``None`` where it may.
+Rule = Callable[[Spec], ContractViolationError | None]
+#: Says why this may not be reached: the operation, and ``file:line`` of the caller.
+Reach = Callable[[Attempt, str | None], ContractViolationError]
+
+
+class Forbidding:
+    """``session``, but for the calls that ``rule`` forbids. ``decides``: nothing may be done in it at all."""
+
+    def __init__(self, session: Any, rule: Rule, reach: guard.Refuse | None = None) -> None:
+        self._session: Final = session
+        self._rule: Final = rule
+        self.decides: Final = reach is not None
+        if reach is not None:
+            self.reach: Final = reach
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def begin(self, scope: Scope, request: Request) -> Any:
+        error = self._rule(request.spec)
+        if error is not None:
+            raise self._session.refuse(scope, request, error)
+        return self._session.begin(scope, request)
+
+
+@contextmanager
+def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = None) -> Iterator[None]:
+    """A block in ``scope`` (or where the caller is) in which ``rule`` holds. Outside every run nothing is caught, and all is allowed.
+
+    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes, files;
+    and nothing is started that could do it later: threads, another run.
+    """
+    scope = here() if scope is None else scope
+    if scope is None:
+        yield
+        return
+    say = None if reach is None else _noted(reach, scope)
+    token = enter(
+        Scope(
+            Forbidding(scope.session, rule, say),
+            scope.lane,
+            scope.parent,
+            scope.agent,
+            scope.live,
+            scope.spending,
+            scope.call,
+        )
+    )
+    try:
+        with nullcontext() if say is None else guard.Watch(say):
+            yield
+    finally:
+        current.reset(token)
+
+
+def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
+    """What ``reach`` says, once it is on the log. The target is told only: ports and paths differ between runs that are the same."""
+
+    def refused(attempt: Attempt, location: str | None) -> BaseException:
+        error = reach(attempt, location)
+        scope = here()
+        if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own changes nothing
+            scope = forbidden
+        spec = Spec("tool", attempt.operation, side_effect="irreversible")
+        return scope.session.refuse(scope, Request(spec, {}), error)
+
+    return refused
+
+
+# -- responders --------------------------------------------------------------------------------------------------------
+#
+# Responders: functions that look at an event and say what is to happen next. They decide, and do nothing.
+#
+# ::
+#
+#     @responder("llm.response")
+#     def note_down(event, world):
+#         return patch(event.object, {"text": event.text, "status": "done"})
+#
+# A responder runs in a replay, too, and must come to the same intentions there: what it reads is the event and the world (clock and
+# dice
+# are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the
+# process:
+# a connection, a look-up of a name, listening, another process.
 
 R = TypeVar("R", bound="Intention | Iterable[Intention] | None")
 
@@ -153,3 +234,84 @@ def _wants_world(name: str, function: Callable[..., Any]) -> bool:
         f"responder {name!r} takes {signature}, and is called with the event, or with the event and the world",
         next_action="write it as `def respond(event, world): …`",
     )
+
+
+# -- readings ----------------------------------------------------------------------------------------------------------
+#
+# Who reads what happens in a loop, and what nobody read: an answer that goes unread is a name that is wrong, or a responder that is
+# missing, and the agent would wait for it without a word.
+
+#: How many events are told by name.
+_TOLD: Final = 10
+
+
+class Readings:
+    """What the ``responders`` of one run of a loop read."""
+
+    def __init__(self, world: World, responders: Sequence[Responder[Any]]) -> None:
+        self._world: Final = world
+        self._responders: Final = responders
+        self._unread: Final[list[Event]] = []
+
+    def __bool__(self) -> bool:
+        """Whether anybody reads at all."""
+        return bool(self._responders)
+
+    def of(self, event: Event) -> list[Responder[Any]]:
+        """The responders that are to read an event, in order."""
+        readers = [responder for responder in self._responders if responder.responds_to(event)]
+        if not readers:
+            self._unread.append(event)
+        return readers
+
+    def has(self, failure: Event) -> bool:
+        """Whether a failure has a reader. Where some read failures of its kind, and not this one, its exception says so."""
+        if any(responder.responds_to(failure) for responder in self._responders):
+            return True
+        if failure.error is not None and any(failure.kind in responder.kinds for responder in self._responders):
+            note = f"no responder reads {failure}; the responders read: {self._told()}"
+            if note not in getattr(failure.error, "__notes__", ()):
+                failure.error.add_note(note)
+        return False
+
+    def check(self) -> None:
+        """``UnreadEventsError`` where an answer has no reader, unless there are no responders at all: the program reads it then.
+
+        Nobody has to read that an object was made or changed; a responder to that of an object which never was is warned of.
+        """
+        answers = [event for event in self._unread if event.request is not None]
+        if answers and self._responders:
+            more = f" and {len(answers) - _TOLD} more" if len(answers) > _TOLD else ""
+            scope = here()
+            raise UnreadEventsError(
+                f"no responder reads {', '.join(map(str, answers[:_TOLD]))}{more}; the responders read: {self._told()}",
+                run_id=None if scope is None else scope.session.run_id,
+                unread=[event.about() for event in answers],
+                next_action="correct `of=`, or add a responder (one that returns None reads it, too); where the program itself reads "
+                "`outcome.answers`, say Loop(…, unread='ok')",
+            )
+        self._check_objects()
+
+    def _check_objects(self) -> None:
+        kinds = {event.kind for event in self._unread if event.request is None}
+        for responder in self._responders:
+            if responder.of is not None and responder.of not in self._world and kinds.intersection(responder.kinds):
+                _warn(
+                    f"responder {responder.name!r} reads {responder.reads}, and the world {self._world.name!r} has no such object; "
+                    f"nobody read what happened to {', '.join(sorted(self._passed_by(responder))[:_TOLD])}"
+                )
+
+    def _passed_by(self, responder: Responder[Any]) -> set[str]:
+        return {repr(event.object) for event in self._unread if event.kind in responder.kinds}
+
+    def _told(self) -> str:
+        return "; ".join(f"{one.name}: {one.reads}" for one in self._responders)
+
+
+def _warn(sentence: str) -> None:
+    """Tell it as a warning: of the run, where one is recorded. A replay has it in its recording."""
+    scope = here()
+    if scope is None:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+    elif hasattr(scope.session, "warn"):
+        scope.session.warn(sentence)

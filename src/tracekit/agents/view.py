@@ -1,31 +1,284 @@
-"""The inter-agent view of a trace: what agents said to one another and what they did between, one event a line.
-
-It is worked out from the entries and adds nothing to them: messages, changes of state, tool calls and what came of them, each with
-the events that it waited for. Those are, in this order: what the entry names as its causes; for a tool's return its call; for a
-call inside a call the outer one; and the event before it in its line of execution (its lane). A receipt has no event before it: which of
-several workers took a task, and after which other one, is chance, and what follows it in the lane follows from it. Nothing else is taken
-for a cause: not time, and not that a task or thread was started, which no entry says.
-"""
+"""The events of a run as agents see them: messages, mentions, and the schema that they follow."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import orjson
 
-from .._canonical import dumps
-from .._journal.reader import Trace
+from .._journal.entry import DEFAULT
+from .._journal.reader import Blobs, Trace
+from .._journal.store import valid_run_id
+from .._values import dumps
 from ..errors import InvalidEventError
-from .doubled import DoubledKeyError, once
-from .ids import event_id, segment_of_path
-from .mentions import Mentions
+from .envelope import DoubledKeyError, once
+from .ids import event_id, segment_of_path, trace_id
 from .messages import OUTSIDE
-from .schema import check
 
-__all__ = ["Event", "View", "dump", "events", "line", "parse"]
+__all__ = [
+    "EVENT_TYPES",
+    "SCHEMA_URI",
+    "Event",
+    "Follower",
+    "Mentions",
+    "View",
+    "check",
+    "check_links",
+    "dump",
+    "events",
+    "line",
+    "load",
+    "parse",
+    "text",
+]
+
+# -- mentions ----------------------------------------------------------------------------------------------------------
+#
+# What a payload says of recorded events: messages and headers that were handed through a tool name runs and entries.
+#
+# Those are other ones in each recording, so a comparison can't take the payload as it stands. :class:`Mentions` finds them in the
+# canonical
+# payload and puts a placeholder for each in its place; which events they are is told beside it.
+
+_SEGMENT: Final = rb'(?:null|"([0-9a-f]{16})")'
+#: Where a message stands: in its dictionary, as a value of its own, in baggage.
+_ORIGIN: Final = re.compile(
+    rb'"run_id":"([^"\\]+)","segment":' + _SEGMENT + rb',"seq":([1-9][0-9]{0,15})(?=[,}])'
+    rb'|"tracekit\.agents\.ids:Origin","v":\["([^"\\]+)",' + _SEGMENT + rb",([1-9][0-9]{0,15})\]"
+    rb'|tracekit\.run=([^,;"\\\s]+)(?:,tracekit\.segment=([0-9a-f]{16}))?,tracekit\.seq=([1-9][0-9]{0,15})(?![0-9])'
+)
+_ID_IN_TEXT: Final = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_PARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-")
+#: No JSON has this byte, so nothing that a program says can look like a placeholder.
+_HOLE: Final = b"\0%d\0"
+_RUN: Final = b"\0run\0"
+#: A text is taken for a run's id if it is at least so long: a run may be called "a".
+_TELLING: Final = 16
+
+
+class Mentions:
+    """The runs and events of one file that its payloads may speak of, as far as it has been read."""
+
+    def __init__(self) -> None:
+        self._runs: Final[dict[bytes, bytes]] = {}
+        #: Event ids, and what a ``traceparent`` has of each.
+        self._ids: Final[set[str]] = set()
+        self._spans: Final[dict[str, str]] = {}
+
+    def run(self, run_id: str) -> None:
+        """``run_id`` takes part."""
+        self._runs.setdefault(run_id.encode(), trace_id(run_id).encode())
+
+    def event(self, id: str) -> None:
+        """An event with this id has happened."""
+        self._ids.add(id)
+        self._spans[id.replace("-", "")[:16]] = id
+
+    def found(self, data: bytes) -> tuple[str, list[str]] | None:
+        """The hash of a canonical payload without what it mentions, and the events that it mentions, each once, in order.
+
+        ``None`` if it mentions nothing of a recording.
+        """
+        named: list[str] = []
+
+        def hole(id: str) -> bytes:
+            if id not in named:
+                named.append(id)
+            return _HOLE % named.index(id)
+
+        def origin(match: re.Match[bytes]) -> bytes:
+            run, segment, seq = next(match.groups()[at : at + 3] for at in (0, 3, 6) if match.group(at + 1))
+            run_id = unquote(run.decode(), errors="replace") if match.group(7) else run.decode()
+            if not valid_run_id(run_id):
+                return match.group()
+            self.run(run_id)
+            id = event_id(run_id, None if segment is None else segment.decode(), int(seq))
+            self.event(id)
+            return hole(id)
+
+        def parent(match: re.Match[bytes]) -> bytes:
+            id = self._spans.get(match[2].decode())
+            if match[1] not in self._runs.values():
+                return match.group()
+            return b"00-" + _RUN + b"-" + (match[2] if id is None else hole(id)) + b"-"
+
+        def known(match: re.Match[bytes]) -> bytes:
+            id = match.group().decode()
+            return hole(id) if id in self._ids else match.group()
+
+        rest = _ORIGIN.sub(origin, data)
+        rest = _ID_IN_TEXT.sub(known, _PARENT.sub(parent, rest))
+        for run in self._runs:
+            if len(run) >= _TELLING and run in rest:
+                rest = re.sub(rb"(?<![\w-])" + re.escape(run) + rb"(?![\w-])", _RUN, rest)
+        return None if rest == data else (sha256(rest).hexdigest(), named)
+
+    def causes(self, told: Any) -> list[str]:
+        """The ids of the events that an entry names as its causes; their runs take part."""
+        found = []
+        for cause in told or ():
+            self.run(cause["run_id"])
+            found.append(event_id(cause["run_id"], cause.get("segment"), cause["seq"]))
+            self.event(found[-1])
+        return found
+
+
+# -- schema ------------------------------------------------------------------------------------------------------------
+#
+# The published JSON Schema (draft 2020-12) of one inter-agent event; ``schema.json`` beside this file is it.
+#
+# :func:`check` tells whether an event keeps to it, in plain code: whoever reads events needs no validator installed.
+
+#: The ``$id`` of the schema of the version that this tracekit writes.
+SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"
+#: The six types of event.
+EVENT_TYPES: Final = ("task_sent", "task_received", "response_sent", "tool_call", "tool_return", "state_transition")
+
+_PATH: Final = os.path.join(os.path.dirname(__file__), "schema.json")
+_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
+_SHORT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_WHOLE: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def text() -> str:
+    """The schema as it is published."""
+    with open(_PATH, encoding="utf-8") as file:
+        return file.read()
+
+
+def load() -> dict[str, Any]:
+    """The schema as a dictionary, new each time."""
+    import orjson
+
+    schema: dict[str, Any] = orjson.loads(text())
+    return schema
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _text_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _instant(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_id, value)) and len(set(value)) == len(value)
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: value in values and (value is None or isinstance(value, str))
+
+
+_id: Final = _matches(_ID)
+_Field = tuple[str, bool, Callable[[Any], bool]]
+
+#: Field, whether it must be there, and what it may be.
+_ALWAYS: Final[tuple[_Field, ...]] = (
+    ("event_id", True, _id),
+    ("event_type", True, _one_of(*EVENT_TYPES)),
+    ("agent_id", True, _text),
+    ("timestamp_ns", True, _instant),
+    ("parent_event_id", True, lambda value: value is None or _id(value)),
+    ("parent_event_ids", True, _ids),
+    ("payload_hash", True, _matches(_SHORT)),
+    ("payload_sha256", True, _matches(_WHOLE)),
+    ("payload_ref", True, _text_or_null),
+    ("agent_is_run", False, lambda value: value is True),
+    ("comparison_sha256", False, _matches(_WHOLE)),
+    ("mentions", False, _ids),
+)
+_NEEDED: Final = frozenset(name for name, needed, _ in _ALWAYS if needed)
+_OF_TYPE: Final[dict[str, tuple[_Field, ...]]] = {
+    "task_sent": (("recipient_agent_id", True, _text), ("task", False, _text_or_null)),
+    "task_received": (("sender_agent_id", True, _text_or_null), ("task", False, _text_or_null)),
+    "response_sent": (("recipient_agent_id", True, _text_or_null), ("task", False, _text_or_null)),
+    "tool_call": (
+        ("tool", True, _text),
+        ("side_effect", False, _one_of("read_only", "reversible", "irreversible", None)),
+    ),
+    "tool_return": (
+        ("tool", True, _text),
+        ("call_event_id", True, _id),
+        ("outcome", True, _one_of("ok", "error", "skipped")),
+    ),
+    "state_transition": (("name", True, _text),),
+}
+
+
+def check(event: Any) -> str | None:
+    """What is wrong with an event, or ``None``. Beyond the schema: the short forms must agree with the whole ones."""
+    if not isinstance(event, Mapping):
+        return "it is no JSON object"
+    problem = _wrong(event, _ALWAYS) or _wrong(event, _OF_TYPE[event["event_type"]])
+    if problem is not None:
+        return problem
+    problem = _first_parent(event)
+    if problem is not None:
+        return problem
+    if event["payload_sha256"][:16] != event["payload_hash"]:
+        return "payload_hash is not the beginning of payload_sha256"
+    return None
+
+
+def check_links(event: Any) -> str | None:
+    """What is wrong with an event as a node of a graph, or ``None``: quicker than :func:`check`, for what it says is not looked at."""
+    if not isinstance(event, Mapping):
+        return f"it is no event but {type(event).__name__}"
+    if not event.keys() >= _NEEDED:
+        return f"{next(name for name, _, _ in _ALWAYS if name not in event and name in _NEEDED)} is missing"
+    if not isinstance(event["event_id"], str):
+        return f"event_id can't be {event['event_id']!r:.80}"
+    parents = event["parent_event_ids"]
+    if not isinstance(parents, (list, tuple)) or not all(isinstance(parent, str) for parent in parents):
+        return f"parent_event_ids can't be {parents!r:.80}"
+    return _first_parent(event)
+
+
+def _first_parent(event: Mapping[str, Any]) -> str | None:
+    parents = event["parent_event_ids"]
+    if event["parent_event_id"] != (parents[0] if parents else None):
+        return "parent_event_id is not the first of parent_event_ids"
+    return None
+
+
+def _wrong(event: Mapping[str, Any], fields: tuple[_Field, ...]) -> str | None:
+    for name, needed, right in fields:
+        if name not in event:
+            if needed:
+                return f"{name} is missing"
+        elif not right(event[name]):
+            return f"{name} can't be {event[name]!r:.80}"
+    return None
+
+
+# -- view --------------------------------------------------------------------------------------------------------------
+#
+# The inter-agent view of a trace: what agents said to one another and what they did between, one event a line.
+#
+# It is worked out from the entries and adds nothing to them: messages, changes of state, tool calls and what came of them, each with
+# the events that it waited for. Those are, in this order: what the entry names as its causes; for a tool's return its call; for a
+# call inside a call the outer one; and the event before it in its line of execution (its lane). A receipt has no event before it: which
+# of
+# several workers took a task, and after which other one, is chance, and what follows it in the lane follows from it. Nothing else is
+# taken
+# for a cause: not time, and not that a task or thread was started, which no entry says.
 
 #: One event: an object of the inter-agent schema.
 Event: TypeAlias = dict[str, Any]
@@ -236,3 +489,68 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
         ids=ids,
         next_action="`tracekit schema inter-agent` prints what a line has to be",
     )
+
+
+# -- live --------------------------------------------------------------------------------------------------------------
+#
+# Inter-agent events while a run is being written: for an observer that can't wait for its end.
+
+
+class Follower:
+    """Reads a file as it grows, and hands each inter-agent event to ``observer`` once, in recorded order.
+
+    An observer never breaks what it observes: the first exception that it raises is told to ``warn``, and it is not asked again.
+    """
+
+    def __init__(
+        self, path: str, run_id: str, observer: Callable[[Event], object], warn: Callable[[str], object]
+    ) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._observer: Callable[[Event], object] | None = observer
+        self._warn: Final = warn
+        self._ends: Final = array("Q", [0])
+        self._blobs: Final = Blobs(self._entry, path, DEFAULT)
+        self._view: Final = View(self._blobs.expand, segment_of_path(path, run_id))
+        self._lock: Final = threading.Lock()
+
+    def poll(self) -> None:
+        """Look for new entries. An observer that writes to the run itself is told of that when it has returned."""
+        while self._observer is not None and self._lock.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._lock.release()
+            # Whoever wrote meanwhile found the lock taken, and left it to us.
+            if self._fd < 0 or os.fstat(self._fd).st_size <= self._ends[-1]:
+                return
+
+    def close(self) -> None:
+        """Tell the rest, and let go of the file. Idempotent."""
+        self.poll()
+        fd, self._fd = self._fd, -1
+        self._observer = None
+        if fd >= 0:
+            os.close(fd)
+
+    def _read(self) -> None:
+        """Tell what whole lines there are."""
+        start = self._ends[-1]
+        data = os.pread(self._fd, os.fstat(self._fd).st_size - start, start)
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._ends.append(self._ends[-1] + len(line))
+            self._tell(orjson.loads(line))
+
+    def _tell(self, entry: dict[str, Any]) -> None:
+        event = self._view.feed(entry)
+        if event is None or self._observer is None:
+            return
+        try:
+            self._observer(event)
+        except Exception as error:
+            self._observer = None
+            self._warn(f"the observer of inter-agent events failed and is not asked again: {error!r}")
+
+    def _entry(self, seq: int) -> dict[str, Any]:
+        start, end = self._ends[seq - 1], self._ends[seq]
+        entry: dict[str, Any] = orjson.loads(os.pread(self._fd, end - start, start))
+        return entry

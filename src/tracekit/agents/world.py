@@ -1,30 +1,36 @@
-"""A world of objects that is what the log says of them.
-
-::
-
-    world = World()
-    world.create("page-1", {"url": url, "status": "new"})
-    world.patch("page-1", {"status": "done"})          # a JSON merge patch (RFC 7396)
-    World.of(run).hash == world.hash                   # the same, from the trace alone
-
-An object changes by events only: each is checked, then written down, then applied. What is refused is not on the log.
-"""
+"""The objects that agents change by patches, and their state at any point of a run."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
-from .._canonical import dumps, from_json, to_json
-from .._engine.gate import here
-from ..errors import IntentionError, RunStateError, UnknownObjectError
-from .intentions import Event, Ref, copied, json_object
-from .ledger import Ledger
+from .._journal.reader import Trace
+from .._journal.store import Store
+from .._runtime.session import here
+from .._values import dumps, from_json, to_json
+from ..errors import IntentionError, RunStateError, TraceIntegrityError, UnknownObjectError
+from .intentions import ANSWERS, EVENTS, FAILURES, Event, Ledger, Ref, check_cause, copied, json_object
 
-__all__ = ["World", "merge_patch"]
+__all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_requests", "project"]
+
+# -- world -------------------------------------------------------------------------------------------------------------
+#
+# A world of objects that is what the log says of them.
+#
+# ::
+#
+#     world = World()
+#     world.create("page-1", {"url": url, "status": "new"})
+#     world.patch("page-1", {"status": "done"})          # a JSON merge patch (RFC 7396)
+#     World.of(run).hash == world.hash                   # the same, from the trace alone
+#
+# An object changes by events only: each is checked, then written down, then applied. What is refused is not on the log.
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -170,7 +176,6 @@ class World:
         none of this name; ``RunNotFoundError``; ``TraceIntegrityError`` where the trace is damaged, or its world
         is not the one whose hash it says; ``DanglingCauseError`` where an event names a cause that is none.
         """
-        from .projection import project
 
         return project(cls, getattr(run, "path", run), store, name)
 
@@ -190,3 +195,139 @@ def _as_stored(body: dict[str, Any]) -> dict[str, Any]:
     told, redacted = scope.session.redactor.redact(tree)
     stored: dict[str, Any] = from_json(told) if redacted else body
     return stored
+
+
+# -- projection --------------------------------------------------------------------------------------------------------
+#
+# What a trace says of a world, and of the requests in it.
+
+_ANSWERS: Final = frozenset((*ANSWERS.values(), *FAILURES.values()))
+#: Every kind of event that a trace may have.
+_KINDS: Final = EVENTS | {*ANSWERS, "world.hash"}
+
+
+class Delivery(NamedTuple):
+    """When a recorded answer was given to the responders (the ``seq`` of that), and what was said of it."""
+
+    seq: int
+    info: Mapping[str, Any]
+
+
+class Past(NamedTuple):
+    """What a log says of requests, by the ``seq`` of each: its delivery, and whether anything was done for it at all."""
+
+    deliveries: Mapping[int, Delivery]
+    begun: Set[int]
+
+
+def project(make: Callable[[str], World], run: Any, store: Any, name: str | None) -> World:
+    """The world of this name in the trace of ``run``, or the only one, with everything that happened in it."""
+    where = store if isinstance(store, Store) else Store(store)
+    with Trace(where.find(run)) as trace:
+        where.check(trace)
+        world = make(_name(trace, name))
+        for entry, kind in _events(trace):
+            seq = entry["seq"]
+            if _world_of(entry) != world.name:
+                continue
+            if entry["type"] == "object.patched":
+                body = from_json(trace.expand(entry["input"], before=seq))
+                if kind == "object.patched":
+                    world.needs(entry["name"], f"the patch in entry {seq}")
+                world.apply(entry["name"], body)
+            elif entry["output"] != world.hash:
+                raise TraceIntegrityError(
+                    f"the world {world.name!r} of {trace.path} is not the one whose hash entry {seq} has: {world.hash}",
+                    step=seq,
+                    recorded=entry["output"],
+                    next_action="the trace was made by another program, or changed with its hashes; don't rely on it",
+                )
+    return world
+
+
+def _world_of(entry: Mapping[str, Any]) -> str | None:
+    """The name of the world that an entry is about; ``None`` for any other entry."""
+    meta = entry.get("meta") or {}
+    if entry["type"] == "object.patched":
+        return meta.get("world")
+    return entry["name"] if entry["type"] == "data" and meta.get("event") == "world.hash" else None
+
+
+def _name(trace: Trace, name: str | None) -> str:
+    there = list(dict.fromkeys(found for found in map(_world_of, trace.entries()) if found is not None))
+    if name is None and len(there) < 2:
+        return there[0] if there else "world"
+    if name is not None and name in there:
+        return name
+    names = ", ".join(map(repr, there)) or "none"
+    raise RunStateError(
+        f"the run has {len(there)} worlds" if name is None else f"the run has no world {name!r}",
+        run_id=trace.status.run_id,
+        next_action=f"name one of its worlds, World.of(run, name=…): {names}",
+    )
+
+
+def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
+    """The requests of a recorded run that have no answer, in order: ``{"seq", "kind", "name", "object", "by"}``.
+
+    A run that was killed may have some; a run that ended in order has none, or says in its error which.
+    """
+    where = store if isinstance(store, Store) else Store(store)
+    found: dict[int, dict[str, Any]] = {}
+    with Trace(where.find(getattr(run, "path", run))) as trace:
+        where.check(trace)
+        for entry, kind in _events(trace):
+            if kind in ANSWERS:
+                told = trace.expand(entry["output"], before=entry["seq"])
+                found[entry["seq"]] = {
+                    "seq": entry["seq"],
+                    "kind": kind,
+                    "name": told["name"],
+                    "object": told["object"],
+                    "by": entry["name"],
+                }
+            elif kind in _ANSWERS:
+                found.pop(entry["meta"]["on"]["seq"], None)
+    return list(found.values())
+
+
+def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
+    """The entries that are events, and their kinds, their causes checked."""
+    kinds: dict[int, str] = {}
+    run_id = trace.status.run_id
+    for entry in trace.entries():
+        meta = entry.get("meta") or {}
+        kind = meta.get("event")
+        if kind not in _KINDS or entry["type"] not in ("decision", "object.patched", "data"):
+            continue
+        on = meta.get("on")
+        causes = entry.get("cause") or [{}]
+        if (
+            on is None or causes[0].get("run_id") == run_id
+        ):  # the new run of a what-if names causes of the one it comes from
+            ref = None if on is None else Ref(on["type"], on["seq"], run_id)
+            check_cause(kind, ref, None if ref is None else kinds.get(ref.seq))
+        kinds[entry["seq"]] = kind
+        yield entry, kind
+
+
+_known: WeakKeyDictionary[Trace, Past] = WeakKeyDictionary()
+
+
+def past_of(trace: Trace) -> Past:
+    """What the log of a replay, or of a run that is resumed, says of requests."""
+    found = _known.get(trace)
+    if found is None:
+        given: dict[int, Delivery] = {}
+        asked, begun = set[int](), set[int]()
+        for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some by now
+            meta = entry.get("meta") or {}
+            kind = meta.get("event")
+            if entry["type"] == "decision" and kind in ANSWERS:
+                asked.add(entry["seq"])
+            elif entry["type"] == "decision" and kind in _ANSWERS:
+                given[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
+            elif entry.get("parent") in asked:
+                begun.add(entry["parent"])
+        found = _known[trace] = Past(given, begun)
+    return found

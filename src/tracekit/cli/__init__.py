@@ -13,9 +13,9 @@ __all__ = ["main"]
 #: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
-    "run": ("run", "Record an unmodified program."),
+    "run": ("replay", "Record an unmodified program."),
     "replay": ("replay", "Run a recorded program again, answered from its trace."),
-    "list": ("runs", "List the runs of the store."),
+    "list": ("executions", "List the runs of the store."),
     "show": ("show", "Show a run: what happened, step by step, and why."),
     "verify": ("verify", "Check that a trace is whole and unchanged."),
     "verify-determinism": ("verify_determinism", "Replay a run twice, and compare all that its program did."),
@@ -24,9 +24,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
     "estimate": ("estimate", "Say what a run will take, before it is begun."),
     "route": ("route", "Ask the agents of a program for an answer to one request, on the record."),
-    "schema": ("schema", "Print the JSON Schema of the trace format, or of a view."),
+    "schema": ("verify", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
-    "import": ("import_", "Make a run of a recording of agentloom."),
+    "import": ("export", "Make a run of a recording of agentloom."),
 }
 
 
@@ -68,6 +68,6 @@ def main() -> None:
     Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
     damage, 2 wrong use or unreadable input, 3 unsealed, 4 refused.
     """
-    joining = sys.modules.get("tracekit._session.joining")
+    joining = sys.modules.get("tracekit._runs.joining")
     if joining is not None:  # started by a recorded program, and no part of it
         joining.leave()

@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 import orjson
 
-from .._engine.forecast import LATEST, Estimate
-from .._engine.forecast import estimate as foresee
-from .._engine.prices import Price
+from .._policy.forecast import LATEST, Estimate
+from .._policy.forecast import estimate as foresee
+from .._policy.prices import Price
 from . import output
-from .timeline import printable
+from .output import printable
 
 __all__ = ["estimate"]
 

@@ -1,4 +1,4 @@
-"""``tracekit export RUN --to FORM``: runs in another form."""
+"""``tracekit export`` and ``tracekit import``: traces in other formats."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import IO, Any, Final
 import click
 
 from .._journal.reader import Trace
-from .._journal.runs import Store
+from .._journal.store import Store
 from ..errors import TraceError
 from . import output
-from .store import located
+from .output import located
 
-__all__ = ["export"]
+__all__ = ["export", "import_"]
+
+# -- export ------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit export RUN --to FORM``: runs in another form.
 
 #: What stands in a trace for the trace's own sake.
 _OWN: Final = frozenset({"hash"})
@@ -42,7 +46,7 @@ def export(runs: tuple[str, ...], form: str, payloads: bool, target: str | None,
     """
     if payloads and form != "inter-agent":
         raise click.BadParameter("only --to inter-agent has payloads apart", param_hint="--payloads")
-    from ..agents.runs import files_of
+    from ..agents.agentloom import files_of
 
     with output.reported():
         where = Store(store)
@@ -59,7 +63,7 @@ def _pieces(form: str, traces: list[Trace], paths: list[str], where: Store, payl
     if form == "expanded":
         return _expanded(traces)
     from ..agents import agentloom, graph
-    from ..agents.runs import events
+    from ..agents.agentloom import events
 
     if form == "inter-agent":
         return [graph.serialize(events(*paths, store=where, payloads=payloads))]
@@ -102,3 +106,28 @@ def _into(target: str, pieces: Iterable[bytes]) -> None:
             path=target,
             next_action="name a new file, in a directory that is there",
         ) from None
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit import FILE``: a recording of another tool as a run.
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE")
+@click.option("--run-id", metavar="ID", help="What to call the run (default: a new id).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
+@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+def import_(file: str, run_id: str | None, as_json: bool, store: str | None) -> None:
+    """Make a run of FILE, a recording of agentloom (version 1 or 2).
+
+    `tracekit list`, `show` and `verify` read it from then on, and `tracekit export --to agentloom` gives the recording back.
+    """
+    from ..harness import import_agentloom
+
+    with output.reported():
+        writer = import_agentloom(file, store, run_id=run_id)
+        if output.structured(as_json):
+            output.emit({"run_id": writer.run_id, "path": writer.path})
+        else:
+            output.message(f"{writer.run_id}  {writer.path}")

@@ -11,12 +11,11 @@ from typing import Final
 import click
 
 from .. import _reality
-from .._journal.failures import RecordedFailure, recorded_failures
+from .._runs.failures import RecordedFailure, recorded_failures
 from ..errors import TraceError
 from ..failures import FailureType, RecoveryStrategy
 from . import output
-from .store import located, named
-from .timeline import printable, short
+from .output import located, named, printable, short
 
 __all__ = ["failures"]
 

@@ -1,20 +1,27 @@
-"""How commands speak: data on stdout, messages on stderr, and what an exit code means."""
+"""What the commands print: entries and runs as text or JSON, errors with their exit codes, and the ``--store`` option."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
+import orjson
 
+from .._journal.entry import family_of
+from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.store import Store, lane_of
+from .._runs.recovery import FOR, Decision
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
     RecoveryRefusedError,
     ReplayError,
+    RunNotFoundError,
     TraceIntegrityError,
     TracekitError,
     UnknownPriceError,
@@ -29,15 +36,30 @@ __all__ = [
     "RIGHT",
     "UNSEALED",
     "WRONG_USE",
+    "Step",
+    "Timeline",
     "aside",
     "console",
+    "duration",
     "emit",
+    "error_text",
     "exit_code",
     "fail",
+    "located",
     "message",
+    "named",
+    "printable",
     "reported",
+    "said",
+    "short",
+    "shown",
+    "streamed",
     "structured",
 ]
+
+# -- output ------------------------------------------------------------------------------------------------------------
+#
+# How commands speak: data on stdout, messages on stderr, and what an exit code means.
 
 #: Everything as it should be.
 RIGHT: Final = 0
@@ -127,3 +149,314 @@ def reported() -> Iterator[None]:
         # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
         sys.stdout = None
         sys.exit(RIGHT)
+
+
+# -- timeline ----------------------------------------------------------------------------------------------------------
+#
+# A trace read for people: each step once, its outcome beside its intention, and short texts for long values.
+
+_SPACE: Final = re.compile(r"\s+")
+_SPEAKING: Final = (
+    "messages",
+    "input",
+    "content",
+    "text",
+    "output_text",
+    "message",
+    "choices",
+    "output",
+    "body",
+    "parts",
+)
+
+
+class Step:
+    """One step: what began it (``entry``) and what came of it.
+
+    ``outcome`` is the type of the outcome's entry, ``None`` while it is open; ``answer`` is that entry's ``seq``, ``took`` the
+    time between the two in nanoseconds, ``chunks`` the number of pieces in between.
+    """
+
+    __slots__ = (
+        "answer", "chunks", "error", "facts", "family", "first_chunk", "name", "outcome", "place", "seq", "side_effect", "took", "ts",
+    )  # fmt: skip
+
+    def __init__(self, entry: Mapping[str, Any], family: str, place: int | str) -> None:
+        meta = entry.get("meta") or {}
+        self.seq: Final[int] = entry["seq"]
+        #: Where it stands in the run: its ``seq``, with the segment before it where a child process made it.
+        self.place: Final = place
+        self.family: Final = family
+        self.name: Final[str] = entry.get("name") or family
+        self.side_effect: Final[str | None] = meta.get("side_effect")
+        self.facts: Final[Mapping[str, Any]] = meta
+        self.ts: Final[int] = entry["ts_ns"]
+        self.outcome: str | None = None
+        self.answer = 0
+        self.took = 0
+        self.chunks = 0
+        self.first_chunk = 0
+        self.error: str | None = None
+
+    def end(self, entry: Mapping[str, Any]) -> None:
+        self.outcome, self.answer, self.took = entry["type"], entry["seq"], entry["ts_ns"] - self.ts
+        if "error" in entry:
+            self.error = error_text(entry["error"])
+
+    @property
+    def circumstances(self) -> str:
+        """What its call has to do with another one: the how-manieth attempt it is, what it undoes, by which it was answered."""
+        info = self.facts.get("info")
+        if not isinstance(info, Mapping):
+            return ""
+        found = []
+        if type(info.get("attempt")) is int and info["attempt"] > 1:
+            found.append(f"attempt {info['attempt']}")
+        if type(info.get("compensates")) is int:
+            found.append(f"undoes {info['compensates']}")
+        if "duplicate_of" in info:
+            first = info["duplicate_of"]
+            found.append(f"answered by {first if type(first) is int else short(first, 60)}")
+        return ", ".join(found)
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    @property
+    def skipped(self) -> bool:
+        return bool(self.outcome and self.outcome.endswith(".skipped"))
+
+
+class Timeline:
+    """All of a trace that verifies, gone through once: steps by ``seq``, and the entries of each other type.
+
+    ``segment`` names the file of a child process; ``processes`` are those of a run, each with its own timeline.
+    """
+
+    def __init__(
+        self, trace: Trace, verdict: Verdict, segment: str | None = None, processes: Sequence[Timeline] = ()
+    ) -> None:
+        self.trace: Final = trace
+        self.verdict: Final = verdict
+        self.segment: Final = segment
+        self.processes: Final = processes
+        self.steps: Final[dict[int, Step]] = {}
+        self.others: Final[dict[str, list[int]]] = {}
+        self.first: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        #: Entries with a value that could not be recorded whole, and with one that was redacted.
+        self.noted: Final[list[int]] = []
+        self.redacted: Final[list[int]] = []
+        for entry in trace.entries(damaged=True):
+            self._take(entry)
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        kind = entry["type"]
+        known = family_of(kind)
+        meta = entry.get("meta") or {}
+        info = meta.get("info") or {}
+        if "notes" in meta or "notes" in info:
+            self.noted.append(entry["seq"])
+        if "redacted" in meta or "redacted" in info:
+            self.redacted.append(entry["seq"])
+        if known is None:
+            self.others.setdefault(kind, []).append(entry["seq"])
+        elif known[1] == "intention":
+            self.steps[entry["seq"]] = Step(entry, known[0], self.place(entry["seq"]))
+        elif (step := self.steps.get(entry.get("step", 0))) is not None:
+            if known[1] == "chunk":
+                step.chunks += 1
+                step.first_chunk = step.first_chunk or entry["seq"]
+            else:
+                step.end(entry)
+        if not self.first:
+            self.first = entry
+        self.last = entry
+
+    def place(self, seq: int) -> int | str:
+        """What an entry is called in the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
+        return seq if self.segment is None else f"{self.segment}:{seq}"
+
+    @property
+    def whole(self) -> Iterator[Timeline]:
+        """The run's own, then that of each of its processes."""
+        yield self
+        yield from self.processes
+
+    def every_step(self) -> list[Step]:
+        return [step for one in self.whole for step in one.steps.values()]
+
+    @property
+    def lane(self) -> str:
+        """What the process is called."""
+        return lane_of(self.first, self.segment or "")
+
+    @property
+    def run_id(self) -> str:
+        return str(self.first.get("run_id", "?"))
+
+    @property
+    def name(self) -> str:
+        return str(self.first.get("name", "run"))
+
+    @property
+    def ended(self) -> str | None:
+        """The type of the entry that ends the run, or ``None``."""
+        return self.last.get("type") if self.last.get("type") in ENDS else None
+
+    @property
+    def took(self) -> int:
+        """Nanoseconds from the first entry to the last."""
+        return int(self.last.get("ts_ns", 0)) - int(self.first.get("ts_ns", 0))
+
+    def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
+        return [self.trace.entry(seq) for seq in sorted(seq for kind in kinds for seq in self.others.get(kind, ()))]
+
+    def rows(self, first: int = 1) -> Iterator[tuple[int, dict[str, Any], Step | None]]:
+        """What to show, in order: (depth, entry, its step). Outcomes and chunks belong to their steps, blobs to nobody."""
+        depth: dict[int, int] = {}
+        for entry in self.trace.entries(damaged=True):
+            kind, seq = entry["type"], entry["seq"]
+            known = family_of(kind)
+            if kind == "blob" or (known is not None and known[1] != "intention"):
+                continue
+            at = depth.get(entry.get("parent", 0), -1) + 1
+            if known is not None:
+                depth[seq] = at
+            if seq >= first:
+                yield at, entry, self.steps.get(seq)
+
+
+def streamed(trace: Trace, step: Step, most: int = 80) -> str | None:
+    """The beginning of the text that a step streamed, ``most`` characters or a few more, or ``None``."""
+    text = ""
+    for seq in range(step.first_chunk, min(step.first_chunk + 400, len(trace) + 1) if step.first_chunk else 0):
+        entry = trace.entry(seq)
+        if entry.get("step") == step.seq and isinstance(entry.get("output"), str):
+            text += "".join(map(_delta, entry["output"].splitlines()))
+        if len(text) > most or seq == step.answer:
+            break
+    return text or None
+
+
+def _delta(line: str) -> str:
+    """The piece of text in one line of server-sent events, in any of the forms that model servers use."""
+    if not line.startswith("data: {"):
+        return ""
+    try:
+        event = orjson.loads(line[6:])
+    except ValueError:
+        return ""
+    choices = event.get("choices")
+    holder = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else event
+    delta = holder.get("delta")
+    if isinstance(delta, Mapping):
+        delta = delta.get("content") or delta.get("text")
+    return delta if isinstance(delta, str) else ""
+
+
+def error_text(error: object) -> str:
+    """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
+    if not isinstance(error, Mapping):
+        return short(error)
+    kind = str(error.get("type") or error.get("type_name") or "Error").rpartition(":")[2].rpartition(".")[2]
+    text = error.get("text") or error.get("message") or error.get("str") or ""
+    return f"{kind}: {text}" if text else kind
+
+
+def short(value: object, most: int = 96) -> str:
+    """``value`` as compact JSON or, if it is a string, as itself, in one line of at most ``most`` characters."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=repr).decode()
+    text = _SPACE.sub(" ", printable(text)).strip()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """``text`` without the control characters that a hostile trace could steer a terminal with."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def said(value: object, depth: int = 0) -> str | None:
+    """The text in a request's or response's body that speaks last: a heuristic over the keys that bodies use for text."""
+    if isinstance(value, str):
+        return value if depth and value.strip() else None
+    if depth > 12:
+        return None
+    if isinstance(value, Mapping):
+        for key in _SPEAKING:
+            if key in value and (found := said(value[key], depth + 1)):
+                return found
+    if isinstance(value, list):
+        for item in reversed(value[-8:]):
+            if isinstance(item, Mapping) and (found := said(item, depth + 1)):
+                return found
+    return None
+
+
+def duration(ns: int) -> str:
+    """A duration for people: ``"340 µs"``, ``"12 ms"``, ``"3.1 s"``."""
+    if ns < 1_000_000:
+        return f"{ns // 1000} µs"
+    return f"{ns // 1_000_000} ms" if ns < 1_000_000_000 else f"{ns / 1e9:.1f} s"
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
+#
+# Which file a user means by RUN: an id, the beginning of one, ``last``, or a path.
+
+
+def named(store: str | None, *, existing: bool = False) -> Store:
+    """The store to list. One that somebody names, and that is not there, is a slip; the usual one may not be there yet,
+    unless ``existing``: then a directory without runs is no store, since it would answer for runs that lie elsewhere."""
+    found = Store(store)
+    if existing and not os.path.isdir(found.runs):
+        raise click.UsageError(
+            f"there is no store in {found.root} (it has no directory 'runs'), so nothing was looked at: go to the directory that the "
+            "program runs in, or name its store with --store or TRACEKIT_DIR"
+        )
+    if (store is not None or os.environ.get("TRACEKIT_DIR")) and not os.path.isdir(found.root):
+        which = "--store" if store is not None else "TRACEKIT_DIR"
+        raise click.UsageError(f"{which}: there is no directory {found.root}")
+    return found
+
+
+def located(run: str, store: Store) -> str:
+    """The path of the trace file of ``run``; ``RunNotFoundError`` if there is none."""
+    if run == "last":
+        runs = store.list()
+        if not runs:
+            raise RunNotFoundError(
+                f"there is no run in {store.root}",
+                store=store.root,
+                next_action="record one, or name another store with TRACEKIT_DIR",
+            )
+        return runs[0].path
+    try:
+        return store.find(run)
+    except RunNotFoundError:
+        if os.path.isfile(run):  # whatever it is called, and whatever it is: that is told by who reads it
+            return os.path.abspath(run)
+        raise
+
+
+# -- decided -----------------------------------------------------------------------------------------------------------
+#
+# Decisions on runs that did not end, for people.
+
+
+def shown(decisions: Iterable[Decision]) -> bool:
+    """Print each decision with its reasons; whether there was any."""
+    from rich.text import Text
+
+    terminal, found = console(), False
+    for decision in decisions:
+        found = True
+        style = "bold green" if decision.decision == "resume" else "bold red"
+        line = Text(f"{decision.decision:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
+        terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
+        for reason in decision.reasons:
+            mark = Text("  + ", style="green") if reason["code"] in FOR else Text("  - ", style="red")
+            text = Text(f"{reason['code']}: ", style="bold") + Text(printable(str(reason["text"])))
+            terminal.print(mark + text, soft_wrap=True)
+    return found

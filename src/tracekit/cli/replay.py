@@ -1,24 +1,139 @@
-"""``tracekit replay``: run the recorded program again, from its trace."""
+"""``tracekit run`` and ``tracekit replay``: start the program in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
 
 import click
 
-from .._engine.program import Program
 from .._journal.entry import FAMILIES
 from .._journal.reader import Trace
-from .._journal.runs import Store
-from ..errors import RunStateError, TracekitError
-from .launching import launch
-from .output import emit, fail, message
-from .programs import hash_seed, program_of
-from .store import located
+from .._journal.store import Store
+from .._runs.environment import Program
+from .._runtime.redaction import PLACEHOLDER
+from ..errors import RecoveryRefusedError, RunStateError, TracekitError
+from .output import emit, fail, located, message
 
-__all__ = ["replay", "told"]
+__all__ = ["check_given", "follow", "hash_seed", "launch", "program_of", "replay", "run", "told", "trusted"]
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+#
+# Which program is run again for a recorded run, and where.
+
+
+def program_of(
+    trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None, verb: str
+) -> tuple[Program, str]:
+    """The program and the directory to run it in: the ``command`` that the user names, else what the trace says.
+
+    ``verb`` is the command line's word for what is to be done. ``RunStateError`` where the trace is not to be believed or names none.
+    """
+    if command:
+        script = command[1:] if command[0] in ("python", "python3") else command
+        if script and script[0] == "-m":
+            return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
+        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), os.getcwd()), os.getcwd()
+    if entry is not None:
+        return Program(None, None, (), os.getcwd()), os.getcwd()
+    if not trusted(store, path):
+        raise RunStateError(
+            f"{path} is not a run of your own store, so its program is not run from its word",
+            next_action=f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
+        )
+    program = Program.of(trace.entry(1).get("meta", {}).get("program_command") or {})
+    if program is None:
+        raise RunStateError(
+            f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
+            next_action=f"name it: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
+        )
+    missing = next((name for name in (program.cwd, program.script) if name and not os.path.exists(name)), None)
+    if missing is not None:
+        raise RunStateError(
+            f"the run was recorded at {missing}, which is not here",
+            next_action=f"name the program: tracekit {verb} RUN -- SCRIPT [ARGS…], or --entry module:function",
+        )
+    return program, program.cwd
+
+
+def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
+    """``RecoveryRefusedError`` where a program that goes live would be given a placeholder in the place of a secret."""
+    first = trace.entry(1)
+    if entry is not None:
+        if PLACEHOLDER.search(json.dumps(trace.expand(first.get("input")))):
+            raise _placeholder(
+                first["run_id"],
+                "redacted_input",
+                f"the recorded input of the run, with which {entry} would be called, has lost a secret",
+                "resume it by its program, or with `resume()` in Python, with the input as it was",
+            )
+    elif not command and any(PLACEHOLDER.search(argument) for argument in program.arguments):
+        what = f"-m {program.module}" if program.module else program.script
+        raise _placeholder(
+            first["run_id"],
+            "redacted_arguments",
+            "the recorded arguments of the program have lost a secret",
+            f"name them as they were: tracekit recovery resume RUN -- {what} ARGS…",
+        )
+
+
+def _placeholder(run_id: str, code: str, text: str, next_action: str) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"resuming run {run_id} is refused: {text}",
+        run_id=run_id,
+        reasons=[{"code": code, "text": text}],
+        next_action=next_action,
+    )
+
+
+def trusted(store: Store, path: str) -> bool:
+    """Whether a trace is a run of the user's own store."""
+    inside = os.path.realpath(path).startswith(os.path.realpath(store.root) + os.sep)
+    return inside and os.stat(path).st_uid == os.getuid()
+
+
+def hash_seed(trace: Trace) -> dict[str, str]:
+    """The environment variable that gives sets the order that they had."""
+    seed = (trace.entry(1).get("meta", {}).get("environment") or {}).get("hash_seed")
+    return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}
+
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+#
+# Becoming the process in which a program is recorded or replayed.
+
+
+def launch(told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
+    """Become ``tracekit.cli.launch`` with these instructions: the same process, so that signals and exit status are the program's own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, "-m", "tracekit.cli.launch"]
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(told)}
+    if sys.platform == "win32":  # exec starts another process there, and ends this one at once
+        sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
+    if cwd is not None:
+        os.chdir(cwd)
+    os.execve(sys.executable, command, variables)
+
+
+def follow(
+    told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None, stdout: IO[bytes], stderr: IO[bytes]
+) -> int:
+    """Have another process become that, with no input of its own; returns its exit status when it has ended."""
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(told)}
+    command = [sys.executable, "-m", "tracekit.cli.launch"]
+    return subprocess.run(
+        command, env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
+    ).returncode
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit replay``: run the recorded program again, from its trace.
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -142,3 +257,43 @@ def told(run: str, path: str, store: Store, program: Program, options: dict[str,
             "live": [],
         },
     }
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit run``: record an unmodified program.
+
+#: Recorded programs run with a fixed hash seed, so that set order is no source of difference; what it is does not matter.
+_SEED = "0"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-m", "module", help="Run a module, as python -m does.")
+@click.option("--name", help="The run's name; the script or module by default.")
+@click.option(
+    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(module: str | None, name: str | None, store: str | None, command: tuple[str, ...]) -> None:
+    """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
+
+    Its own record() blocks win; without one the whole program is one run. The program's stdout and exit status are its own.
+    """
+    if module is None and not command:
+        raise click.UsageError("name a SCRIPT, or a module with -m")
+    if module is None and not os.path.exists(command[0]):
+        raise click.UsageError(f"there is no script {command[0]!r}")
+    if store is not None:
+        os.environ["TRACEKIT_DIR"] = os.path.abspath(store)
+    environment = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "") or _SEED}
+    if not environment["PYTHONHASHSEED"].isdigit():
+        environment["PYTHONHASHSEED"] = _SEED
+    told = {
+        "mode": "record",
+        "name": name,
+        "module": module,
+        "script": None if module is not None else os.path.abspath(command[0]),
+        "arguments": list(command if module is not None else command[1:]),
+        "cwd": os.getcwd(),
+    }
+    launch(told, environment)

@@ -1,26 +1,125 @@
-"""``tracekit route``: ask the agents of a program for an answer to one request, on the record."""
+"""``tracekit route``: one intent through a registry of agents, recorded."""
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from io import StringIO
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from .._canonical import to_json
-from .._session import Run, record, takeover
+from .._runs import Run, record
+from .._runs import role as takeover
+from .._values import to_json
 from ..agents.envelope import IntentEnvelope
+from ..agents.registry import AgentRegistry
 from ..agents.result import IntentResponse
-from ..errors import EnvelopeError, RecoveryRefusedError
+from ..agents.router import IntentRouter
+from ..errors import EnvelopeError, RecoveryRefusedError, RegistryError
 from ..failures import FailureType
 from . import output
-from .apps import router_of
 
-__all__ = ["route"]
+__all__ = ["route", "router_of"]
+
+# -- apps --------------------------------------------------------------------------------------------------------------
+#
+# Where the agents of a program are: what ``--app MODULE:NAME`` leads to.
+
+T = TypeVar("T")
+
+
+def router_of(app: str) -> IntentRouter:
+    """The router of ``MODULE:NAME``. ``RegistryError`` where there is none, or the program went wrong before it could be had."""
+    module, name = _names(app)
+    sys.path.insert(0, os.getcwd())
+    found: Any = _of_program(f"the module {module!r} can't be imported", lambda: _imported(module))
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise RegistryError(
+                f"there is no {app!r}: {error}", next_action="name the registry of the module"
+            ) from None
+    if callable(found) and not isinstance(found, (AgentRegistry, IntentRouter)):
+        found = _of_program(f"the function {app!r} did not return", found)
+    if isinstance(found, AgentRegistry):
+        return IntentRouter(found)
+    if isinstance(found, IntentRouter):
+        return found
+    if inspect.iscoroutine(found):
+        found.close()
+    raise RegistryError(
+        f"{app!r} is {type(found).__name__}",
+        next_action="name an AgentRegistry, an IntentRouter, or a function without arguments that returns one",
+    )
+
+
+def _names(app: str) -> tuple[str, str]:
+    module, colon, name = app.partition(":")
+    if not (module and colon and name):
+        raise click.UsageError(f"--app is MODULE:NAME, not {app!r}")
+    if module.endswith(".py") or not all(map(str.isidentifier, [*module.split("."), *name.split(".")])):
+        near = os.path.normpath(module).removesuffix(".py").replace(os.sep, ".")
+        hint = f"; did you mean {near}:{name}?" if all(map(str.isidentifier, near.split("."))) else ""
+        raise click.UsageError(f"--app is MODULE:NAME, the module as in an import, not {app!r}{hint}")
+    return module, name
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the program's own import went wrong
+        raise _Absent(module) from None
+
+
+class _Absent(Exception):
+    """There is no such module at all."""
+
+
+def _of_program(problem: str, call: Callable[[], T]) -> T:
+    """What the program's own code gives; where it goes wrong its traceback is shown, from its first line on."""
+    try:
+        return call()
+    except _Absent as error:
+        raise RegistryError(
+            f"there is no module {str(error)!r}", next_action="run it where the module can be imported"
+        ) from None
+    except (Exception, SystemExit) as error:
+        output.message("".join(_error_lines(error)).rstrip())
+        what = f"it ended the program, with status {error.code!r}" if isinstance(error, SystemExit) else _short(error)
+        raise RegistryError(f"{problem}: {what}", next_action="nobody was asked; mend that, and route again") from error
+
+
+def _short(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip().split("\n")[0]
+
+
+def _error_lines(error: BaseException) -> list[str]:
+    """The traceback of an error without what is ours in it, and the import machinery's."""
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        where = where.tb_next
+    return traceback.format_exception(type(error), error, where)
+
+
+_NOT_THEIRS: Final = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(traceback.__file__) + os.sep + "importlib",
+    "<frozen importlib",
+)
+
+# -- route -------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit route``: ask the agents of a program for an answer to one request, on the record.
 
 #: What stopped a request for good: a contract, a budget, a class of side effects.
 _REFUSED: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED, FailureType.SIDE_EFFECT_VIOLATION)
@@ -75,7 +174,7 @@ def route(
             code = _unsaid(error, code)
         output.message(f"recorded as run {run.id}")
         if response.error is not None:
-            output.message(_told(response))
+            output.message(_response_text(response))
         sys.exit(code)
 
 
@@ -157,7 +256,7 @@ def _read(path: str) -> bytes:
         ) from None
 
 
-def _told(response: IntentResponse) -> str:
+def _response_text(response: IntentResponse) -> str:
     assert response.error is not None
     return "\n".join(f"{'because' if n else response.status}: {one}" for n, one in enumerate(response.error.chain()))
 

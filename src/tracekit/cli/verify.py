@@ -1,4 +1,4 @@
-"""``tracekit verify RUN``: is the trace whole, unchanged, and ended in order?"""
+"""``tracekit verify`` and ``tracekit schema``: the chain of a trace, and the format that it is written in."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any, Final
 
 import click
 
+from .._journal import schema as format_schema
 from .._journal.reader import Trace, Verdict
-from .._journal.runs import Store
+from .._journal.store import Store
 from . import output
-from .store import located
-from .timeline import printable
+from .output import located, printable
 
-__all__ = ["verify"]
+__all__ = ["schema", "verify"]
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit verify RUN``: is the trace whole, unchanged, and ended in order?
 
 _EXIT: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
 
@@ -76,7 +80,6 @@ def _print(path: str, verdict: Verdict) -> None:
 
 def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any]]:
     """The first entries that the schema does not allow: line and problem."""
-    from .schema import validator
 
     check = validator()
     found: list[dict[str, Any]] = []
@@ -87,3 +90,39 @@ def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any
                 if len(found) == most:
                     return found
     return found
+
+
+# -- schema ------------------------------------------------------------------------------------------------------------
+#
+# ``tracekit schema``: the JSON Schemas of the trace format and of its views.
+
+
+@click.command()
+@click.argument("form", metavar="[FORM]", type=click.Choice(["trace", "inter-agent", "execution"]), default="trace")
+def schema(form: str) -> None:
+    """Print the JSON Schema (2020-12) that each line keeps to.
+
+    FORM is "trace" (what record() writes; the default), "inter-agent" (what `tracekit export --to inter-agent` writes) or "execution" (the
+    record of a routed intent).
+    """
+    with output.reported():
+        output.emit(_load(form), pretty=sys.stdout.isatty())
+
+
+def _load(form: str) -> dict[str, Any]:
+    if form == "trace":
+        return format_schema.load()
+    from ..agents import record
+    from ..agents import view as agents_schema
+
+    return record.schema() if form == "execution" else agents_schema.load()
+
+
+def validator() -> Any:
+    """A validator of entries, made by the jsonschema package; without it this ends the command, with what to install."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        output.message("Checking against the schema needs jsonschema: python -m pip install jsonschema")
+        sys.exit(output.WRONG_USE)
+    return Draft202012Validator(format_schema.load())

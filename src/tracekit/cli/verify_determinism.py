@@ -1,33 +1,183 @@
-"""``tracekit verify-determinism``: two independent replays of a recording, compared byte by byte."""
+"""``tracekit verify-determinism``: replays of one recording compared with each other and with it."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import click
 
-from .._engine.program import Program
-from .._journal.names import segment_of
 from .._journal.reader import Trace
-from .._journal.runs import Store
-from .._session.determinism import Difference, first_difference
-from .._session.did import Did
-from .._session.expected import Recorded
-from ..agents import agentloom
-from ..errors import RunStateError, TracekitError
-from . import output, serving
-from .programs import program_of
-from .replay import told
-from .replaying import replayed
-from .siblings import siblings
-from .store import located
+from .._journal.store import Store, segment_of
+from .._runs.determinism import Did, Difference, Recorded, first_difference
+from .._runs.environment import Program
+from ..agents import agentloom, graph, view
+from ..errors import RunStateError, TraceError, TracekitError
+from . import output
+from .launch import siblings
+from .output import located
+from .replay import follow, program_of, told
 
-__all__ = ["verify_determinism"]
+__all__ = ["difference", "kind_of", "lines", "replayed", "served", "verify_determinism"]
+
+# -- serving -----------------------------------------------------------------------------------------------------------
+#
+# Recordings that name no program, ordered and served in a fresh process: ``python -m tracekit.cli.verify_determinism FILE``.
+#
+# Inter-agent events come out in the order of their graph; the answers of an agentloom recording as its replay gives them, key by key.
+
+Kind = Literal["events", "agentloom", "run"]
+
+#: A first line longer than this is no event.
+_MOST: Final = 8 << 20
+
+
+def kind_of(path: str) -> Kind | None:
+    """What a file is: inter-agent events, an agentloom recording, or ``None``: a trace, for all that is seen here."""
+    try:
+        with open(path, "rb") as file:
+            first = _object(file.readline(_MOST))
+            if first is not None and "run_id" in first and "seq" in first:
+                return None
+            if first is not None and "event_id" in first:
+                return "events"
+            file.seek(0)
+            return None if _object(file.read()) is None else "agentloom"
+    except OSError:
+        return None
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def lines(path: str, kind: Kind) -> list[bytes]:
+    """What is recorded in the file, in canonical order. Raises what makes it unusable."""
+    if kind == "events":
+        return _events(path)
+    recording = _recording(path, kind)
+    told = [
+        _line(key, number, turn)
+        for key in sorted(recording.answers)
+        for number, turn in enumerate(recording.turns(key), 1)
+    ]
+    told += [view.line(event) for event in recording.events or ()]
+    if not told:
+        raise TraceError(
+            f"{path} holds no answer and no event: nothing is recorded in it",
+            path=path,
+            next_action="name a trace, a recording of agentloom or a file of inter-agent events",
+        )
+    return told
+
+
+def _events(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return list(map(view.line, graph.ordered(view.parse(file.read()))))
+    except OSError as error:
+        raise TraceError(
+            f"{path} can't be read: {error.strerror}", path=path, next_action="name another file"
+        ) from None
+
+
+def _recording(path: str, kind: Kind) -> agentloom.Recording:
+    if kind == "agentloom":
+        return agentloom.load(path)
+    with Trace(path) as trace:
+        return agentloom.exported(trace)
+
+
+def _line(key: str, number: int, turn: dict[str, Any]) -> bytes:
+    return json.dumps({"key": key, "turn": number, "answer": turn}, sort_keys=True).encode() + b"\n"
+
+
+def _replayed(path: str, kind: Kind) -> list[bytes]:
+    """The same, asked for one by one."""
+    if kind == "events":
+        return _events(path)
+    recording = _recording(path, kind)
+    with recording.replay() as replay:
+        told = [
+            _line(key, number, replay.complete(None, step_id=key))
+            for key in sorted(recording.answers)
+            for number in range(1, len(recording.turns(key)) + 1)
+        ]
+    return told + [view.line(event) for event in recording.events or ()]
+
+
+# -- processes -----------------------------------------------------------------------------------------------------------
+
+
+def served(path: str, kind: Kind, hash_seed: int) -> list[bytes]:
+    """What a fresh process serves from the file. ``TraceError`` where it can't."""
+    variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    command = [sys.executable, "-m", "tracekit.cli.verify_determinism", os.path.abspath(path), kind]
+    done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        raise TraceError(
+            f"{path} could not be served: {done.stderr.decode('utf-8', 'replace').strip()}",
+            path=path,
+            next_action="see what it says; `tracekit verify` checks a trace",
+        )
+    return done.stdout.splitlines(keepends=True)
+
+
+def difference(one: tuple[str, list[bytes]], other: tuple[str, list[bytes]]) -> str | None:
+    """The first line in which two named streams differ, in words."""
+    for number in range(max(len(one[1]), len(other[1]))):
+        sides = [(name, found[number] if number < len(found) else b"(nothing)") for name, found in (one, other)]
+        if sides[0][1] != sides[1][1]:
+            told = "\n".join(f"  {name}:\n    {data.decode('utf-8', 'replace').strip():.400}" for name, data in sides)
+            return f"line {number + 1} is another one in {other[0]} than in {one[0]}\n{told}"
+    return None
+
+
+def main() -> None:
+    path, kind = sys.argv[1:]
+    assert kind in ("events", "agentloom", "run")
+    try:
+        sys.stdout.buffer.write(b"".join(_replayed(path, kind)))  # type: ignore[arg-type]
+    except TracekitError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
+
+# -- replaying ---------------------------------------------------------------------------------------------------------
+#
+# A recorded program replayed in a process of its own, watched from here.
+
+
+def replayed(
+    number: int, hash_seed: int, told: Mapping[str, Any], directory: str, cwd: str | None, *, stdout: bool
+) -> Did:
+    """Replay once, in a fresh process with this hash seed; ``told`` are the instructions for ``launch``."""
+    files = {name: os.path.join(directory, f"{number}.{name}") for name in ("did", "out", "err")}
+    witness = {"path": files["did"], "number": number, "stdout": stdout}
+    environment = {"PYTHONHASHSEED": str(hash_seed)}
+    with open(files["out"], "wb") as out, open(files["err"], "wb") as err:
+        status = follow({**told, "witness": witness}, environment, cwd, out, err)
+    with open(files["out"], "rb") as out, open(files["err"], "rb") as err:
+        return Did.read(files["did"], f"replay {number}", hash_seed, status, out.read(), err.read())
+
+
+# -- verify determinism ------------------------------------------------------------------------------------------------
+#
+# ``tracekit verify-determinism``: two independent replays of a recording, compared byte by byte.
 
 #: How a replay fails that has come to the end of an open log.
 _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
@@ -70,7 +220,7 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
     """
     try:
         store = Store(options.pop("store"))
-        kind = serving.kind_of(run)
+        kind = kind_of(run)
         path = run if kind is not None else str(located(run, store))
         if kind is not None:
             _serve(run, path, kind, options["replays"], as_json)
@@ -292,11 +442,11 @@ def _tell(
 # -- files without a program ---------------------------------------------------------------------------------------------
 
 
-def _serve(run: str, path: str, kind: serving.Kind, count: int, as_json: bool) -> NoReturn:
-    recorded = serving.lines(path, kind)
-    streams = [(f"process {n} (hash seed {n})", serving.served(path, kind, n)) for n in range(1, count + 1)]
+def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoReturn:
+    recorded = lines(path, kind)
+    streams = [(f"process {n} (hash seed {n})", served(path, kind, n)) for n in range(1, count + 1)]
     pairs = [(("the recording", recorded), one) for one in streams] + [(streams[0], one) for one in streams[1:]]
-    found = next((told for told in (serving.difference(*pair) for pair in pairs) if told is not None), None)
+    found = next((told for told in (difference(*pair) for pair in pairs) if told is not None), None)
     digest = sha256(b"".join(streams[0][1])).hexdigest()
     difference = None if found is None else Difference("served", found)
     if output.structured(as_json):

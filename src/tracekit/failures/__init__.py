@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from .classify import classify
-from .kinds import DEFAULTS, FailureType, RecoveryStrategy
-from .structured import StructuredFailure
+from .structured import DEFAULTS, FailureType, RecoveryStrategy, StructuredFailure
 
 __all__ = ["DEFAULTS", "FailureType", "RecoveryStrategy", "StructuredFailure", "classify"]

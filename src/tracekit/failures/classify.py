@@ -1,18 +1,453 @@
-"""From an exception, live or recorded, to a typed failure."""
+"""Which kind of failure an exception or an HTTP answer is, and what may be done about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import builtins
+import errno
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from .kinds import DEFAULTS, ORDER, FailureType, RecoveryStrategy
-from .retry_after import header, retry_after
-from .rules import Meaning, by_code, by_name, by_status
-from .seen import NETWORK_NUMBERS, Seen, seen, seen_answer, seen_in
-from .structured import StructuredFailure
+from .. import _reality, errors
+from .structured import DEFAULTS, ORDER, FailureType, RecoveryStrategy, StructuredFailure
 
-__all__ = ["classify", "classify_answer", "classify_recorded"]
+__all__ = [
+    "NETWORK_NUMBERS",
+    "Meaning",
+    "Seen",
+    "by_code",
+    "by_name",
+    "by_status",
+    "classify",
+    "classify_answer",
+    "classify_recorded",
+    "header",
+    "retry_after",
+    "seen",
+    "seen_answer",
+    "seen_in",
+]
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+#
+# What exceptions of Python, of HTTP clients and of model SDKs mean, by class name, HTTP status and the provider's own words.
+
+T: Final = FailureType
+S: Final = RecoveryStrategy
+
+
+class Meaning(NamedTuple):
+    """A type, a word for ``details["kind"]``, and a strategy where it is not the type's own."""
+
+    type: FailureType
+    kind: str | None = None
+    strategy: RecoveryStrategy | None = None
+
+
+# -- by HTTP status ----------------------------------------------------------------------------------------------------------
+
+_RATE_LIMIT: Final = Meaning(T.AGENT_UNAVAILABLE, "rate_limit")
+_OVERLOADED: Final = Meaning(T.AGENT_UNAVAILABLE, "overloaded")
+_TIMEOUT: Final = Meaning(T.TIMEOUT, None, S.RETRY_AFTER_DELAY)
+_SERVER: Final = Meaning(T.TRANSPORT, "server_error")
+_REFUSED: Final = Meaning(T.INVALID_INPUT)
+
+_BY_STATUS: Final = {
+    401: Meaning(T.AGENT_UNAVAILABLE, "authentication", S.MANUAL_INTERVENTION),
+    402: Meaning(T.AGENT_UNAVAILABLE, "payment", S.MANUAL_INTERVENTION),
+    403: Meaning(T.AGENT_UNAVAILABLE, "permission", S.MANUAL_INTERVENTION),
+    404: Meaning(T.INVALID_INPUT, "not_found"),
+    407: Meaning(T.AGENT_UNAVAILABLE, "authentication", S.MANUAL_INTERVENTION),
+    408: _TIMEOUT,
+    409: Meaning(T.AGENT_UNAVAILABLE, "conflict"),
+    413: Meaning(T.INVALID_INPUT, "too_large"),
+    425: Meaning(T.AGENT_UNAVAILABLE, "too_early"),
+    429: _RATE_LIMIT,
+    501: Meaning(T.INVALID_INPUT, "not_implemented"),
+    503: _OVERLOADED,
+    504: _TIMEOUT,
+    529: _OVERLOADED,
+}
+
+
+def by_status(status: int) -> Meaning | None:
+    """What an HTTP status means; ``None`` below 400, where the error is another."""
+    if status < 400:
+        return None
+    return _BY_STATUS.get(status) or (_REFUSED if status < 500 else _SERVER)
+
+
+# -- by what a provider calls it ---------------------------------------------------------------------------------------------
+
+_BY_CODE: Final = {
+    "insufficient_quota": Meaning(T.AGENT_UNAVAILABLE, "quota", S.MANUAL_INTERVENTION),
+    "billing_error": Meaning(T.AGENT_UNAVAILABLE, "payment", S.MANUAL_INTERVENTION),
+    "rate_limit_error": _RATE_LIMIT,
+    "rate_limit_exceeded": _RATE_LIMIT,
+    "overloaded_error": _OVERLOADED,
+    "timeout_error": _TIMEOUT,
+    "authentication_error": _BY_STATUS[401],
+    "invalid_api_key": _BY_STATUS[401],
+    "permission_error": _BY_STATUS[403],
+    "not_found_error": _BY_STATUS[404],
+    "request_too_large": _BY_STATUS[413],
+    "context_length_exceeded": Meaning(T.INVALID_INPUT, "context_length"),
+    "invalid_request_error": _REFUSED,
+    "api_error": _SERVER,
+    "server_error": _SERVER,
+}
+#: Words that say more than the status that they come with.
+_TELLING: Final = frozenset(("insufficient_quota", "billing_error", "context_length_exceeded"))
+
+
+def by_code(codes: Iterable[str], *, status: int | None) -> Meaning | None:
+    """What a provider's own word means: beside a status only a word that says more than that."""
+    for code in codes:
+        if code in _BY_CODE and (status is None or status < 400 or code in _TELLING):
+            return _BY_CODE[code]
+    return None
+
+
+# -- by the name of the class ------------------------------------------------------------------------------------------------
+
+
+def _all(meaning: Meaning, names: str) -> Iterator[tuple[str, Meaning]]:
+    return ((name, meaning) for name in names.split())
+
+
+_BY_NAME: Final = dict(
+    (
+        # ours
+        *_all(Meaning(T.CONTRACT_VIOLATION), "ContractViolationError"),
+        *_all(Meaning(T.BUDGET_EXCEEDED), "BudgetExceededError"),
+        *_all(Meaning(T.SIDE_EFFECT_VIOLATION), "RunEndedError LiveCallBlockedError"),
+        *_all(Meaning(T.LOG_INTEGRITY), "LogWriteError TraceIntegrityError TraceVersionError TraceError GraphError"),
+        *_all(Meaning(T.RECOVERY_ERROR), "RecoveryRefusedError ReplayError"),
+        *_all(_REFUSED, "RunNotFoundError RunStateError InvalidMessageError EnvelopeError RegistryError IntentionError InvalidRecordError"),
+        *_all(Meaning(T.ROUTING_ERROR), "RoutingFailedError PendingRequestsError"),
+        # time
+        *_all(
+            Meaning(T.TIMEOUT),
+            "StepTimeoutError TimeoutError TimeoutException APITimeoutError Timeout TimeoutExpired ConnectTimeout ReadTimeout "
+            "WriteTimeout PoolTimeout ConnectTimeoutError ReadTimeoutError ServerTimeoutError SocketTimeoutError "
+            "ConnectionTimeoutError DeadlineExceeded DeadlineExceededError RequestTimeoutError GatewayTimeoutError",
+        ),
+        # the way to the other side
+        *_all(
+            Meaning(T.NETWORK),
+            "ConnectionError ConnectionResetError ConnectionRefusedError ConnectionAbortedError BrokenPipeError APIConnectionError "
+            "ConnectError NetworkError ReadError WriteError CloseError ProxyError gaierror herror SSLError SSLCertVerificationError "
+            "URLError ClientConnectionError ClientConnectorError ServerDisconnectedError EndpointConnectionError NewConnectionError "
+            "MaxRetryError HTTPClientError ConnectionClosed ConnectionClosedError WebSocketConnectionClosedError",
+        ),
+        *_all(
+            Meaning(T.TRANSPORT, "protocol"),
+            "TransportError ProtocolError RemoteProtocolError LocalProtocolError StreamError StreamConsumed StreamClosed HTTPException "
+            "BadStatusLine RemoteDisconnected IncompleteRead ChunkedEncodingError ClientPayloadError SSEError",
+        ),
+        *_all(Meaning(T.TRANSPORT, "decoding"), "DecodingError ContentDecodingError DecodeError"),
+        *_all(Meaning(T.TRANSPORT, "redirects"), "TooManyRedirects"),
+        *_all(
+            Meaning(T.INVALID_INPUT, "url"),
+            "InvalidURL UnsupportedProtocol MissingSchema InvalidSchema LocationParseError",
+        ),
+        # what a provider says, where neither status nor body is known: a recorded exception may tell its name alone
+        *_all(_RATE_LIMIT, "RateLimitError"),
+        *_all(_OVERLOADED, "OverloadedError ServiceUnavailableError"),
+        *_all(_BY_STATUS[401], "AuthenticationError CredentialsError OAuthError UnauthorizedError"),
+        *_all(_BY_STATUS[403], "PermissionDeniedError ForbiddenError"),
+        *_all(_BY_STATUS[402], "PaymentRequiredError"),
+        *_all(_BY_STATUS[404], "NotFoundError"),
+        *_all(_BY_STATUS[409], "ConflictError"),
+        *_all(_BY_STATUS[413], "RequestTooLargeError ContentTooLargeError"),
+        *_all(_REFUSED, "BadRequestError UnprocessableEntityError PreconditionFailedError"),
+        *_all(_SERVER, "InternalServerError"),
+        # shapes
+        *_all(
+            Meaning(T.SCHEMA_VALIDATION),
+            "ValidationError SchemaError JSONDecodeError APIResponseValidationError APIWebhookValidationError "
+            "StructuredOutputValidationError PydanticSerializationError OutputParserException",
+        ),
+        *_all(Meaning(T.SCHEMA_VALIDATION, "truncated"), "LengthFinishReasonError"),
+        *_all(Meaning(T.INVALID_INPUT, "content_filter"), "ContentFilterFinishReasonError ContentFilterError"),
+        # the program itself
+        *_all(Meaning(T.AGENT_CRASHED), "MemoryError RecursionError SystemError SystemExit BrokenExecutor BrokenProcessPool"),
+        *_all(Meaning(T.UNKNOWN, "cancelled"), "CancelledError GeneratorExit"),
+        *_all(Meaning(T.AGENT_CRASHED, "interrupted"), "KeyboardInterrupt"),
+    )
+)  # fmt: skip
+
+
+def by_name(names: Iterable[str]) -> Meaning | None:
+    """What the first known name among those of a class and its bases means.
+
+    A class that is named after a type (``NoAgentFoundError``, ``AgentCrashed``) is of that type.
+    """
+    for name in names:
+        found = _BY_NAME.get(name) or _BY_TYPE.get(name.lower())
+        if found is not None:
+            return found
+    return None
+
+
+def _spellings() -> Iterator[tuple[str, Any]]:
+    for kind in FailureType:
+        word = kind.value.replace("_", "")
+        stem = word.removesuffix("error")
+        if kind not in (T.UNKNOWN, T.TRANSPORT, T.NETWORK, T.TIMEOUT):
+            yield from ((spelling, Meaning(kind)) for spelling in (word, f"{stem}error", f"{stem}exception"))
+
+
+_BY_TYPE: Final = dict(_spellings())
+
+# -- seen --------------------------------------------------------------------------------------------------------------
+#
+# An exception as the classification sees it: names of its classes, status, headers, text, causes.
+#
+# Nothing of an SDK is imported: what libraries have in common is read from attributes and class names. A recorded exception, which is
+# a tree of JSON, is seen the same way as far as the trace tells.
+
+#: What of an error's text is kept.
+MAX_TEXT: Final = 1 << 20
+
+
+class Seen:
+    """What there is to know of one exception. ``names`` are the plain names of its classes, the most special first."""
+
+    __slots__ = ("_causes", "attributes", "exception", "kind", "members", "names", "text")
+
+    def __init__(
+        self, exception: str, names: tuple[str, ...], text: str, attributes: Any, causes: Any, members: list[Any]
+    ) -> None:
+        self.exception: Final = exception
+        self.names: Final = names
+        self.text: Final = text
+        self.attributes: Final = attributes
+        self.members: Final = members
+        self._causes: Final = causes
+
+    def get(self, *path: str) -> Any:
+        """An attribute, or an attribute of an attribute; ``None`` where there is none, or reading it raises."""
+        found = self.attributes
+        for name in path:
+            found = _item(found, name)
+        return found
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether it is an ``Exception``, as far as is known."""
+        return "Exception" in self.names or "BaseException" not in self.names
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status that it tells."""
+        for path in (("status_code",), ("response", "status_code"), ("status",), ("response", "status"), ("code",)):
+            found = self.get(*path)
+            if type(found) is int and 100 <= found < 600:
+                return found
+        return None
+
+    @property
+    def headers(self) -> Any:
+        """The headers of the answer that it tells of."""
+        for path in (("response", "headers"), ("headers",), ("hdrs",)):
+            found = self.get(*path)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def codes(self) -> Iterator[str]:
+        """The words that a provider's answer has for what went wrong, the innermost first."""
+        body = self.get("body")
+        inner = _item(body, "error")
+        for holder in (inner, body, self.attributes):
+            for key in ("code", "type"):
+                found = _item(holder, key)
+                if isinstance(found, str):
+                    yield found
+
+    @property
+    def number(self) -> int | None:
+        """``errno``."""
+        found = self.get("errno")
+        return found if type(found) is int else None
+
+    def cause(self) -> Any:
+        """The exception behind it, or ``None``."""
+        return self._causes()
+
+
+def seen(error: BaseException) -> Seen:
+    """A live exception."""
+    kind = type(error)
+    members = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+
+    def cause() -> BaseException | None:
+        return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+    if isinstance(error, errors.RecordedError):
+        name = str(error.__dict__.get("type_name", ""))
+        return Seen(name, _names_of(name), _text(error), error, cause, members)
+    names = tuple(cls.__name__ for cls in kind.__mro__)
+    return Seen(f"{kind.__module__}:{kind.__qualname__}", names, _text(error), error, cause, members)
+
+
+def seen_in(tree: Mapping[str, Any]) -> Seen:
+    """A recorded exception: the ``error`` of an entry. What it says is not trusted to be well-formed."""
+    name, text = tree.get("type"), tree.get("text")
+    name = name if isinstance(name, str) else ""
+    attributes = {**_mapping(tree.get("made_of")), **_mapping(tree.get("attrs"))}
+    if name.startswith(f"{errors.__name__}:") and isinstance(attributes.get("what"), str):
+        text = attributes["what"]  # without the address and the advice
+    if name == "urllib.error:HTTPError":
+        attributes = {**attributes, "headers": _pairs(attributes.get("headers"))}
+
+    def cause() -> Any:
+        found = tree.get("cause") or (None if tree.get("suppress") else tree.get("context"))
+        return found if isinstance(found, Mapping) else None
+
+    members = tree.get("members")
+    found = [member for member in members if isinstance(member, Mapping)] if isinstance(members, list) else []
+    return Seen(name, _names_of(name), text[:MAX_TEXT] if isinstance(text, str) else "", attributes, cause, found)
+
+
+def seen_answer(status: int, headers: Any, body: Any) -> Seen:
+    """An HTTP answer that is an error by its status."""
+    inner = _item(body, "error")
+    said = next(
+        (text for text in (_item(inner, "message"), inner, _item(body, "message")) if isinstance(text, str)), ""
+    )
+    text = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    about = {"status_code": status, "headers": headers, "body": body}
+    return Seen("", (), text[:MAX_TEXT], about, lambda: None, [])
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """The names of a recorded class and its bases, where it is built in or ours: of others only its own is known."""
+    module, _, qualname = name.partition(":")
+    own = qualname.rpartition(".")[2]
+    home = builtins if module == "builtins" else errors if module == errors.__name__ else None
+    kind = getattr(home, own, None) if home is not None else None
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return tuple(cls.__name__ for cls in kind.__mro__)
+    return (own,)
+
+
+def _item(holder: Any, name: str) -> Any:
+    if holder is None:
+        return None
+    if isinstance(holder, Mapping):
+        inside = holder.get("v") if "$t" in holder else holder  # as it stands in a trace
+        return inside.get(name) if isinstance(inside, Mapping) else None
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # a property that raises, such as `request` of httpx
+        return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) and "$t" not in value else {}
+
+
+def _pairs(value: object) -> dict[str, Any]:
+    pairs = value if isinstance(value, list) else []
+    return {str(pair[0]): pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
+
+
+def _text(error: BaseException) -> str:
+    what = error.what if isinstance(error, errors.TracekitError) else error
+    try:
+        return str.__str__(str(what))[:MAX_TEXT]
+    except Exception as raised:
+        return f"<its text raised {type(raised).__name__}>"
+
+
+#: What the operating system says where the network is at fault.
+NETWORK_NUMBERS: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETRESET", "ENETUNREACH",
+        "ENOTCONN", "EPIPE", "ESHUTDOWN", "EADDRNOTAVAIL",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+
+# -- retry after -------------------------------------------------------------------------------------------------------
+#
+# How long the other side asks to wait: ``Retry-After`` in all its forms.
+
+
+def retry_after(headers: Any, attribute: Any = None) -> float | None:
+    """Seconds from the headers ``retry-after-ms`` or ``retry-after`` (seconds or a date), else from an error's own attribute.
+
+    A date counts from the answer's own ``Date``, so that a clock that is wrong here does no harm; from ours where it has none.
+    """
+    milliseconds = _number(header(headers, "retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = header(headers, "retry-after")
+    if said is None:
+        return _number(attribute.total_seconds() if isinstance(attribute, timedelta) else attribute)
+    seconds = _number(said)
+    return _until(said, header(headers, "date")) if seconds is None else seconds
+
+
+def header(headers: Any, name: str) -> str | None:
+    """A header, whatever the case of its name and the kind of mapping."""
+    if headers is None:
+        return None
+    try:
+        pairs = headers.items() if isinstance(headers, Mapping) or hasattr(headers, "items") else headers
+        for key, value in pairs:
+            if _header_text(key).lower() == name:
+                return _header_text(value)
+    except Exception:  # not headers after all
+        return None
+    return None
+
+
+def _header_text(value: Any) -> str:
+    if isinstance(value, list) and value:  # a header that came twice, as a trace has it
+        value = value[0]
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return max(number, 0.0) if math.isfinite(number) else None
+
+
+def _until(said: str, date: str | None) -> float | None:
+    then, now = _instant(said), _instant(date)
+    if then is None:
+        return None
+    since = _reality.time() if now is None else now.timestamp()
+    return max(round(then.timestamp() - since, 3), 0.0)
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    from email.utils import parsedate_to_datetime
+
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+# -- classify ----------------------------------------------------------------------------------------------------------
+#
+# From an exception, live or recorded, to a typed failure.
 
 #: How far causes are followed, and how many members of a group are looked at.
 MAX_CAUSES: Final = 8

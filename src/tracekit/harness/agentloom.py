@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .._journal.runs import Store
+from .._journal.store import Store
 from ..agents import agentloom
 from .writer import TraceWriter
 

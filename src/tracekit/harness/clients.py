@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Final, Literal
 
-from .._capture.wrapper import Captured, wrap
-from .._engine.step import Spec
+from .._capture.calls import Captured, wrap
+from .._runtime.step import Spec
 from ..errors import RunStateError
 from .index import replaying
 from .line import Line

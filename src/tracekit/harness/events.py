@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, SupportsIndex
 
-from .._canonical import exception_from_json, from_json
 from .._journal.entry import READS, SINGLES, family_of
 from .._journal.reader import Trace, Verdict
-from .._journal.runs import Store
+from .._journal.store import Store
+from .._values import exception_from_json, from_json
 from ..errors import RunNotFoundError
 
 __all__ = ["TraceEvent", "TraceEvents", "load_trace"]

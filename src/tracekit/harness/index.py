@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from .._canonical import to_json
-from .._engine.callsite import caller
-from .._engine.divergence import describe, differences
-from .._engine.redaction import Redactor
-from .._engine.replay import Replay
-from .._engine.report import Report
+from .._runtime.callsite import caller
+from .._runtime.divergence import describe, differences
+from .._runtime.redaction import Redactor
+from .._runtime.replayer import Replay
+from .._runtime.verdict import Report
+from .._values import to_json
 from ..errors import DivergenceError, ReplayError, RunStateError, TraceExhaustedError
 from .events import TraceEvent
 from .line import Line, family_of_kind, name_of, root

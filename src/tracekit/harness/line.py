@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._engine.effects import innermost
-from .._engine.gate import Session, owner
-from .._engine.lanes import Lane, started
-from .._engine.recording import ROOT, Recording
-from .._engine.scope import Scope, current, enter
-from .._engine.step import Request, Spec
 from .._journal.entry import SINGLES
+from .._runtime.context import Lane, Scope, current, enter, started
+from .._runtime.effects import innermost
+from .._runtime.recorder import ROOT, Recording
+from .._runtime.session import Session, owner
+from .._runtime.step import Request, Spec
 from ..errors import RunStateError
 
 __all__ = ["Line", "family_of_kind"]

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from .._canonical import canonical
 from .._capture import instrumentation
-from .._engine.environment import environment
-from .._engine.recording import ROOT, Recording, encode_reads
-from .._engine.redaction import Redactor
-from .._journal.heads import sync_directory
-from .._journal.lock import lock
-from .._journal.runs import Store, new_run_id, valid_run_id
+from .._journal.store import Store, lock, new_run_id, valid_run_id
+from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
-from ..agents.live import Follower
+from .._runs.environment import environment
+from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.redaction import Redactor
+from .._values import canonical
+from ..agents.view import Follower
 from ..errors import LogWriteError, RunStateError
 from .line import Line, family_of_kind, name_of, root
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._engine.recorded import RecordedStep
-from .._engine.recording import Recording
 from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS
-from .._journal.runs import Store
+from .._journal.store import Store
 from .._journal.writer import Journal
+from .._runtime.recorder import RecordedStep, Recording
 
 __all__ = ["CRASH_POINTS", "RECOVERY_POINTS", "crash_at"]
 

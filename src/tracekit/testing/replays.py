@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .._engine.report import Report
-from .._session import Replaying, Run, replay
+from .._runs import Replaying, Run, replay
+from .._runtime.verdict import Report
 
 __all__ = ["assert_replays"]
 

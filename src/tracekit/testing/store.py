@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .._journal.runs import Store
+from .._journal.store import Store
 
 __all__ = ["temporary_store"]
 

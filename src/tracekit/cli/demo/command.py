@@ -1,11 +1,16 @@
-"""``tracekit demo``: a real agent recorded, replayed exactly, and two attempts to cheat that are caught."""
+"""``tracekit demo``: an agent recorded, killed, resumed and replayed in a workspace of its own."""
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +18,270 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from ..output import DIFFERENT, RIGHT, WRONG_USE, message, structured
-from .provider import Provider, embedded, real
 from .server import ModelServer, Tripwire
-from .story import Story
-from .workspace import Play, Workspace
 
-__all__ = ["demo"]
+__all__ = ["Play", "Provider", "Story", "Workspace", "demo", "embedded", "real"]
+
+# -- story -------------------------------------------------------------------------------------------------------------
+#
+# How the demo is told: headings, what was said, and the checks with their marks.
+
+
+class Story:
+    """Writes to ``console`` as things happen and keeps ``checks``, a list of (what, came out, detail)."""
+
+    def __init__(self, console: Console) -> None:
+        self.console: Final = console
+        self.checks: Final[list[tuple[str, bool, str]]] = []
+        self._chapter = 0
+        self._fresh = True
+
+    @property
+    def right(self) -> bool:
+        """Whether something was checked and all of it came out."""
+        return bool(self.checks) and all(ok for _, ok, _ in self.checks)
+
+    def chapter(self, title: str, text: str = "") -> None:
+        self._chapter += 1
+        self.console.print(f"\n[bold cyan]{self._chapter}[/]  [bold]{escape(title)}[/]")
+        if text:
+            self.say(text)
+
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(Padding(Text(text, style=style), (0, 0, 0, 3)))
+
+    def live(self, text: str) -> None:
+        """Something that an agent prints, as it prints it."""
+        for part in text.splitlines(keepends=True):
+            self.console.print(Text(("     " if self._fresh else "") + part, style="green"), end="", soft_wrap=True)
+            self._fresh = part.endswith("\n")
+
+    def check(self, what: str, ok: bool, detail: str = "") -> None:
+        self.checks.append((what, bool(ok), detail))
+        mark = Text("✓ ", style="bold green") if ok else Text("✗ ", style="bold red")
+        line = mark + Text(what) + Text(f"  {detail}" if detail else "", style="dim")
+        self.console.print(Padding(line, (0, 0, 0, 3)))
+
+    def compare(self, rows: list[tuple[str, Any, Any]], left: str, right: str) -> None:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column("", style="dim")
+        table.add_column(left, ratio=1)
+        table.add_column(right, ratio=1)
+        for name, first, second in rows:
+            table.add_row(name, Text(str(first)), Text(str(second)))
+        self.console.print(Padding(table, (0, 0, 0, 3)))
+
+    def quote(self, text: str, limit: int = 40) -> None:
+        """A message of tracekit as it stands, ``limit`` lines at most."""
+        lines = text.splitlines()
+        if len(lines) > limit:
+            lines[limit:] = [f"… and {len(lines) - limit} more lines"]
+        for line in lines:
+            self.console.print(Text("   │ ", style="dim") + Text(line, style="yellow"), soft_wrap=True)
+
+
+# -- workspace ---------------------------------------------------------------------------------------------------------
+#
+# The directory that the demo plays in: copies of the agent, its outside world, its runs, and the processes on them.
+
+_HERE: Final = Path(__file__).parent
+_OUTSIDE: Final = ("ledger.jsonl", "stock.json")
+
+
+class Workspace:
+    """``directory`` is where all happens: ``agent.py`` and ``play.py``, the ledger, ``.tracekit/runs``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: Final = directory
+        self.store: Final = directory / ".tracekit"
+        self._copy(directory)
+
+    def _copy(self, into: Path) -> None:
+        into.mkdir(parents=True, exist_ok=True)
+        for name in ("agent.py", "play.py"):
+            (into / name).write_text((_HERE / name).read_text(encoding="utf-8"), encoding="utf-8")
+
+    def change(self, old: str, new: str) -> Path:
+        """A second copy of the agent with one piece of its text changed; returns its directory."""
+        into = self.directory / "changed"
+        self._copy(into)
+        text = (into / "agent.py").read_text(encoding="utf-8")
+        assert text.count(old) == 1, old
+        (into / "agent.py").write_text(text.replace(old, new), encoding="utf-8")
+        return into
+
+    def play(
+        self,
+        *arguments: str | Path,
+        environment: Mapping[str, str],
+        code: Path | None = None,
+        relay: Callable[[str], None] | None = None,
+    ) -> Play:
+        """Start ``play.py ARGUMENTS`` in a fresh process; ``code`` is the directory of another copy of the agent."""
+        script = (code or self.directory) / "play.py"
+        return Play([sys.executable, str(script), *map(str, arguments)], self.directory, dict(environment), relay)
+
+    def outside(self) -> dict[str, tuple[bytes, int] | None]:
+        """Content and time of change (ns) of all that the tools can touch."""
+        paths = {name: self.directory / name for name in _OUTSIDE}
+        return {name: (p.read_bytes(), p.stat().st_mtime_ns) if p.exists() else None for name, p in paths.items()}
+
+    def charges(self) -> int:
+        """Lines in the ledger."""
+        ledger = self.directory / _OUTSIDE[0]
+        return len(ledger.read_bytes().splitlines()) if ledger.exists() else 0
+
+    def saved(self, name: str) -> dict[str, Any]:
+        """What ``play.py`` wrote to file ``name``, or an empty dictionary if it did not get there."""
+        path = self.directory / name
+        if not path.exists():
+            return {}
+        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return loaded
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """This process's environment without credentials or addresses of providers, for a child in the directory."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OPENAI_", "ANTHROPIC_", "TRACEKIT_", "DEMO_"))
+        }
+        return {**kept, "PYTHONPATH": _python_path(), "TRACEKIT_DIR": str(self.store), "PYTHONUTF8": "1", **extra}
+
+
+class Play:
+    """One process. Its standard output goes to ``relay`` as it comes; ``wait`` returns when all of it is there."""
+
+    def __init__(
+        self, command: list[str], cwd: Path, environment: dict[str, str], relay: Callable[[str], None] | None
+    ) -> None:
+        self._process: Final = subprocess.Popen(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._relay: Final = relay
+        self._out: Final[list[str]] = []
+        self._err = b""
+        self._readers: Final = [threading.Thread(target=read, daemon=True) for read in (self._read_out, self._read_err)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_out(self) -> None:
+        assert self._process.stdout is not None
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        while data := os.read(self._process.stdout.fileno(), 65536):
+            text = decode(data)
+            self._out.append(text)
+            if self._relay is not None:
+                self._relay(text)
+
+    def _read_err(self) -> None:
+        assert self._process.stderr is not None
+        self._err = self._process.stderr.read()
+
+    def wait(self, timeout: float) -> Play:
+        """Wait for the end, at most ``timeout`` seconds, then end it by force (its status is then negative)."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.stop()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return self
+
+    def stop(self) -> None:
+        """End it if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def status(self) -> int:
+        return int(self._process.returncode)
+
+    @property
+    def printed(self) -> str:
+        return "".join(self._out)
+
+    @property
+    def complaint(self) -> str:
+        """What it wrote to standard error."""
+        return self._err.decode(errors="replace")
+
+    @property
+    def error(self) -> str:
+        """The text of the exception that ended it, from its ``[code]`` on, else all that it complained."""
+        at = self.complaint.rfind("Error: [")
+        return self.complaint[at + len("Error: ") :].strip() if at >= 0 else self.complaint.strip()
+
+
+def _python_path() -> str:
+    """The child's ``PYTHONPATH``: this process's, absolute, and where tracekit is if it is not installed."""
+    entries = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    root = str(_HERE.parents[2])
+    if root not in entries and root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        entries.insert(0, root)
+    return os.pathsep.join(entries)
+
+
+# -- provider ----------------------------------------------------------------------------------------------------------
+#
+# Who answers the demo's agent: the embedded model server, or a real provider.
+
+
+class Provider:
+    """``settings`` is the environment that leads the agent there, ``secrets`` what a replay has to do without."""
+
+    def __init__(self, name: str, settings: Mapping[str, str], secrets: Mapping[str, str], timeout: float) -> None:
+        self.name: Final = name
+        self.settings: Final = settings
+        self.secrets: Final = secrets
+        self.timeout: Final = timeout
+        self.asks_anthropic: Final = "DEMO_CLAUDE" in settings
+
+
+def embedded(url: str) -> Provider:
+    """The embedded server at ``url``, for both SDKs. The keys are no secrets, but SDKs do not start without one."""
+    return Provider(
+        "the embedded model server",
+        {
+            "DEMO_MODEL": "tiny-ngram",
+            "DEMO_CLAUDE": "tiny-ngram",
+            "OPENAI_BASE_URL": url + "/v1",
+            "ANTHROPIC_BASE_URL": url,
+        },
+        {"OPENAI_API_KEY": "not-needed", "ANTHROPIC_API_KEY": "not-needed"},
+        60.0,
+    )
+
+
+def real(base_url: str | None, model: str | None, claude: str | None) -> Provider:
+    """The provider that environment and options name; Anthropic too, where a key or an address of it is given."""
+    url = base_url or os.environ.get("OPENAI_BASE_URL")
+    settings = {"DEMO_MODEL": model or "gpt-5-mini"}
+    if url:
+        settings["OPENAI_BASE_URL"] = url
+    secrets = {"OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY") or "not-needed"}
+    if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_BASE_URL"):
+        settings["DEMO_CLAUDE"] = claude or "claude-haiku-4-5"
+        secrets["ANTHROPIC_API_KEY"] = os.environ.get("ANTHROPIC_API_KEY") or "not-needed"
+        if address := os.environ.get("ANTHROPIC_BASE_URL"):
+            settings["ANTHROPIC_BASE_URL"] = address
+    return Provider(url or "the OpenAI API", settings, secrets, 300.0)
+
+
+# -- command -----------------------------------------------------------------------------------------------------------
+#
+# ``tracekit demo``: a real agent recorded, replayed exactly, and two attempts to cheat that are caught.
 
 _PROMPT: Final = "Write one friendly sentence to the customer"
 _CHANGED: Final = "Write one friendly sentence and an apology to the customer"

@@ -1,0 +1,852 @@
+"""Plain calls as steps: the wrapper of a traced function, its arguments, and what generators yield."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from inspect import Parameter
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
+
+from .._policy.contract import impossible
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import Scope, current
+from .._runtime.effects import Begun, open_calls, outside_run
+from .._runtime.session import Outcome, here, settled
+from .._runtime.step import Request, Spec
+from .._values import to_json
+from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
+
+if TYPE_CHECKING:
+    from .contracted import Terms
+
+__all__ = [
+    "LAZY",
+    "Binder",
+    "Captured",
+    "Tool",
+    "answered",
+    "binder",
+    "called",
+    "captured_of",
+    "drive",
+    "failed",
+    "given",
+    "is_method",
+    "live_async_items",
+    "live_items",
+    "loose",
+    "names_of",
+    "parameters_of",
+    "recorded_async_items",
+    "recorded_items",
+    "resumed",
+    "shape_of",
+    "tells",
+    "tool",
+    "wrap",
+]
+
+# -- binding -----------------------------------------------------------------------------------------------------------
+#
+# The arguments of a call by parameter name, defaults filled in: positional and keyword calls are one.
+#
+# ``inspect.Signature.bind`` does this in about 4 microseconds; a function generated from the signature does it in 0.2.
+
+Binder = Callable[..., dict[str, Any]]
+
+
+def binder(function: Callable[..., Any], *, skip_first: bool = False) -> Binder:
+    """A function with the parameters of ``function`` that returns them as a dictionary.
+
+    ``skip_first`` binds without the first parameter (``self``, ``cls``), as a bound method is called; of a method that is called with
+    its object (by a ``property``, a ``classmethod``) it is left out of the dictionary. It raises ``TypeError`` where the call would.
+    A callable without a readable signature is bound as ``{"args": …, "kwargs": …}``.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return loose
+    if skip_first and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    shown = parameters[1:] if not skip_first and is_method(function) else parameters
+    defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
+    source = f"def bind({_parameter_list(parameters)}):\n    return {{{_items(shown)}}}\n"
+    namespace: dict[str, Any] = dict(defaults)
+    exec(source, namespace)  # nothing but the names of parameters enters the source, and these are identifiers
+    bind: Binder = namespace["bind"]
+    return bind
+
+
+def is_method(function: Any) -> bool:
+    """Whether it was written in a class, and its first parameter is the object or the class."""
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    if not owner or owner.endswith("<locals>"):
+        return False
+    try:
+        first = next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):
+        return False
+    return first in ("self", "cls")
+
+
+def _parameter_list(parameters: list[inspect.Parameter]) -> str:
+    parts: list[str] = []
+    last: inspect._ParameterKind | None = None
+    for p in parameters:
+        if last is p.POSITIONAL_ONLY and p.kind is not last:
+            parts.append("/")
+        if p.kind is p.KEYWORD_ONLY and last not in (p.VAR_POSITIONAL, p.KEYWORD_ONLY):
+            parts.append("*")
+        star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+        default = f"=_default_{p.name}" if p.default is not p.empty else ""
+        parts.append(star + p.name + default)
+        last = p.kind
+    if last is inspect.Parameter.POSITIONAL_ONLY:
+        parts.append("/")
+    return ", ".join(parts)
+
+
+def _items(parameters: list[inspect.Parameter]) -> str:
+    return ", ".join(f"{p.name!r}: {p.name}" for p in parameters)
+
+
+def loose(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call to what does not say its parameters."""
+    return {"args": args, "kwargs": kwargs}
+
+
+def tells(function: Any) -> bool:
+    """Whether the signature that ``function`` shows is that by which Python itself binds a call.
+
+    A decorator that passes other arguments on than it takes shows the signature of what it wraps: such a call may go well.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - the function itself is wanted
+    return type(function) is FunctionType and not {"__wrapped__", "__signature__"} & vars(function).keys()
+
+
+# -- driving -----------------------------------------------------------------------------------------------------------
+#
+# A coroutine run by hand, to learn whether it ever suspended.
+#
+# One that never did returned without the event loop running anything in between; a replay must answer it the same way, and
+# let the loop run for one that did.
+
+
+class drive:
+    """An awaitable that runs ``awaitable`` and tells in ``suspended`` whether it ever gave control away."""
+
+    __slots__ = ("_iterator", "suspended")
+
+    def __init__(self, awaitable: Any) -> None:
+        self._iterator = awaitable.__await__()
+        self.suspended = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        iterator = self._iterator
+        try:
+            waits_for = next(iterator)
+        except StopIteration as stop:
+            return stop.value
+        self.suspended = True
+        return (yield from resumed(iterator, waits_for))
+
+
+class resumed:
+    """The rest of an iterator (or coroutine) whose first item has been taken: it comes first again. Can be awaited."""
+
+    __slots__ = ("_first", "_iterator", "_started")
+
+    def __init__(self, iterator: Any, first: Any) -> None:
+        self._iterator = iterator
+        self._first = first
+        self._started = False
+
+    def __iter__(self) -> resumed:
+        return self
+
+    __await__ = __iter__
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        if not self._started:
+            self._started = True
+            return self._first
+        return self._iterator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._started = True
+        return self._iterator.throw(*error)
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+# -- items -------------------------------------------------------------------------------------------------------------
+#
+# Generators and async generators around the gate: a chunk an item, live or from the log.
+#
+# What the caller sends or throws in is recorded with the chunk that answers it, and compared in a replay. Closing one, or
+# forgetting it, is no step: what was delivered is kept, and the recording says that it was left there.
+
+_SUSPENDED: Final = {"suspended": True}
+
+
+def failed(step: Any, error: BaseException, suspended: bool = False, info: Mapping[str, Any] | None = None) -> None:
+    """Tell that the live call raised, unless it was a replay's failure that came through it."""
+    if not isinstance(error, ReplayError):
+        step.failed(error, info={**(info or {}), **_SUSPENDED} if suspended else info)
+
+
+def given(outcome: Outcome) -> Any:
+    """What was recorded: returned or raised."""
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.output
+
+
+def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) -> Any:
+    """The items of a live generator; ``told`` goes into the ``meta`` of the first."""
+    body: Scope = step.body()
+    resume: Callable[[], Any] = generator.__next__
+    while True:
+        token = current.set(body)
+        try:
+            item = resume()
+        except StopIteration as stop:
+            current.reset(token)
+            step.done(stop.value, info=told)
+            return stop.value
+        except BaseException as error:
+            current.reset(token)
+            failed(step, error, info=told)
+            raise
+        current.reset(token)
+        step.chunk(item, info=told)
+        resume, told = generator.__next__, None
+        try:
+            sent = yield item
+        except GeneratorExit:
+            token = current.set(body)
+            try:
+                generator.close()
+            finally:
+                current.reset(token)
+                step.done(None, info={"abandoned": True})
+            raise
+        except BaseException as thrown:
+            resume, told = partial(generator.throw, thrown), {"thrown": _shown(thrown)}
+        else:
+            if sent is not None:
+                resume, told = partial(generator.send, sent), {"sent": sent}
+
+
+def recorded_items(step: Any) -> Any:
+    """The recorded items; the caller must do with them what was done then."""
+    told: dict[str, Any] = {}
+    count = 0
+    while True:
+        chunk = step.next_chunk()
+        if chunk is None:
+            outcome = step.answer()
+            _same(step, told, outcome)
+            finished = given(_finished(step, outcome))
+            if not _settled(outcome):
+                return finished
+            return (yield from _rest(step, finished, count))
+        _same(step, told, chunk)
+        told = {}
+        count += 1
+        try:
+            sent = yield chunk.output
+        except GeneratorExit:
+            raise
+        except BaseException as thrown:
+            told = {"thrown": _shown(thrown)}
+        else:
+            if sent is not None:
+                told = {"sent": sent}
+
+
+async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | None = None) -> Any:
+    """The items of a live async generator; also told is whether the event loop ran while each was made."""
+    body: Scope = step.body()
+    resume = generator.__anext__()
+    while True:
+        driven = drive(resume)
+        token = current.set(body)
+        try:
+            item = await driven
+        except StopAsyncIteration:
+            current.reset(token)
+            step.done(None, info=_about(driven, told))
+            return
+        except BaseException as error:
+            current.reset(token)
+            failed(step, error, driven.suspended, told)
+            raise
+        current.reset(token)
+        step.chunk(item, info=_about(driven, told))
+        told = None
+        try:
+            sent = yield item
+        except GeneratorExit:
+            token = current.set(body)
+            try:
+                await generator.aclose()
+            finally:
+                _back(token)
+                step.done(None, info={"abandoned": True})
+            raise
+        except BaseException as thrown:
+            resume, told = generator.athrow(thrown), {"thrown": _shown(thrown)}
+        else:
+            resume = generator.asend(sent)
+            if sent is not None:
+                told = {"sent": sent}
+
+
+def _back(token: Any) -> None:
+    try:
+        current.reset(token)
+    except ValueError:  # closed by the event loop at its end, in another context
+        pass
+
+
+def _about(driven: drive, told: dict[str, Any] | None) -> dict[str, Any] | None:
+    return {**(told or {}), **_SUSPENDED} if driven.suspended else told
+
+
+async def recorded_async_items(step: Any) -> Any:
+    """The recorded items of an async generator."""
+    told: dict[str, Any] = {}
+    count = 0
+    while True:
+        chunk = await step.next_chunk_async()
+        if chunk is None:
+            outcome = await step.answer_async()
+            _same(step, told, outcome)
+            finished = given(_finished(step, outcome))
+            if _settled(outcome):
+                for item in _rest(step, finished, count):
+                    yield item
+            return
+        _same(step, told, chunk)
+        told = {}
+        count += 1
+        try:
+            sent = yield chunk.output
+        except GeneratorExit:
+            raise
+        except BaseException as thrown:
+            told = {"thrown": _shown(thrown)}
+        else:
+            if sent is not None:
+                told = {"sent": sent}
+
+
+def _settled(outcome: Outcome) -> bool:
+    """Whether a person has said what the generator gave."""
+    return "settled" in ((outcome.meta or {}).get("info") or {})
+
+
+def _rest(step: Any, output: Any, count: int) -> Any:
+    """Of all items, as a person has told them, those after the ``count`` that the log has."""
+    if type(output) is not list or len(output) < count:
+        raise step.session.fail(
+            NotReplayableError(
+                "what a person said that a generator gave is no list of its items",
+                run_id=step.session.run_id,
+                step=step.seq,
+                location=caller(),
+                next_action="settle the step again: `--done` takes a JSON list of all its items, those that the log has first",
+            )
+        )
+    yield from output[count:]
+
+
+def _shown(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {error}"
+
+
+def _same(step: Any, told: dict[str, Any], outcome: Outcome) -> None:
+    """What was sent or thrown into the generator must be what was then."""
+    for key in ("sent", "thrown"):
+        recorded = outcome.meta.get(key)
+        if recorded is None and key not in told:
+            continue
+        actual = step.session.redactor.redact(to_json(told.get(key)))[0]
+        if not step.session.equal(recorded, actual):
+            raise step.session.fail(
+                DivergenceError(
+                    f"the program put something else into the generator ({key}): recorded {recorded!r}, now {actual!r}",
+                    run_id=step.session.run_id,
+                    step=step.seq,
+                    location=caller(),
+                    next_action="look at what changed in the code that drives this generator",
+                    recorded=recorded,
+                    actual=actual,
+                    differences=[{"path": key, "recorded": recorded, "actual": actual}],
+                )
+            )
+
+
+def _finished(step: Any, outcome: Outcome) -> Outcome:
+    if outcome.abandoned:
+        raise step.session.fail(
+            TraceExhaustedError(
+                "the program asks for more of a generator than it took in the recording, where it was left at this point",
+                run_id=step.session.run_id,
+                step=step.seq,
+                location=caller(),
+                next_action="take no more items than then, or record again",
+            )
+        )
+    return outcome
+
+
+# -- proxy -------------------------------------------------------------------------------------------------------------
+#
+# The object that stands in for a decorated callable: as good as the original for signatures, methods, pickling and copying.
+
+
+class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
+    """A tool as a method of an object or a class; made anew at each access, as Python's own bound methods are."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        owner = getattr(self.__wrapped__, "__self__", None)
+        if owner is None:
+            return _named, (self.__module__, self.__qualname__)
+        return getattr, (owner, self.__name__)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = getattr(self.__wrapped__, "__self__", None)
+        if owner is None or isinstance(owner, type) or not isinstance(self.__wrapped__, MethodType):
+            return self
+        from copy import deepcopy
+
+        return getattr(deepcopy(owner, memo), self.__name__)
+
+
+class Tool(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A decorated callable. It pickles by its name and copies to itself, as functions do."""
+
+    __slots__ = ()
+    __bound_function_wrapper__ = _BoundTool
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__qualname__
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
+def _named(module: str, qualname: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found
+
+
+# -- wrapper -----------------------------------------------------------------------------------------------------------
+#
+# Any callable around the gate: functions, coroutines, generators and async generators, as methods or not.
+#
+# Each shape has a thin shell that awaits or not; what a call means is decided by the session.
+
+
+class Captured:
+    """A callable and what is the same at each of its calls."""
+
+    __slots__ = (
+        "bind", "bind_bound", "inner", "require_run", "shape", "spec", "sure", "terms", "wrapped", "wrapped_as",
+    )  # fmt: skip
+
+    def __init__(
+        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: Terms | None = None
+    ) -> None:
+        function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
+        inner = inspect.unwrap(function)
+        self.wrapped: Final = wrapped
+        #: What the decorator was given: it may be a class or static method around ``wrapped``.
+        self.wrapped_as: Any = wrapped
+        self.inner: Final = inner
+        #: What holds for each call beyond the side-effect class, where anything does.
+        self.terms: Final = terms
+        self.spec: Final = spec
+        self.require_run: Final = require_run
+        self.bind: Final[Binder] = binder(inner)
+        #: How it is called with its object; what has it already (``desk.write``) does not show it.
+        self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
+        #: Whether a call that can't be bound is certain to be refused by Python.
+        self.sure: Final = tells(function)
+        self.shape: Final = shape_of(function)
+
+    def outside(self) -> Begun | None:
+        """A call with no run active begins, if that is allowed; whoever makes it says when it has ended, where anybody asks."""
+        self.checked_outside()
+        return outside_run(self.spec.name, self.spec.side_effect) if open_calls else None
+
+    def checked_outside(self) -> None:
+        """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
+        if gate.outside is not None:
+            gate.outside(self.spec.family, self.spec.name)
+        if gate.strayed is not None:
+            gate.strayed[self.spec.name] = gate.strayed.get(self.spec.name, 0) + 1
+        if self.require_run and self.spec.effect:
+            raise ContractViolationError(
+                f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
+                next_action="call it inside `with tracekit.record():`, or drop require_run",
+            )
+
+    def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
+        try:
+            return self.bind(*args, **kwargs) if instance is None else self.bind_bound(*args, **kwargs)
+        except TypeError:
+            return None if self.sure else loose(*args, **kwargs)
+
+
+def captured_of(tool: Any) -> Captured | None:
+    """What is known of a decorated callable, a bound method too; ``None`` for anything else."""
+    if not isinstance(tool, Tool | wrapt.BoundFunctionWrapper):
+        return None
+    found = getattr(tool._self_wrapper, "captured", None)
+    return found if isinstance(found, Captured) else None
+
+
+def wrap(captured: Captured, wrapped: Any) -> Any:
+    """``wrapped`` with each call passing the gate; a descriptor that keeps identity, signature and binding."""
+    captured.wrapped_as = wrapped
+    if captured.shape == "function":
+        wrapper = _function_wrapper(captured)
+    elif captured.shape == "coroutine":
+        wrapper = _coroutine_wrapper(captured)
+    else:
+        wrapper = _generator_wrapper(captured)
+    return tool(wrapped, wrapper, captured)
+
+
+def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
+    """The object that stands in for ``wrapped``, its calls going to ``wrapper``."""
+    wrapper.captured = captured
+    return Tool(wrapped, wrapper)
+
+
+def _generator_wrapper(captured: Captured) -> Any:
+    run = _RUNS[captured.shape]
+
+    def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = captured.arguments(instance, args, kwargs)
+        if bound is None:
+            return function(*args, **kwargs)  # raises
+        return _like(run(captured, function, bound, args, kwargs), function)
+
+    return wrapper
+
+
+def _like(made: Any, function: Any) -> Any:
+    """What becomes of it is named after the tool: tasks, their lanes, "never awaited" warnings."""
+    name = getattr(function, "__name__", None)
+    if name is not None:
+        made.__name__, made.__qualname__ = name, getattr(function, "__qualname__", name)
+    return made
+
+
+def shape_of(function: Any) -> str:
+    """What a callable is called as."""
+    for one in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - it may be a coroutine function
+        if inspect.isasyncgenfunction(one):
+            return "async generator"
+        if inspect.isgeneratorfunction(one):
+            return "generator"
+        if inspect.iscoroutinefunction(one):
+            return "coroutine"
+    return "function"
+
+
+# -- plain functions ---------------------------------------------------------------------------------------------------------
+
+
+def _function_wrapper(captured: Captured) -> Any:
+    """The shell of plain functions, with everything that does not change between calls in its closure."""
+    spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
+    get, enter, leave = current.get, current.set, current.reset
+    free = not (captured.require_run and spec.effect)
+    calm = not spec.effect
+
+    def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        scope = get()
+        if scope is None:
+            if free and gate.outside is None and gate.strayed is None and (calm or not open_calls):
+                return function(*args, **kwargs)  # out of the way, at once
+            begun = captured.outside()
+            return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
+        scope = settled(scope)
+        try:
+            bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
+        except TypeError:
+            if captured.sure:
+                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+            bound = loose(*args, **kwargs)
+        step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
+        if not step.live:
+            if not step.deferred:
+                return answered(step)
+            step = step.go()
+            if not step.live:
+                return answered(step)
+        token = enter(step.body())
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            leave(token)
+            failed(step, error)
+            raise
+        leave(token)
+        if type(result) in LAZY:
+            return LAZY[type(result)](step, result)
+        step.done(result)
+        return result
+
+    return wrapper
+
+
+#: What a plain function may return unfinished: the step goes on until that has come to its end.
+LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
+    types.CoroutineType: lambda step, result: _awaited(step, result, {"lazy": "coroutine"}),
+    types.GeneratorType: lambda step, result: live_items(step, result, {"lazy": "generator"}),
+    types.AsyncGeneratorType: lambda step, result: live_async_items(step, result, {"lazy": "async generator"}),
+}
+
+
+def answered(step: Any) -> Any:
+    lazy = step.lazy()
+    if lazy is None:
+        return given(step.answer())
+    if lazy == "coroutine":
+        return _answered_later(step)
+    return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
+
+
+#: What is told of a coroutine that gave control away.
+
+
+async def _answered_later(step: Any) -> Any:
+    return given(await step.answer_async())
+
+
+# -- coroutines and generators: their arguments are bound when they are called, the step begins when they start --------------
+
+
+def _coroutine_wrapper(captured: Captured) -> Any:
+    """The shell of coroutine functions, with everything that does not change between calls in its closure."""
+    spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
+    enter, leave = current.set, current.reset
+    name = getattr(captured.wrapped, "__name__", None)
+    qualname = getattr(captured.wrapped, "__qualname__", name)
+
+    async def run(function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        scope = here()
+        if scope is None:
+            begun = captured.outside()
+            made = function(*args, **kwargs)
+            return await (made if begun is None else begun.around_async(made))
+        step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
+        if not step.live:
+            if not step.deferred:
+                return given(await step.answer_async())
+            step = await step.go_async()
+            if not step.live:
+                return given(await step.answer_async())
+        made = function(*args, **kwargs)
+        if type(made) is not types.CoroutineType:
+            return await _awaited(step, made)
+        token = enter(step.body())
+        suspended = False
+        try:
+            try:
+                waits_for = made.send(None)
+            except StopIteration as stop:  # without the event loop having run
+                result = stop.value
+            else:
+                suspended = True
+                result = await resumed(made, waits_for)
+        except BaseException as error:
+            leave(token)
+            failed(step, error, suspended)
+            raise
+        leave(token)
+        if suspended:
+            step.done(result, info=_SUSPENDED)
+        else:
+            step.done(result)
+        return result
+
+    def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
+        except TypeError:
+            if captured.sure:
+                return function(*args, **kwargs)  # a wrong call: Python's own words, and nothing happened
+            bound = loose(*args, **kwargs)
+        made: Any = run(function, bound, args, kwargs)
+        if name is not None:
+            made.__name__, made.__qualname__ = name, qualname
+        return made
+
+    return wrapper
+
+
+async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
+    """Await the live coroutine of a step and tell what came of it, and whether the event loop ran meanwhile."""
+    driven = drive(coroutine)
+    token = current.set(step.body())
+    try:
+        result = await driven
+    except BaseException as error:
+        current.reset(token)
+        failed(step, error, driven.suspended, info)
+        raise
+    current.reset(token)
+    if driven.suspended:
+        info = {**(info or {}), "suspended": True}
+    if info is None:
+        step.done(result)
+    else:
+        step.done(result, info=info)
+    return result
+
+
+def _opening(captured: Captured, scope: Scope | None, bound: dict[str, Any]) -> Request:
+    """The request of a generator's step; raises where its contract forbids the call."""
+    if captured.terms is None:
+        return Request(captured.spec, bound)
+    return captured.terms.opening(scope, captured.spec, bound)
+
+
+def _begins_outside(captured: Captured) -> None:
+    """What is asked for its items goes on by itself in none of them."""
+    begun = captured.outside()
+    if begun is not None:
+        begun.end()
+
+
+def _run_generator(
+    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    scope = here()
+    if scope is None:
+        _begins_outside(captured)
+        _opening(captured, None, bound)
+        return (yield from function(*args, **kwargs))
+    step = scope.session.begin(scope, _opening(captured, scope, bound))
+    if step.deferred:
+        step = step.go()
+    if step.live:
+        return (yield from live_items(step, function(*args, **kwargs)))
+    return (yield from recorded_items(step))
+
+
+async def _run_async_generator(
+    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    scope = here()
+    if scope is None:
+        _begins_outside(captured)
+        _opening(captured, None, bound)
+        items = function(*args, **kwargs)
+    else:
+        step = scope.session.begin(scope, _opening(captured, scope, bound))
+        if step.deferred:
+            step = await step.go_async()
+        items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)
+    resume = items.__anext__()
+    try:
+        while True:
+            try:
+                item = await resume
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield item
+            except GeneratorExit:
+                raise
+            except BaseException as thrown:
+                resume = items.athrow(thrown)
+            else:
+                resume = items.asend(sent)
+    finally:
+        await items.aclose()
+
+
+_RUNS: Final[dict[str, Any]] = {
+    "generator": _run_generator,
+    "async generator": _run_async_generator,
+}
+
+# -- taking ------------------------------------------------------------------------------------------------------------
+#
+# What a callable takes, by name; for functions that are called with some of a tool's arguments.
+
+
+def called(function: Any) -> str:
+    """The qualified name of a callable."""
+    while isinstance(function, partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name.replace("<locals>.", "")
+
+
+def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequence[str]) -> tuple[list[str], bool]:
+    """Which of the ``known`` names ``function`` takes, and whether it takes whatever there is."""
+    parameters = parameters_of(function)
+    if parameters is None:
+        raise impossible(
+            tool, field, f"it can't be told what {function!r} takes", "give a function with named parameters"
+        )
+    taken, every = [], False
+    for one in parameters:
+        if one.kind is one.VAR_KEYWORD:
+            every = True
+        elif one.kind is not one.VAR_POSITIONAL:
+            if one.name in known and one.kind is not one.POSITIONAL_ONLY:
+                taken.append(one.name)
+            elif one.default is one.empty:
+                raise impossible(
+                    tool,
+                    field,
+                    f"its function takes {one.name!r}, which is no parameter of the tool ({', '.join(known)})",
+                    actual=one.name,
+                )
+    return taken, every
+
+
+def parameters_of(function: Any, *, skip_first: bool = False) -> list[Parameter] | None:
+    """The parameters by which a tool is called, its own object left out; ``None`` where nothing tells."""
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    return found[1:] if found and (skip_first or is_method(function)) else found

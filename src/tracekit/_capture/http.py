@@ -1,0 +1,880 @@
+"""HTTP exchanges as steps: what every transport shares, whatever its library.
+
+A transport hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange reports what came back,
+one that is not live gets :class:`Answer` objects to build the library's own response from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from .._reality import monotonic_ns
+from .._runtime import session as gate
+from .._runtime.context import Scope, current
+from .._runtime.effects import open_calls, outside_run
+from .._runtime.session import Outcome, Step
+from .._runtime.step import Circumstances, Request, Spec
+from .._values import to_json
+from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
+from .guard import everywhere
+from .plugins import Claim, Dialect, Route, hear, resolve, secret, shown
+
+__all__ = [
+    "AMBIENT",
+    "NOT_JSON",
+    "Answer",
+    "Exchange",
+    "Facts",
+    "Headers",
+    "begin",
+    "body_of",
+    "decode",
+    "elsewhere",
+    "encode",
+    "events",
+    "is_plain",
+    "message",
+    "multipart",
+    "outside",
+    "pairs",
+    "parsed",
+    "piece_of",
+    "refuse",
+    "request_body",
+    "response_headers",
+    "textual",
+    "whole",
+    "within",
+]
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+#
+# Bodies of HTTP messages: bytes on the wire <-> a readable value that gives the same bytes back.
+#
+# A JSON body is kept as JSON where one of a few ways of writing JSON reproduces it byte for byte; the *format* says which.
+# Anything else is kept as text where it is UTF-8, else as bytes. Nothing is ever normalised.
+
+#: What ``parsed`` returns for a body that is not JSON; ``None`` is a JSON value.
+NOT_JSON: Final = object()
+
+
+def _python(**style: Any) -> Callable[[Any], bytes]:
+    def write(value: Any) -> bytes:
+        import json
+
+        return json.dumps(value, **style).encode()
+
+    return write
+
+
+#: How JSON is written, by the name of the format. The first is how both SDKs and most servers write it.
+_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "json": orjson.dumps,
+    "json:indent": lambda value: orjson.dumps(value, option=orjson.OPT_INDENT_2),
+    "json:spaced": _python(ensure_ascii=False),
+    "json:ascii": _python(separators=(",", ":")),
+    "json:spaced-ascii": _python(),
+    "json:indent-ascii": _python(indent=2),
+}
+_NEWLINE: Final = "+newline"
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON value of ``content``, or ``NOT_JSON``."""
+    if content[:1] not in b'{["' or not content:
+        return NOT_JSON
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return NOT_JSON
+
+
+#: A body longer than this, or with more containers, is looked at value by value.
+_EASY: Final = 1 << 20
+_CONTAINERS: Final = 150
+#: So many are looked up one by one.
+_FEW: Final = 40
+
+
+def is_plain(content: bytes, value: Any) -> bool:
+    """Whether ``content``, written by orjson from ``value``, is also how the log writes that value.
+
+    It is where no key can be taken for a tag (a key with a dollar) and nothing is nested too deep.
+    """
+    if 36 not in content and len(content) < _EASY and _containers(content) < _CONTAINERS:
+        return True
+    return to_json(value) is value
+
+
+def _containers(content: bytes) -> int:
+    """How many there may be at most in encoded JSON.
+
+    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for one message of 10 KB.
+    """
+    found = 0
+    for bracket in b"{[":
+        at = content.find(bracket)
+        while at >= 0 and found < _FEW:
+            found += 1
+            at = content.find(bracket, at + 1)
+    return found if found < _FEW else content.count(b"{") + content.count(b"[")
+
+
+def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple[Any, str]:
+    """A value for the log and its format: ``content`` again from :func:`decode`.
+
+    ``value`` is what :func:`parsed` made of it, where that was asked before. ``text=False`` keeps what is not JSON as bytes.
+    """
+    if value is not NOT_JSON and _flat(content, value):
+        format = _format(content, value)
+        if format is not None:
+            return value, format
+    if text:
+        try:
+            return content.decode(), "text"
+        except UnicodeDecodeError:
+            pass
+    return content, "bytes"
+
+
+#: A body that is nested deeper is kept as text: as a value it might be opaque.
+_LEVELS: Final = 150
+
+
+def _flat(content: bytes, value: Any) -> bool:
+    if _containers(content) <= _LEVELS:
+        return True
+    level = [value]
+    for _ in range(_LEVELS):
+        level = [
+            item
+            for node in level
+            for item in (node.values() if type(node) is dict else node)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _format(content: bytes, value: Any) -> str | None:
+    """The format that reproduces ``content`` from ``value``, the likely one tried first."""
+    if orjson.dumps(value) == content:
+        return "json"
+    end = ""
+    if content.endswith(b"\n"):
+        content, end = content[:-1], _NEWLINE
+    for format, write in _WRITERS.items():
+        try:
+            if write(value) == content:
+                return format + end
+        except (TypeError, ValueError):  # json.dumps and orjson differ in what they refuse
+            continue
+    return None
+
+
+def decode(value: Any, format: str) -> bytes:
+    """The bytes that :func:`encode` was given.
+
+    A value that redaction replaced by a string comes back as that string in JSON.
+    """
+    if format == "bytes" or format == "text":
+        return value.encode() if isinstance(value, str) else bytes(value)
+    end = b""
+    if format.endswith(_NEWLINE):
+        format, end = format[: -len(_NEWLINE)], b"\n"
+    return _WRITERS[format](value) + end
+
+
+def multipart(content: bytes, content_type: str) -> list[dict[str, Any]] | None:
+    """The parts of a multipart body, without its boundary (which is different each time); ``None`` if it is not one.
+
+    Each part is ``{"name", "filename", "type", "body"}``, what is absent left out; ``body`` is text where it is UTF-8, else bytes.
+    """
+    boundary = _boundary(content_type)
+    if not boundary:
+        return None
+    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary)
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        return None
+    return [_part(piece) for piece in pieces[1:-1]]
+
+
+def _boundary(content_type: str) -> bytes:
+    for item in content_type.split(";")[1:]:
+        key, _, value = item.strip().partition("=")
+        if key.lower() == "boundary":
+            return value.strip('"').encode()
+    return b""
+
+
+def _part(piece: bytes) -> dict[str, Any]:
+    head, _, body = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    part: dict[str, Any] = {}
+    for line in head.decode("utf-8", "replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "content-disposition":
+            for item in value.split(";")[1:]:
+                key, _, quoted = item.strip().partition("=")
+                if key in ("name", "filename"):
+                    part[key] = quoted.strip('"')
+        elif name.lower() == "content-type":
+            part["type"] = value.strip()
+    part["body"] = encode(body)[0]
+    return part
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+#
+# HTTP messages as the log tells them: status, the headers that say what the body is, and the body.
+#
+# ``{"status", "headers", "body", "format"}``; headers are lower-case, a list where a name comes twice. Bodies are told with their
+# content coding undone.
+
+#: Header names and values as they are sent.
+Headers = Sequence[tuple[bytes, bytes]]
+
+#: Response headers that say how the body travelled, not what it is; it is stored, and given back, without them.
+_TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
+#: How many header names are remembered.
+_NAMES: Final = 10_000
+_KEPT: Final[dict[bytes, str]] = {}
+
+
+def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
+    """A whole answer as the log tells it."""
+    told, content_type = response_headers(headers)
+    body, format = encode(content, value, text=textual(content_type))
+    return {"status": status, "headers": told, "body": body, "format": format}
+
+
+def whole(
+    status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
+) -> tuple[dict[str, Any], bytes | None]:
+    """As :func:`message`, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
+    told, content_type = response_headers(headers)
+    body, format = encode(content, value, text=textual(content_type))
+    output: dict[str, Any] = {"status": status, "headers": told, "body": body, "format": format}
+    if also:
+        output.update(also)
+    elif format == "json" and is_plain(content, value):
+        head = orjson.dumps(told)
+        if 36 not in head:  # a dollar: it might be taken for a tag
+            return output, b'{"status":%d,"headers":%b,"body":%b,"format":"json"}' % (status, head, content)
+    return output, None
+
+
+def body_of(message: Mapping[str, Any]) -> bytes:
+    """The bytes of the body of a message that was told; nothing where it has none."""
+    return decode(message["body"], message["format"]) if "format" in message else b""
+
+
+def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
+    """The headers that are kept, lower-case, a list where a name comes twice; and the content type."""
+    told: dict[str, Any] = {}
+    coded = False
+    for raw, content in headers:
+        name = _KEPT.get(raw)
+        if name is None:
+            name = _kept(raw)
+        if not name:
+            coded = coded or raw.lower() == b"content-encoding"
+            continue
+        value = content.decode("latin-1")
+        if name == "location":
+            value = shown(value)
+        if name in told:
+            before = told[name]
+            told[name] = [*before, value] if isinstance(before, list) else [before, value]
+        else:
+            told[name] = value
+    if coded:
+        told.pop("content-length", None)
+    content_type = told.get("content-type", "")
+    return told, content_type if isinstance(content_type, str) else content_type[0]
+
+
+def _kept(raw: bytes) -> str:
+    """A response header's name, or nothing where it only says how the body travelled, or may carry a credential."""
+    name = raw.decode("latin-1").lower()
+    dropped = name in _TRAVEL or secret(name) or name.endswith(("-token", "-cookie"))
+    if len(_KEPT) < _NAMES:
+        _KEPT[raw] = "" if dropped else name
+    return "" if dropped else name
+
+
+def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Told headers as pairs again."""
+    found: list[tuple[str, str]] = []
+    for name, value in headers.items():
+        if type(value) is str:
+            found.append((name, value))
+        else:
+            values: Iterable[str] = value if isinstance(value, list) else (value,)
+            found.extend((name, item) for item in values)
+    return found
+
+
+@lru_cache(_NAMES)
+def textual(content_type: str) -> bool:
+    """Whether a body of this type is told as text where it can be."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return (
+        not kind
+        or kind.startswith("text/")
+        or kind.endswith(("json", "xml", "jsonl", "ndjson"))
+        or kind == "application/x-www-form-urlencoded"
+    )
+
+
+# -- answer ------------------------------------------------------------------------------------------------------------
+#
+# A recorded answer taken apart: what a seam builds its library's response from, so that the SDK's own code parses it.
+
+
+class Answer:
+    """A recorded answer, or the head of one, taken apart: what a seam builds its library's response from.
+
+    ``content`` is ``None`` for the head of a stream, ``read`` says whether a body was recorded. ``error`` is what to raise,
+    ``raised`` its name among the library's own. ``history`` holds the answers that were redirects.
+    """
+
+    __slots__ = (
+        "content", "elapsed", "error", "headers", "history", "http_version", "raised", "read", "reason", "status", "text", "url",
+    )  # fmt: skip
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._read(outcome.output if isinstance(outcome.output, dict) else {}, outcome.error, outcome.meta)
+
+    def _read(self, output: Mapping[str, Any], error: BaseException | None, meta: Mapping[str, Any]) -> None:
+        self.error = error
+        self.raised: str | None = output.get("raised")
+        self.text: str = output.get("text", "")
+        told = output.get("head", output)
+        self.status: int = told.get("status", 200)
+        self.headers = pairs(told.get("headers", {}))
+        self.http_version: str = told.get("http_version", "HTTP/1.1")
+        self.reason: str | None = told.get("reason")
+        self.url: str | None = told.get("url")
+        past = told.get("history")
+        self.history = [Answer._past(hop) for hop in past] if past else []
+        self.elapsed: float = meta.get("elapsed", 0.0)
+        self.read = "format" in told
+        self.content = None if "head" in output else body_of(told)
+
+    @classmethod
+    def _past(cls, message: Mapping[str, Any]) -> Answer:
+        answer = cls.__new__(cls)
+        answer._read(message, None, {})
+        return answer
+
+
+def piece_of(chunk: Outcome) -> bytes:
+    """The bytes of a recorded piece of a stream."""
+    return chunk.output.encode() if isinstance(chunk.output, str) else bytes(chunk.output)
+
+
+# -- http exchange -----------------------------------------------------------------------------------------------------
+#
+# One HTTP request and its answer, as an open step.
+#
+# A live exchange tells what came back (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`,
+# :meth:`~Exchange.end`), one that is not live gives :class:`~.answer.Answer` objects.
+
+_SUSPENDED: Final = {"suspended": True}
+
+#: The exchange that the running code is inside of: a send inside a send is one request.
+within: Final[ContextVar[Exchange | None]] = ContextVar("tracekit.exchange", default=None)
+
+
+def refuse(scope: Scope, what: str) -> None:
+    """Say that this way out is not supported, instead of letting it pass unseen."""
+    if scope.session.recording:
+        raise RunStateError(
+            f"{what} can't be recorded yet",
+            run_id=scope.session.run_id,
+            next_action="use the HTTP interface of the same service, or make the call outside the run",
+        )
+    raise LiveCallBlockedError(
+        f"{what} was opened during a replay", run_id=scope.session.run_id, operation=what,
+        next_action="use the HTTP interface of the same service: websockets are not captured yet",
+    )  # fmt: skip
+
+
+class Exchange:
+    """One request and its answer, as an open step."""
+
+    __slots__ = ("_dialect", "_kept", "_scope", "_started", "_text", "_told", "body", "elapsed", "open", "step")
+
+    def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
+        self.step = step
+        self._scope: Final = scope
+        self._dialect: Final = dialect
+        self._kept: list[bytes] | None = None
+        self._text = True
+        self._told = False
+        self._started = monotonic_ns()
+        #: Seconds from the request to the end of its answer, once that is known.
+        self.elapsed = 0.0
+        #: While true, a request made from inside is part of this one.
+        self.open = True
+        #: The scope of the live call.
+        self.body = step.body() if step.live else scope
+
+    def go(self) -> bool:
+        """Whether the call is to be made; where a resumed run has first to follow its log to the end, this waits for that."""
+        if self.step.deferred:
+            self._go(self.step.go())
+        return self.step.live
+
+    async def go_async(self) -> bool:
+        if self.step.deferred:
+            self._go(await self.step.go_async())
+        return self.step.live
+
+    def _go(self, step: Step) -> None:
+        self.step = step
+        self.body = step.body() if step.live else self._scope
+        self._started = monotonic_ns()
+
+    # -- live ------------------------------------------------------------------------------------------------------------
+
+    def whole(
+        self,
+        status: int,
+        headers: Headers,
+        content: bytes,
+        *,
+        also: Mapping[str, Any],
+        elapsed: float | None,
+        suspended: bool,
+    ) -> None:
+        """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds."""
+        value = parsed(content)
+        output, data = whole(status, headers, content, value, also)
+        info: dict[str, Any] = {"elapsed": self._lasted() if elapsed is None else elapsed}
+        if suspended:
+            info["suspended"] = True
+        if self._dialect is not None and status < 400 and value is not NOT_JSON:
+            info.update(_safely(self._dialect.response, value))
+        self._told = True
+        self.step.done(output, info=info, data=data)
+
+    def head(self, status: int, headers: Headers, *, also: Mapping[str, Any], suspended: bool) -> None:
+        """Status and headers came, the body is going to be read piece by piece."""
+        told, content_type = response_headers(headers)
+        self._text = textual(content_type)
+        if self._dialect is not None and status < 400:
+            self._kept = []
+        self.step.chunk({"head": {"status": status, "headers": told, **also}}, info=_SUSPENDED if suspended else None)
+
+    def piece(self, data: bytes, *, suspended: bool = False) -> None:
+        """One piece of the body, before the caller gets it."""
+        if self._kept is not None:
+            self._kept.append(data)
+        value: Any = data
+        if self._text:
+            try:
+                value = data.decode()
+            except UnicodeDecodeError:
+                pass
+        self.step.chunk(value, info=_SUSPENDED if suspended else None)
+
+    def end(self, *, suspended: bool = False) -> None:
+        """The stream ended in order."""
+        self._finish({"complete": True}, {"suspended": True} if suspended else {})
+
+    def left(self) -> None:
+        """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then."""
+        if self._told:
+            return
+        kept = self._kept
+        said = self._dialect is not None and kept and _safely_true(self._dialect.finished, b"".join(kept[-16:]))
+        self._finish({"complete": bool(said)}, {"abandoned": True})
+
+    def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
+        if self._told:
+            return
+        self._told = True
+        info["elapsed"] = self._lasted()
+        if self._kept and self._dialect is not None:
+            info.update(_safely(self._dialect.stream, self._kept))
+        self.step.done(output, info=info)
+
+    def _lasted(self) -> float:
+        self.elapsed = (monotonic_ns() - self._started) // 1000 / 1_000_000
+        return self.elapsed
+
+    def broke(
+        self,
+        error: BaseException,
+        kind: str | None = None,
+        *,
+        response: tuple[int, Headers, bytes] | None = None,
+        suspended: bool = False,
+    ) -> None:
+        """The call or the stream raised ``error``; ``kind`` is its name in the library's own set of exceptions.
+
+        ``response`` is the answer that hangs on the exception, where one does.
+        """
+        if self._told or isinstance(error, ReplayError):
+            return
+        self._told = True
+        output: dict[str, Any] | None = None
+        if kind is not None:
+            output = {"raised": kind, "text": str(error)}
+            if response is not None:
+                output.update(message(*response))
+        self.step.failed(error, output=output, info=_SUSPENDED if suspended else None)
+
+    # -- answered from the log -------------------------------------------------------------------------------------------
+
+    def answer(self) -> Answer:
+        return Answer(self.step.answer())
+
+    async def answer_async(self) -> Answer:
+        return Answer(await self.step.answer_async())
+
+    def first(self) -> Answer:
+        """The head of a recorded stream; or the whole answer, or what was raised, where there was none."""
+        chunk = self.step.next_chunk()
+        return self.answer() if chunk is None else Answer(chunk)
+
+    async def first_async(self) -> Answer:
+        chunk = await self.step.next_chunk_async()
+        return await self.answer_async() if chunk is None else Answer(chunk)
+
+    def next_piece(self) -> bytes | Answer:
+        """The next piece of a recorded stream, or how it ended."""
+        chunk = self.step.next_chunk()
+        return piece_of(chunk) if chunk is not None else self._ended(self.step.answer())
+
+    async def next_piece_async(self) -> bytes | Answer:
+        chunk = await self.step.next_chunk_async()
+        return piece_of(chunk) if chunk is not None else self._ended(await self.step.answer_async())
+
+    def _ended(self, outcome: Outcome) -> Answer:
+        if outcome.abandoned:
+            raise TraceExhaustedError(
+                "the recorded program left this stream here; the replayed one reads on",
+                run_id=self._scope.session.run_id,
+                step=self.step.seq,
+                next_action="see which code reads further than when it was recorded, and record it again",
+            )
+        return Answer(outcome)
+
+    # -- what both need --------------------------------------------------------------------------------------------------
+
+    def enter(self) -> tuple[Any, Any]:
+        """Set the scope of the live call, and that it is inside a request; give the result to :meth:`leave`."""
+        return current.set(self.body), within.set(self)
+
+    def leave(self, tokens: tuple[Any, Any]) -> None:
+        self.open = False
+        current.reset(tokens[0])
+        within.reset(tokens[1])
+
+    def refuse(self, what: str) -> None:
+        """The answer is of a kind that can't be captured: say so."""
+        try:
+            refuse(self._scope, what)
+        except RunStateError as error:
+            self.broke(error)
+            raise
+
+
+def _safely(read: Any, value: Any) -> Mapping[str, Any]:
+    """What a dialect reads while recording; an answer that it does not understand must not break the program."""
+    try:
+        found: Mapping[str, Any] = read(value)
+    except Exception:
+        return {}
+    return found
+
+
+def _safely_true(ask: Any, value: Any) -> bool:
+    try:
+        return bool(ask(value))
+    except Exception:
+        return False
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+#
+# What a request says that matters to its step: a few of its headers, and its body as a value.
+
+#: Request headers that are looked at, and those that change what a model does.
+_TOLD: Final = frozenset(
+    {"user-agent", "content-type", "x-stainless-retry-count", "x-stainless-package-version", "upgrade"}
+    | {"anthropic-beta", "anthropic-version", "openai-beta"}
+)
+#: Request headers whose value is a secret, which is looked for in all that is stored from then on.
+_CREDENTIALS: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "x-auth-token",
+        "ocp-apim-subscription-key",
+    }
+)
+#: How many header names are remembered.
+_TELLING: Final[dict[bytes, str]] = {}
+
+
+class Facts:
+    """What the headers of a request say that matters here, in one pass over them.
+
+    ``attempt`` counts from 1; ``told`` holds the headers that change what a model does, ``None`` where there are none.
+    ``credentials`` are the values of credential headers.
+    """
+
+    __slots__ = ("agent", "attempt", "content_type", "credentials", "told", "upgrade", "version")
+
+    def __init__(self, headers: Headers) -> None:
+        self.agent = b""
+        self.attempt = 1
+        self.content_type = b""
+        self.upgrade = False
+        self.version = b""
+        self.told: dict[str, str] | None = None
+        self.credentials: list[bytes] = []
+        telling = _TELLING
+        for raw, value in headers:
+            name = telling.get(raw)
+            if name is None:
+                name = _telling(raw)
+            if not name:
+                continue
+            if name == "user-agent":
+                self.agent = value
+            elif name == "content-type":
+                self.content_type = value
+            elif name == "x-stainless-retry-count":
+                self.attempt = int(value) + 1 if value.isdigit() else 1
+            elif name == "x-stainless-package-version":
+                self.version = value
+            elif name == "upgrade":
+                self.upgrade = value.lower() == b"websocket"
+            elif name in _CREDENTIALS:
+                self.credentials.append(value)
+            else:
+                self.told = {**(self.told or {}), name: value.decode("latin-1")}
+
+
+def _telling(raw: bytes) -> str:
+    """The name of a request header that matters, else nothing; remembered by how it is written."""
+    name = raw.decode("latin-1").lower()
+    found = name if name in _TOLD or name in _CREDENTIALS else ""
+    if len(_TELLING) < _NAMES:
+        _TELLING[raw] = found
+    return found
+
+
+def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str]:
+    """The body as it is told and its format; ``value`` is what ``bodies.parsed`` made of it."""
+    if not content:
+        return None, "none"
+    if content_type.startswith(b"multipart/"):
+        parts = multipart(content, content_type.decode("latin-1"))
+        if parts is not None:
+            return parts, "multipart"
+    return encode(content, value)
+
+
+# -- seams -------------------------------------------------------------------------------------------------------------
+#
+# An HTTP exchange as a step: what every transport seam shares, whatever its library.
+#
+# A seam hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange tells what came back
+# (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`, :meth:`~Exchange.end`), one that is not live gets
+# :class:`Answer` objects to build the library's own response from, so that the SDK's own code parses it.
+#
+# The output of an outcome: ``{"status", "headers", "body", "format"}`` and, where they say something, ``http_version``,
+# ``reason``, ``url`` (after redirects), ``history``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
+# further one a piece as text or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding undone.
+
+#: What :func:`begin` returns for traffic that is not the program's and not to be sent either: answer it with nothing.
+AMBIENT: Final = "ambient"
+
+#: How many specs are remembered.
+_SPECS: Final = 1024
+
+_specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
+
+
+def elsewhere(scope: Scope | None) -> bool:
+    """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
+    of another request."""
+    if scope is None:
+        return gate.outside is None and not open_calls and not everywhere()
+    inside = within.get()
+    return inside is not None and inside.open
+
+
+def begin(
+    scope: Scope, method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes
+) -> Exchange | str | None:
+    """Open the step of a request.
+
+    Returns ``None`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
+    """
+    about = Facts(headers)
+    for credential in about.credentials:
+        scope.session.redactor.learn(credential.decode("latin-1"))
+    if about.upgrade or scheme in (b"ws", b"wss"):
+        refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
+    route = resolve(method, scheme, netloc, raw_path, about.agent)
+    if route.ambient:
+        return None if scope.session.recording else AMBIENT
+    value = parsed(content)
+    body, format = request_body(content, value, about.content_type)
+    for dialect in route.dialects:
+        claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
+        if claim is not None:
+            hear(scope.session.run_id, route, dialect)
+            return _model_call(scope, method, route, dialect, claim, about, body, format, content)
+    hear(scope.session.run_id, route)
+    return _plain_call(scope, method, route, about, body, format)
+
+
+def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> bool:
+    """A request outside every run, while the whole process replays (a known SDK's raises), or inside a call that may be made again.
+
+    True for ambient traffic of a replay, which is to be answered with nothing. ``RunEndedError`` where it comes too late.
+    """
+    about = Facts(headers)
+    route = resolve(method, scheme, netloc, raw_path, about.agent)
+    if route.ambient:
+        return gate.outside is not None or everywhere()
+    value = parsed(content)
+    model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
+    if gate.outside is not None and (model_call or route.sdk is not None):
+        gate.outside("llm" if model_call else "http", route.name)
+    if open_calls and not model_call:
+        begun = outside_run(route.name, route.side_effect)
+        if begun is not None:
+            begun.end()  # that it has begun decides; it ends with the call that made it
+    return False
+
+
+def _model_call(
+    scope: Scope,
+    method: str,
+    route: Route,
+    dialect: Dialect,
+    claim: Claim,
+    about: Facts,
+    body: Any,
+    format: str,
+    content: bytes,
+) -> Exchange:
+    signature = claim.signature or {}
+    key = ("llm", method, route, dialect.name, claim.model, about.version, about.attempt, format, *signature.items())
+    found = _specs.get(key) or _remember(key, _model_spec(method, route, dialect, claim, about, format))
+    spec, info, before = found
+    if info is None or about.told is not None or claim.info:
+        info = Circumstances(_info(route, about, format, provider=dialect.provider, claim=claim))
+    input = {"method": method, "url": route.target, "body": body}
+    # The body is written as it came, where that is how the log writes it.
+    data = b"%b%b}" % (before, content) if before and format == "json" and is_plain(content, body) else None
+    return Exchange(scope.session.begin(scope, Request(spec, input, info, None, data)), scope, dialect)
+
+
+def _model_spec(
+    method: str, route: Route, dialect: Dialect, claim: Claim, about: Facts, format: str
+) -> tuple[Spec, Circumstances | None, bytes]:
+    """What is the same at each such call: the spec, the circumstances, and the input's JSON up to the body."""
+    spec = Spec(
+        "llm", claim.model, side_effect="read_only", lists=True,
+        signature={
+            "dialect": dialect.name, "operation": dialect.operation, "model": claim.model, **(claim.signature or {})
+        },
+    )  # fmt: skip
+    varies = about.told is not None or bool(claim.info)
+    info = None if varies else Circumstances(_info(route, about, format, provider=dialect.provider))
+    try:
+        before = orjson.dumps({"method": method, "url": route.target})[:-1] + b',"body":'
+    except TypeError:  # what can't be encoded so takes the long way
+        before = b""
+    return spec, info, before
+
+
+def _plain_call(scope: Scope, method: str, route: Route, about: Facts, body: Any, format: str) -> Exchange:
+    key = ("http", route.name, route.side_effect)
+    found = _specs.get(key) or _remember(key, (Spec("http", route.name, side_effect=route.side_effect), None, b""))
+    input: dict[str, Any] = {"method": method, "url": route.url}
+    if format != "none":
+        input["body"] = body
+    if about.content_type and format != "multipart":
+        input["content_type"] = about.content_type.decode("latin-1")
+    step = scope.session.begin(scope, Request(found[0], input, _info(route, about, format)))
+    return Exchange(step, scope, None)
+
+
+def _remember(
+    key: tuple[Any, ...], made: tuple[Spec, Circumstances | None, bytes]
+) -> tuple[Spec, Circumstances | None, bytes]:
+    if len(_specs) >= _SPECS:
+        _specs.clear()
+    _specs[key] = made
+    return made
+
+
+def _info(
+    route: Route, about: Facts, format: str, *, provider: str | None = None, claim: Claim | None = None
+) -> dict[str, Any]:
+    """What is recorded of the circumstances and not compared."""
+    info: dict[str, Any] = {}
+    if provider is not None:
+        info["provider"] = provider
+        info["origin"] = route.origin
+        info["attempt"] = about.attempt
+    if route.sdk is not None:
+        info["sdk"] = route.sdk
+        if about.version:
+            info["sdk_version"] = about.version.decode("latin-1")
+        if provider is None and about.attempt > 1:
+            info["attempt"] = about.attempt
+    if format not in ("json", "none"):
+        info["format"] = format
+    if about.told is not None:
+        info["headers"] = about.told
+    if claim is not None and claim.info:
+        info.update(claim.info)
+    return info
+
+
+def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:
+    """Whether a dialect takes the request; one that stumbles over it does not."""
+    try:
+        return dialect.request(path, body)
+    except Exception:
+        return None
+
+
+# -- sse ---------------------------------------------------------------------------------------------------------------
+#
+# Server-sent events, as far as the dialects need them.
+
+
+def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
+    """The events of a whole stream: the name (``"message"`` where none is given) and the data, its lines joined by ``\\n``."""
+    for block in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
+        name, data = "message", []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value[1:] if value.startswith(b" ") else value
+            if field == b"event":
+                name = value.decode("utf-8", "replace")
+            elif field == b"data":
+                data.append(value)
+        if data:
+            yield name, b"\n".join(data)

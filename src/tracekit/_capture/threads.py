@@ -1,0 +1,849 @@
+"""Tasks, threads and pools: whatever is started carries the lane that it belongs to."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from _thread import allocate_lock, get_ident
+from asyncio import current_task, futures, isfuture, tasks
+from asyncio.base_events import BaseEventLoop
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future as CallFuture
+from concurrent.futures import _base
+from concurrent.futures import thread as pool
+from contextvars import Context, ContextVar
+from functools import partial
+from itertools import count
+from sys import _getframe
+from types import FunctionType
+from typing import Any, Final
+
+from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
+from .._runtime.schedule import current_burst
+from .._runtime.session import owned, owner
+from . import guard
+from .callers import by_user, is_background, pass_through, walk
+from .patch import AttributePatch, Patch, Switch, when_imported
+
+__all__ = [
+    "Entered",
+    "InOrder",
+    "activate",
+    "after_fork",
+    "begin",
+    "deactivate",
+    "enclose",
+    "entered",
+    "handover_patches",
+    "name_of",
+    "parent_lane",
+    "pool_patches",
+    "set_of_tasks",
+    "submitted",
+]
+
+# -- launch ------------------------------------------------------------------------------------------------------------
+#
+# What is started in a run: its name, its parent, and the callable that enters its lane innermost.
+
+_RUN: Final = Context.run
+
+
+def parent_lane(scope: Scope) -> Lane:
+    """The lane that starts something here: the scope's, or that of a task which shares its context with others."""
+    lane = scope.lane
+    loop = _get_running_loop()
+    if loop is not None and owned:
+        task = current_task(loop)
+        if task is not None and id(task) != lane.owner:
+            known = owned.get(id(task))
+            if known is not None and known.root is lane.root:
+                return known
+    return lane
+
+
+def name_of(started_: Any) -> str:
+    """The ``__qualname__`` of an unwrapped callable or a coroutine, else its type's."""
+    while type(started_) is Entered:
+        started_ = started_._call
+    inner = getattr(started_, "cr_frame", None)
+    if inner is not None and started_.__qualname__ == "TaskHandle._run_coro":  # anyio's shell around a task's coroutine
+        started_ = getattr(inner.f_locals.get("self"), "_coro", started_)
+    name = getattr(started_, "__qualname__", None)
+    return name if isinstance(name, str) else type(started_).__qualname__
+
+
+class Entered:
+    """A callable that runs in ``scope``'s lane, whoever's context it is called in."""
+
+    __slots__ = ("_call", "_gate", "_scope", "begun", "turn")
+
+    def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
+        self._call: Final = call
+        self._scope: Final = scope
+        #: Its place among the events of the run, where it is one; see ``handover``.
+        self.turn: Any = None
+        self.begun = False
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    @property
+    def lane(self) -> Lane:
+        return self._scope.lane
+
+    def taken_up(self) -> None:
+        """A worker has it now."""
+        threads = self._scope.session.threads
+        if threads is not None:
+            threads.begun()
+
+    def hold(self) -> None:
+        """Hold the worker of a call that never began in the recording, until it is cancelled or the replay ends."""
+        self.turn.on_fire(self.let_go, anywhere=True)
+        self._gate.acquire()
+        self.turn.cancel()
+
+    def let_go(self) -> None:
+        """Whoever is held, now or later, goes on."""
+        try:
+            self._gate.release()
+        except RuntimeError:  # somebody else did
+            pass
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        self.taken_up()
+        self.begun = True
+        lane, me = self._scope.lane, owner()
+        before = owned.get(me)
+        # Known by its owner too: the callable may itself run the program's code in yet another copied context.
+        owned[me] = lane
+        lane.owner = me
+        token = enter(self._scope)
+        try:
+            if self.turn is not None and self.turn.live:
+                self.turn.fired()
+            return self._call(*args, **kwargs)
+        finally:
+            current.reset(token)
+            lane.owner = NOBODY
+            if before is None:
+                owned.pop(me, None)
+            else:
+                owned[me] = before
+
+
+def enclose(
+    scope: Scope, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """A call that runs the program's callable in a lane of its own, counted now, inside whatever contexts surround it."""
+    outer: list[Any] = []
+    while True:
+        if type(call) is partial:
+            call, args, kwargs = call.func, call.args + args, {**call.keywords, **kwargs}
+        elif args and isinstance(getattr(call, "__self__", None), Context) and call == call.__self__.run:
+            outer.append(call)
+            call, args = args[0], args[1:]
+        else:
+            break
+    lane = started(parent_lane(scope), name_of(call), scope.live)
+    threads = scope.session.threads
+    if threads is not None:
+        threads.submitted()
+    call = Entered(call, scope.in_lane(lane))
+    for run in reversed(outer):
+        call, args = run, (call, *args)
+    return call, args, kwargs
+
+
+# -- ordered -----------------------------------------------------------------------------------------------------------
+#
+# Sets of tasks that keep their order.
+#
+# ``asyncio.as_completed`` and ``asyncio.wait`` go through a ``set``, whose order follows the objects' addresses: which of several
+# equal coroutines becomes the first task, and in which order a program meets the tasks that are done, would differ from run to run.
+
+
+class InOrder(set[Any]):
+    """A set that is iterated in the order in which its elements were added."""
+
+    def __init__(self, elements: Iterable[Any] = ()) -> None:
+        self._order: dict[Any, None] = dict.fromkeys(elements)
+        super().__init__(self._order)
+
+    def add(self, element: Any) -> None:
+        self._order.setdefault(element)
+        super().add(element)
+
+    def __iter__(self) -> Iterator[Any]:
+        if len(self._order) != len(self) or not self._order.keys() >= set(super().__iter__()):
+            self._order = dict.fromkeys([x for x in self._order if x in self] + list(super().__iter__()))
+        return iter(list(self._order))
+
+    def pop(self) -> Any:
+        for element in self:
+            self.remove(element)
+            del self._order[element]
+            return element
+        raise KeyError("pop from an empty set")
+
+    def __reduce__(self) -> Any:
+        return set, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(set(super().__iter__()))
+
+
+def set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
+    """What ``set`` is in ``asyncio.tasks``: in order inside a run."""
+    return set(*elements) if current.get() is None else InOrder(*elements)
+
+
+# -- handover ----------------------------------------------------------------------------------------------------------
+#
+# What threads hand to one another through futures and queues: events of the run, so that a replay sees the same ones come first.
+#
+# Which of several calls a worker had begun, which futures were done when somebody looked, which worker took which item: the
+# operating system decides. Each is an entry, written as it happens; in a replay its turn is waited for.
+
+_Once = Callable[[Any, str, Callable[[Any], Any]], Patch]
+_ScopeOf = Callable[[], "Scope | None"]
+#: ``get_nowait`` and ``put_nowait``: whoever calls them counts.
+pass_through(queue.__file__)
+
+
+#: What is exchanged in place, made once.
+_made_handovers: Final[list[Patch]] = []
+_numbers: Final = count(1)
+
+
+def handover_patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
+    """What to replace; ``scope_of`` says in which scope a hand-over is the run's own."""
+
+    def scope() -> Scope | None:
+        found = scope_of()
+        return found if found is not None and getattr(found.session, "ordered", False) else None
+
+    found = [
+        once(pool._WorkItem, "run", _run),
+        once(futures, "_chain_future", lambda original: _chain(original, scope)),
+        once(queue.Queue, "get", lambda original: _moved(original, "queue.get", queue.Empty, scope)),
+        once(queue.Queue, "put", lambda original: _moved(original, "queue.put", queue.Full, scope)),
+    ]
+    for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
+        found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
+    if not _made_handovers:
+        _made_handovers.extend(_waiting(scope))
+    return found + _made_handovers
+
+
+# -- calls that pools run --------------------------------------------------------------------------------------------------
+
+
+def begin(scope: Scope) -> Any:
+    """The turn of a call that is submitted in ``scope``, its own lane's: it comes when a worker begins it. ``None``: no turn."""
+    session = scope.session
+    if scope.live or getattr(session, "ended", False) or not getattr(session, "ordered", False):
+        return None
+    return session.arm(scope, "future.begin", 0)
+
+
+def submitted(future: Any, call: Entered) -> None:
+    """``future`` is what the caller of ``submit`` gets for ``call``."""
+    future._tracekit_call = call
+    future._tracekit_n = next(_numbers)
+    turn = call.turn
+    if turn is None or turn.live:
+        return
+    cancel = future.cancel
+
+    def cancelled() -> bool:
+        if turn.comes and not call.begun:  # in the recording it had begun, or it would not have later
+            return bool(future.cancelled())
+        done = bool(cancel())
+        if done:
+            call.let_go()
+        return done
+
+    future.cancel = cancelled
+
+
+def _run(original: Any) -> Any:
+    def run(self: Any) -> Any:
+        call = entered(self.fn, self.args)
+        if call is not None and call.turn is not None and not call.turn.live:
+            call.taken_up()
+            if call.turn.comes:
+                try:
+                    call.turn.wait()
+                except BaseException:  # the replay has failed: the first step of the call says so
+                    pass
+            else:
+                call.hold()
+        return original(self)
+
+    run.__qualname__ = "_WorkItem.run"
+    return run
+
+
+def entered(call: Any, args: tuple[Any, ...]) -> Any:
+    """The program's callable below the contexts that it is run in."""
+    for found in (call, *args[:3]):
+        if type(found) is Entered:
+            return found
+    return None
+
+
+# -- from a thread to a loop -----------------------------------------------------------------------------------------------
+
+
+def _chain(original: Any, scope_of: _ScopeOf) -> Any:
+    def _chain_future(source: Any, destination: Any) -> None:
+        scope = scope_of() if isinstance(source, CallFuture) and isfuture(destination) else None
+        if scope is None:
+            return original(source, destination)  # type: ignore[no-any-return]
+        call = getattr(source, "_tracekit_call", None)
+        turn = scope.session.arm(scope, "future.arrival", 0)
+        loop = destination.get_loop()
+        led_here = _number()
+
+        def cancelled(_: object) -> None:
+            if destination.cancelled():
+                source.cancel()
+
+        def copy() -> None:
+            if not destination.cancelled():
+                futures._copy_future_state(source, destination)  # type: ignore[attr-defined]
+
+        def arrived() -> None:
+            if destination.cancelled():
+                return
+            if not turn.live:
+                turn.on_fire(copy)
+                return
+            burst = current_burst()
+            if burst is None:
+                told()
+                return
+            if burst.number == led_here:
+                burst.end()  # it led to this call: a replay hands the answer out when the loop is idle again
+            burst.after(told)
+
+        def told() -> None:
+            if not destination.cancelled():
+                turn.fired(None if call is None else {"of": call.lane.id})
+                copy()
+
+        def done(_: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(arrived)
+
+        destination.add_done_callback(cancelled)
+        source.add_done_callback(done)
+        return None
+
+    return _chain_future
+
+
+def _number() -> int | None:
+    burst = current_burst()
+    return None if burst is None else burst.number
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------------
+
+#: Who is in a queue's lock right now, with the turn to be told of, by thread.
+_moving: Final[dict[int, Any]] = {}
+
+
+def _taken(original: Any) -> Any:
+    """``_get`` and ``_put``: the moment itself, in the queue's lock."""
+
+    def move(self: Any, *args: Any) -> Any:
+        turn = _moving.pop(get_ident(), None)
+        if turn is not None:
+            turn.fired()
+        return original(self, *args)
+
+    return move
+
+
+def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf) -> Any:
+    def move(self: Any, *args: Any, **options: Any) -> Any:
+        scope = scope_of()
+        if scope is None or not by_user():
+            return original(self, *args, **options)
+        turn: Any = scope.session.arm(scope, name, 0)
+        miss: Any = scope.session.arm(scope, "queue.miss", 0)
+        token = current.set(None)  # how it waits is nothing to record
+        try:
+            if turn.comes:
+                turn.wait()
+                try:
+                    return original(self, *args, **options)
+                finally:
+                    turn.happened()
+            if miss.comes:
+                miss.wait()
+                miss.happened()
+                raise _failures().get(miss.about.get("error"), missed)
+            if turn.live or turn.comes_yet():
+                return _record(original, self, args, options, turn, miss)
+            if not _blocks(name, args, options):
+                raise missed
+            turn.wait()  # it never came back
+            return original(self, *args, **options)
+        finally:
+            current.reset(token)
+
+    move.__qualname__ = original.__qualname__
+    return move
+
+
+def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
+    me = get_ident()
+    _moving[me] = turn
+    try:
+        return original(items, *args, **options)
+    except tuple(_failures().values()) as error:
+        miss.fired({"error": type(error).__name__})
+        raise
+    finally:
+        _moving.pop(me, None)
+
+
+def _failures() -> dict[str, Any]:
+    names = ("Empty", "Full", "ShutDown")
+    return {name: getattr(queue, name) for name in names if hasattr(queue, name)}
+
+
+def _blocks(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    rest = args if name == "queue.get" else args[1:]
+    block = rest[0] if rest else options.get("block", True)
+    timeout = rest[1] if len(rest) > 1 else options.get("timeout")
+    return bool(block) and timeout is None
+
+
+# -- waiting for futures ---------------------------------------------------------------------------------------------------
+
+
+def _waiting(scope_of: _ScopeOf) -> list[Patch]:
+    """``wait`` and ``as_completed``: exchanged in place, for they are imported by name."""
+    return [
+        _Exchanged(_base.wait, _call_wait, _wait, scope_of),
+        _Exchanged(_base.as_completed, _call_as_completed, _as_completed, scope_of),
+    ]
+
+
+class _Exchanged:
+    """A function of ``concurrent.futures`` whose code calls ``instead(original, scope_of, …)``."""
+
+    def __init__(self, function: Any, forward: Any, instead: Any, scope_of: _ScopeOf) -> None:
+        self._function = function
+        self._found = function.__code__
+        original = FunctionType(self._found, function.__globals__, function.__name__, function.__defaults__)
+        self._name = f"_tracekit_{function.__name__}"
+        self._call = lambda *args, **options: instead(original, scope_of, *args, **options)
+        self._code = forward.__code__
+        self._applied = False
+
+    @property
+    def target(self) -> str:
+        return f"concurrent.futures.{self._function.__name__}"
+
+    def apply(self) -> None:
+        if not self._applied:
+            self._function.__globals__[self._name] = self._call
+            self._function.__code__ = self._code
+            self._applied = True
+
+    def restore(self) -> bool:
+        if self._applied:
+            self._applied = False
+            if self._function.__code__ is not self._code:
+                return False
+            self._function.__code__ = self._found
+            del self._function.__globals__[self._name]
+        return True
+
+
+def _call_wait(*args: Any, **options: Any) -> Any:
+    return _tracekit_wait(*args, **options)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _call_as_completed(*args: Any, **options: Any) -> Any:
+    yield from _tracekit_as_completed(*args, **options)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _by_user() -> bool:
+    """Whether the caller of the exchanged function is user code."""
+    return walk(_getframe(4))
+
+
+def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, return_when: str = "ALL_COMPLETED") -> Any:
+    scope = scope_of()
+    if scope is None or not _by_user():
+        return original(fs, timeout, return_when)
+    given = _in_order(fs)
+    turn: Any = scope.session.arm(scope, "future.wait", 0)
+    token = current.set(None)  # how it waits is nothing to record
+    try:
+        if turn.live:
+            done = original(given, timeout, return_when).done
+            turn.fired({"done": [i for i, future in enumerate(given) if future in done]})
+        else:
+            turn.wait()
+            done = {given[i] for i in turn.about.get("done", ()) if i < len(given)}
+            original(done)
+        return _base.DoneAndNotDoneFutures(
+            InOrder(future for future in given if future in done),
+            InOrder(future for future in given if future not in done),
+        )
+    finally:
+        current.reset(token)
+
+
+def _as_completed(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None) -> Any:
+    scope = scope_of()
+    if scope is None or not _by_user():
+        return original(fs, timeout)
+    given = _in_order(fs)
+    token = current.set(None)
+    try:
+        found = original(given, timeout)
+    finally:
+        current.reset(token)
+    return _each(scope, given, found)
+
+
+def _each(scope: Scope, given: list[Any], found: Iterator[Any]) -> Iterator[Any]:
+    left = dict(enumerate(given))
+    while left:
+        turn: Any = scope.session.arm(scope, "future.wait", 0)
+        token = current.set(None)
+        try:
+            chosen = _next_recorded(turn, given, left, found) if turn.live else _next_replayed(turn, left)
+        finally:
+            current.reset(token)
+        yield left.pop(chosen)
+
+
+def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Iterator[Any]) -> int:
+    try:
+        chosen = given.index(next(found))
+        while chosen not in left:  # a run that is resumed has had it from the log
+            chosen = given.index(next(found))
+    except TimeoutError as error:
+        turn.fired({"done": [], "error": str(error)})
+        raise
+    turn.fired({"done": [chosen]})
+    return chosen
+
+
+def _next_replayed(turn: Any, left: dict[int, Any]) -> int:
+    turn.wait()
+    done = turn.about.get("done")
+    if not done:
+        raise TimeoutError(turn.about.get("error", ""))
+    chosen: int = done[0]
+    _base.wait([left[chosen]])
+    return chosen
+
+
+def _in_order(fs: Any) -> list[Any]:
+    """The futures once each: as they were given, or those of a set as they were submitted."""
+    futures_ = list(dict.fromkeys(fs))
+    if isinstance(fs, (set, frozenset)) and not isinstance(fs, InOrder):
+        futures_.sort(key=lambda future: getattr(future, "_tracekit_n", 0))
+    return futures_
+
+
+# -- pools -------------------------------------------------------------------------------------------------------------
+#
+# Threads and pools: each started thread and each submitted call is a lane; a pool's own workers are none.
+
+#: The threads that pools start for themselves, by module and name of target or class.
+_WORKERS: Final = frozenset(
+    {
+        ("concurrent.futures.thread", "_worker"),
+        ("anyio._backends._asyncio", "WorkerThread"),
+        ("concurrent.futures.process", "_ExecutorManagerThread"),
+        ("multiprocessing.queues", "Queue._feed"),
+    }
+)
+
+
+def pool_patches(once: Callable[[Any, str, Callable[[Any], Any]], Patch]) -> list[Patch]:
+    """What to replace, of the modules that are loaded."""
+    found = [
+        once(threading.Thread, "start", _start),
+        once(pool.ThreadPoolExecutor, "submit", _submit),
+    ]
+    backend = getattr(sys.modules.get("anyio._backends._asyncio"), "AsyncIOBackend", None)
+    if backend is not None:
+        found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
+        found.append(once(backend, "run_sync_from_thread", _run_from_thread))
+    return found
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------------
+
+
+def _start(original: Any) -> Any:
+    def start(self: threading.Thread) -> None:
+        scope = current.get()
+        if scope is None:
+            return original(self)  # type: ignore[no-any-return]
+        if is_background(_work(self)):
+            return Context().run(_apart, original, self)
+        threads = scope.session.threads
+        if not _is_worker(self):
+            lane = started(parent_lane(scope), _thread_name(self), scope.live)
+            _enter_at_run(self, scope.in_lane(lane))
+        if threads is None:
+            return original(self)  # type: ignore[no-any-return]
+        threads.launching()
+        try:
+            original(self)
+        finally:
+            threads.launched(self.native_id, self.ident)
+        return None
+
+    start.__qualname__ = "Thread.start"
+    return start
+
+
+def _apart(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+    """What a library keeps going beside the program is no act of whoever happened to need it first."""
+    with guard.allow():
+        original(thread)
+
+
+def _enter_at_run(thread: Any, scope: Scope) -> None:
+    """Shadow ``thread.run`` until the thread has begun."""
+
+    def run() -> None:
+        del thread.run
+        Entered(thread.run, scope)()
+
+    thread.run = run
+
+
+def _is_worker(thread: Any) -> bool:
+    target = getattr(thread, "_target", None)
+    names = (
+        (getattr(what, "__module__", None), getattr(what, "__qualname__", None)) for what in (target, type(thread))
+    )
+    return any(name in _WORKERS for name in names)
+
+
+def _thread_name(thread: Any) -> str:
+    plain = not isinstance(thread, threading.Timer) and getattr(thread, "_target", None) is None
+    return type(thread).__qualname__ if plain else name_of(_work(thread))
+
+
+def _work(thread: Any) -> Any:
+    """What a thread runs."""
+    if isinstance(thread, threading.Timer):
+        return _bare(thread.function)
+    target = getattr(thread, "_target", None)
+    return type(thread).run if target is None else _bare(target)
+
+
+def _bare(call: Any) -> Any:
+    while hasattr(call, "func") and hasattr(call, "keywords"):
+        call = call.func
+    return call
+
+
+# -- pools -----------------------------------------------------------------------------------------------------------------
+
+
+def _submit(original: Any) -> Any:
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is None:
+            return original(self, fn, *args, **kwargs)
+        fn, args, kwargs = enclose(scope, fn, args, kwargs)
+        call = entered(fn, args)
+        call.turn = begin(scope.in_lane(call.lane))
+        future = original(self, fn, *args, **kwargs)
+        submitted(future, call)
+        return future
+
+    submit.__qualname__ = "ThreadPoolExecutor.submit"
+    return submit
+
+
+# -- anyio -----------------------------------------------------------------------------------------------------------------
+
+
+def _run_sync(original: Any) -> Any:
+    def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            func, args, kwargs = enclose(scope, func, tuple(args), {})
+            if kwargs:
+                func = _with(func, kwargs)
+        return original(cls, func, args, *rest, **options)
+
+    return run_sync_in_worker_thread
+
+
+def _run_from_thread(original: Any) -> Any:
+    def run_sync_from_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is not None:
+            func, args, kwargs = enclose(scope, func, tuple(args), {})
+            if kwargs:
+                func = _with(func, kwargs)
+        return original(cls, func, args, *rest, **options)
+
+    return run_sync_from_thread
+
+
+def _with(func: Any, kwargs: dict[str, Any]) -> Any:
+    def call(*args: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return call
+
+
+# -- concurrency -------------------------------------------------------------------------------------------------------
+#
+# Lanes in practice: task creation, thread start and executor submit carry the run on.
+#
+# Hooks are in place while a session is active (:func:`activate`, counted) and do nothing where the context has no run. A
+# lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
+# callable, because libraries run that in a copy of an older context.
+
+_made: Final[dict[tuple[int, str], Patch]] = {}
+_switch: Final = Switch(lambda: _patches())
+_forks: Final[list[Callable[[], object]]] = []
+_forking = False
+
+
+def activate() -> None:
+    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    _switch.on()
+    for module in ("uvloop", "anyio._backends._asyncio"):
+        when_imported(module, _switch.refresh)
+
+
+def deactivate() -> list[str]:
+    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
+    return _switch.off()
+
+
+def after_fork(call: Callable[[], object]) -> None:
+    """Call ``call()`` in each forked child from now on, before its code goes on."""
+    global _forking
+    if not _forking:
+        _forking = True
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_forked)
+    if call not in _forks:
+        _forks.append(call)
+
+
+def _forked() -> None:
+    owned.clear()
+    for call in _forks:
+        call()
+
+
+def _patches() -> list[Patch]:
+    patches = [
+        _once(BaseEventLoop, "create_task", _create_task),
+        # The module has no name ``set`` of its own: this one comes before the built-in.
+        _made.setdefault((id(tasks), "set"), AttributePatch(tasks, "set", set_of_tasks)),
+    ]
+    uvloop = sys.modules.get("uvloop")
+    if uvloop is not None and hasattr(uvloop, "Loop"):
+        patches.append(_once(uvloop.Loop, "create_task", _create_task))
+    return patches + pool_patches(_once)
+
+
+def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+    """The patch of one place, the same each time that it is asked for."""
+    key = (id(owner), name)
+    patch = _made.get(key)
+    if patch is None:
+        found = owner.__dict__.get(name)
+        if isinstance(found, classmethod):
+            value: Any = classmethod(wrap(found.__func__))
+        else:
+            value = wrap(getattr(owner, name))
+        patch = _made[key] = AttributePatch(owner, name, value)
+    return patch
+
+
+def _create_task(original: Any) -> Any:
+    def create_task(self: Any, coro: Any, **options: Any) -> Any:
+        scope = current.get()
+        if scope is None:
+            return original(self, coro, **options)
+        lane = started(parent_lane(scope), name_of(coro), scope.live)
+        context = options.get("context")
+        if context is not None:
+            return _in_given_context(original(self, coro, **options), scope, lane, context)
+        # The task copies the context when it is made, and an eager one runs its first piece right there.
+        token = current.set(scope.in_lane(lane))
+        try:
+            task = original(self, coro, **options)
+        finally:
+            current.reset(token)
+        lane.owner = id(task)
+        _created(scope, task)
+        if hasattr(task, "add_done_callback"):
+            task.add_done_callback(lambda _: _ended(lane), context=Context())
+        return task
+
+    create_task.__name__ = "create_task"
+    create_task.__qualname__ = getattr(original, "__qualname__", "create_task")
+    create_task.__doc__ = getattr(original, "__doc__", None)
+    return create_task
+
+
+def _created(scope: Scope, task: Any) -> None:
+    threads = scope.session.threads
+    if threads is not None:
+        threads.created(task)
+
+
+def _ended(lane: Lane) -> None:
+    lane.owner = NOBODY
+
+
+#: Set in a context that was given to a task which is not done yet.
+_given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
+
+
+def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context) -> Any:
+    """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
+    me = lane.owner = id(task)
+    owned[me] = lane
+    _created(scope, task)
+    before, first = context.get(current), not context.get(_given, False)
+    if first:
+        try:
+            context.run(_lend, scope.in_lane(lane), True)
+        except RuntimeError:  # it is the one that is running
+            first = False
+
+    def ended(_: object) -> None:
+        lane.owner = NOBODY
+        if owned.get(me) is lane:
+            del owned[me]
+        if first:
+            context.run(_lend, before, False)
+
+    task.add_done_callback(ended, context=Context())
+    return task
+
+
+def _lend(scope: Scope | None, given: bool) -> None:
+    current.set(scope)
+    _given.set(given)

@@ -1,0 +1,814 @@
+"""A directory of runs: their names, files, locks, child segments and summaries."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .. import _reality
+from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
+from .entry import DEFAULT, Limits, too_deep
+from .reader import ENDS, Trace, Verdict, not_found
+from .tip import check_head, check_kept, seal_key, sync_directory, write_head
+from .writer import Durability, Journal
+
+__all__ = [
+    "SEGMENT",
+    "SUFFIX",
+    "RunSummary",
+    "Store",
+    "beside",
+    "first_entry",
+    "holder",
+    "holds_its_run",
+    "is_segment",
+    "keep_cut",
+    "lane_of",
+    "last_entry",
+    "live_writer",
+    "lock",
+    "name_of",
+    "new_run_id",
+    "segment_of",
+    "summary",
+    "told_of",
+    "valid_run_id",
+    "with_segments",
+]
+
+# -- names -------------------------------------------------------------------------------------------------------------
+#
+# What runs are called: ids that sort by time, and that can be file names.
+
+#: How the name of a trace file ends, and the name of a segment's, without that, in two parts.
+SUFFIX: Final = ".jsonl"
+SEGMENT: Final = re.compile(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+
+_ids = threading.Lock()
+_last_tick = 0
+
+
+def new_run_id() -> str:
+    """A new run id: a version 7 UUID, later ones of a process greater than earlier ones."""
+    global _last_tick
+    with _ids:
+        # 48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still.
+        ns = _reality.time_ns()
+        tick = _last_tick = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), _last_tick + 1)
+    dice = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
+    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | dice:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def valid_run_id(run_id: str) -> bool:
+    """Whether a run id can be a file name that stays in its directory and is no segment's."""
+    return (
+        bool(_ID.fullmatch(run_id))
+        and ".." not in run_id
+        and not run_id.endswith(SUFFIX)
+        and not SEGMENT.fullmatch(run_id)
+    )
+
+
+def holds_its_run(path: str, run_id: object) -> bool:
+    """Whether a trace file that says it is of ``run_id`` has the name for that. A file outside every store may have any."""
+    directory, name = os.path.split(os.path.abspath(path))
+    stem = name.removesuffix(SUFFIX)
+    segment = SEGMENT.fullmatch(stem)
+    return os.path.basename(directory) != "runs" or run_id in (None, segment["run"] if segment else stem)
+
+
+def segment_of(lane_path: str) -> str:
+    """The name of the segment of a child process whose lane has this path: 16 hex digits."""
+    return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# -- lock --------------------------------------------------------------------------------------------------------------
+#
+# One live writer a file. The kernel drops the lock with its holder, so a stale one never blocks.
+
+#: Somebody may be looking who writes it (see ``holder``), which takes no time: so often, and so many seconds apart, is asked again.
+_TRIES: Final = 5
+_APART: Final = 0.002
+
+
+def lock(fd: int, path: str) -> None:
+    """Take the writer's lock of the open file ``fd``, held until it is closed. ``RunStateError`` if there is a live writer."""
+    for _ in range(_TRIES):
+        if _taken(fd):
+            return
+        _reality.sleep(_APART)
+    pid = _holder(fd)
+    who = "another process" if pid is None else f"process {pid}"
+    raise RunStateError(
+        f"{path} is being written by {who}" + (" (this one)" if pid == os.getpid() else ""),
+        path=path,
+        pid=pid,
+        next_action="wait until that run has ended, or end that process",
+    )
+
+
+def _taken(fd: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def holder(path: str) -> int | bool:
+    """Who writes the file at ``path``: a pid, ``True`` where the system does not name it, ``False`` for nobody. Changes nothing.
+
+    What ``/proc/locks`` says is not enough: it leaves out other containers, and layered file systems go by other numbers there.
+    """
+    import fcntl
+
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(fd) or True
+        return False
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def live_writer(path: str) -> Iterator[bool]:
+    """Whether the file at ``path`` has a live writer; where it has none, nobody becomes one inside the block."""
+    import fcntl
+
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield True
+        else:
+            yield False
+    finally:
+        os.close(fd)
+
+
+def _holder(fd: int) -> int | None:
+    """The pid that the kernel names for the lock, where it tells (Linux)."""
+    about = os.fstat(fd)
+    wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            for line in file:
+                words = line.split()
+                if "FLOCK" in words and "->" not in words and wanted in words:
+                    return int(words[words.index(wanted) - 1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+# -- summary -----------------------------------------------------------------------------------------------------------
+#
+# A run at a glance: what its first and its last line say, unverified.
+
+#: How much of the end of a file is read at first, and at most.
+_EDGE: Final = 64 << 10
+_MOST: Final = 8 << 20
+
+
+class RunSummary(NamedTuple):
+    """What a run's first and last line say; nothing is verified. Times in ns since the epoch, ``size`` in bytes.
+
+    ``end`` is ``run.completed``, ``run.failed``, ``run.aborted``, or ``None`` for a run without an end.
+    """
+
+    run_id: str
+    path: str
+    name: str | None
+    started_ns: int
+    ended_ns: int | None
+    end: str | None
+    count: int | None  # type: ignore[assignment]  # hides tuple.count
+    size: int
+
+
+def summary(path: str) -> RunSummary:
+    """What the first and the last whole line of a trace file say. Never raises for what the file holds."""
+    run_id = os.path.basename(path)[: -len(SUFFIX)]
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first, last = _parsed(_first_line(file)), _parsed(_last_line(file, size))
+    except OSError:
+        size, first, last = 0, {}, {}
+    end = last.get("type") if last.get("type") in ENDS else None
+    return RunSummary(
+        run_id,
+        path,
+        first.get("name"),
+        _whole_number(first.get("ts_ns")) or 0,
+        _whole_number(last.get("ts_ns")) if end else None,
+        end,
+        _whole_number(last.get("seq")),
+        size,
+    )
+
+
+def first_entry(path: str) -> dict[str, Any]:
+    """What the first line of a trace file says, unverified; empty where there is none."""
+    with open(path, "rb") as file:
+        return _parsed(_first_line(file))
+
+
+def last_entry(path: str) -> dict[str, Any]:
+    """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0 or os.pread(file.fileno(), 1, size - 1) != b"\n":
+            return {}
+        return _parsed(_last_line(file, size))
+
+
+def _first_line(file: Any) -> bytes:
+    line: bytes = file.readline(_MOST)
+    return line if line.endswith(b"\n") else b""
+
+
+def _last_line(file: Any, size: int) -> bytes:
+    """The last whole line; empty where it is too long for a summary."""
+    edge = _EDGE
+    while True:
+        file.seek(max(0, size - edge))
+        tail: bytes = file.read(edge)
+        end = tail.rfind(b"\n")
+        start = tail.rfind(b"\n", 0, max(end, 0)) + 1
+        if end >= 0 and (start > 0 or edge >= size):
+            return tail[start : end + 1]
+        if edge >= min(size, _MOST):
+            return b""
+        edge *= 8
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        data = {} if too_deep(line, DEFAULT.depth) else orjson.loads(line or b"{}")
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _whole_number(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+#
+# The files of a run's child processes: which there are, how each ends, and whether they are what the run's own file says of them.
+
+_NAME: Final = re.compile("[0-9a-f]{16}")
+
+
+def beside(path: str, run_id: str | None = None) -> tuple[str, ...]:
+    """The segments that lie beside the run's file at ``path``, by the name of that, or by the id that it says. A segment has none."""
+    directory, name = os.path.split(os.path.abspath(path))
+    if is_segment(path):
+        return ()
+    stem = run_id if run_id is not None and valid_run_id(run_id) else name.removesuffix(SUFFIX)
+    try:
+        names = [one for one in os.listdir(directory) if one.startswith(f"{stem}.") and one.endswith(SUFFIX)]
+    except OSError:
+        return ()
+    found = (os.path.join(directory, one) for one in sorted(names) if _is_of(one, stem))
+    return tuple(one for one in found if os.path.isfile(one))
+
+
+def _is_of(name: str, run: str) -> bool:
+    match = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
+    return match is not None and match["run"] == run
+
+
+def is_segment(path: str) -> bool:
+    """Whether a file has the name of a segment."""
+    return SEGMENT.fullmatch(os.path.basename(path).removesuffix(SUFFIX)) is not None
+
+
+def name_of(path: str) -> str:
+    """The 16 hex digits of a segment's file."""
+    return os.path.basename(path)[-len(SUFFIX) - 16 : -len(SUFFIX)]
+
+
+def lane_of(first: dict[str, Any], name: str) -> str:
+    """What a segment, whose first entry this is, calls its process; its name where it does not say."""
+    meta = first.get("meta")
+    lane = meta.get("lane") if isinstance(meta, dict) else None
+    return lane.strip("/") if isinstance(lane, str) else name
+
+
+def told_of(path: str) -> dict[str, Any]:
+    """What the last entry of a run says of the segment at ``path``: up to where it went, and whether it was open then."""
+    with Trace(path) as trace:
+        verdict = trace.status
+    about: dict[str, Any] = {"segment": name_of(path)}
+    if verdict.state != "sealed":
+        about["open"] = True
+    if verdict.state == "sealed" or verdict.count:
+        about.update(count=verdict.count, head=verdict.head)
+    return about
+
+
+def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdict]) -> Verdict:
+    """The verdict on a run whose own file has ``verdict``, given those of its segments by ``judge``. They carry a ``state`` each."""
+    directory, stem = os.path.split(os.path.abspath(trace.path))
+    stem = verdict.run_id if verdict.run_id and valid_run_id(verdict.run_id) else stem.removesuffix(SUFFIX)
+    told = {str(segment.get("segment")): segment for segment in verdict.segments}
+    for path in beside(trace.path, verdict.run_id):
+        told.setdefault(name_of(path), {"unlisted": True})
+    judged = []
+    for name, said in sorted(told.items()):
+        state, problem = _judged(trace, os.path.join(directory, f"{stem}.{name}{SUFFIX}"), name, said, judge)
+        left_open = state == "unsealed" and bool(said.get("open"))
+        if left_open:  # the run's end says so itself: it is as it was
+            problem = f"open: its process had not ended it when the run ended ({problem})"
+        judged.append({"segment": name, **said, "state": state, "problem": problem})
+        ended_open = state == "unsealed" and verdict.state == "sealed" and not left_open
+        if verdict.state != "broken" and (state == "broken" or ended_open):
+            verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}", line=None, lost_tail=False)
+    return verdict._replace(segments=tuple(judged))
+
+
+def _judged(
+    parent: Trace, path: str, name: str, said: dict[str, Any], judge: Callable[[Trace], Verdict]
+) -> tuple[Any, str | None]:
+    """State and problem of one segment, compared with what the run's last entry says of it."""
+    if not _NAME.fullmatch(name):
+        return "broken", "its name is none"
+    try:
+        trace = Trace(path, parent.limits)
+    except RunNotFoundError:
+        return "broken", "its file is missing"
+    with trace:
+        verdict = judge(trace)
+        if verdict.state == "broken":
+            return "broken", f"line {verdict.line}: {verdict.problem}" if verdict.line else verdict.problem
+        if verdict.run_id not in (None, parent.status.run_id):
+            return "broken", f"it belongs to run {verdict.run_id}"
+        count = said.get("count")
+        if type(count) is int and (verdict.count < count or trace.hash_of(count) != said.get("head")):
+            return "broken", _otherwise(verdict.count, count, said)
+        first = trace.entry(1) if verdict.count else {}
+        meta = first.get("meta")
+        if isinstance(meta, dict) and meta.get("segment", name) != name:
+            return "broken", f"it holds segment {meta['segment']}: it is a copy, or was renamed"
+        if not _linked(parent, first):
+            return "broken", "it was started by another entry than the one it names"
+        return verdict.state, verdict.problem
+
+
+def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
+    what = "it is empty" if not found else f"its last {count - found} of {count} entries were cut off"
+    return f"it is not what the run's end says: {count} entries with head {said.get('head')}" + (
+        f"; {what}" if found < count else ""
+    )
+
+
+def _linked(parent: Trace, first: dict[str, Any]) -> bool:
+    """Whether the entry of its parent's file, the run's own or another segment, that a segment names is the one whose hash it carries."""
+    for cause in _causes(first):
+        segment = cause.get("segment")
+        if segment is None:
+            return _has(parent, cause)
+        if not (isinstance(segment, str) and _NAME.fullmatch(segment)):
+            return False
+        path = os.path.join(os.path.dirname(os.path.abspath(parent.path)), f"{parent.status.run_id}.{segment}{SUFFIX}")
+        try:
+            with Trace(path, parent.limits) as trace:
+                return _has(trace, cause)
+        except (RunNotFoundError, TraceIntegrityError):
+            return False
+    return True
+
+
+def _causes(first: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    causes = first.get("cause")
+    for cause in causes if isinstance(causes, list) else ():
+        if isinstance(cause, dict) and "hash" in cause and type(cause.get("seq")) is int:
+            yield cause
+
+
+def _has(trace: Trace, cause: dict[str, Any]) -> bool:
+    seq = cause["seq"]
+    return bool(0 < seq <= trace.status.count and trace.hash_of(seq) == cause["hash"])
+
+
+# -- cuts --------------------------------------------------------------------------------------------------------------
+#
+# What a recovery cuts off the end of a file is kept beside it: ``<the trace's name without .jsonl>.cut-<offset>``.
+
+_PIECE: Final = 1 << 20
+
+
+def keep_cut(fd: int, path: str, offset: int) -> str:
+    """Copy what the open file ``fd`` at ``path`` holds from ``offset`` on, and return where to: on the device when this returns.
+
+    Bytes that were kept already (by who died before they were cut) are not kept twice; other bytes that once stood there stay,
+    and these get a number.
+    """
+    base = f"{path.removesuffix(SUFFIX)}.cut-{offset}"
+    kept, number = base, 1
+    while os.path.exists(kept):
+        if _same(fd, offset, kept):
+            break
+        number += 1
+        kept = f"{base}.{number}"
+    else:
+        _copy(fd, offset, kept)
+    sync_directory(os.path.dirname(path))
+    return kept
+
+
+def _copy(fd: int, offset: int, kept: str) -> None:
+    temporary = f"{kept}.{_reality.urandom(8).hex()}.tmp"
+    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            while piece := os.pread(fd, _PIECE, offset):
+                offset += os.write(out, piece)
+            _reality.fdatasync(out)
+        finally:
+            os.close(out)
+        os.rename(temporary, kept)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _same(fd: int, offset: int, kept: str) -> bool:
+    with open(kept, "rb") as file:
+        while True:
+            old = file.read(_PIECE)
+            if old != os.pread(fd, max(len(old), 1), offset):
+                return False
+            if not old:
+                return True
+            offset += len(old)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+#
+# The store: a directory of runs. Find, list, create, reopen, seal, verify.
+#
+# ::
+#
+#     .tracekit/                              0700; ``TRACEKIT_DIR`` names another
+#         .gitignore                          ``*``
+#         runs/<run_id>.jsonl                 0600; one file a run
+#         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
+#         runs/<run_id>.cut-<offset>          bytes that a recovery cut off at that offset, see ``cuts``
+#         heads/<run_id>                      what the run ended with, see ``heads``
+#         secret                              0600; what keys are made with, see ``keys``
+#         keys/<64 hex>                       0600; one file a call that happens once in the whole store
+#         keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
+
+
+class Store:
+    """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is."""
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
+        self.runs: Final = os.path.join(self.root, "runs")
+        self.heads: Final = os.path.join(self.root, "heads")
+
+    def __repr__(self) -> str:
+        return f"<Store {self.root}>"
+
+    # -- names -----------------------------------------------------------------------------------------------------------
+
+    def path(self, run_id: str, segment: str | None = None) -> str:
+        """The file of a run (or of one segment of it), existing or not. ``RunStateError`` for an id that is no file name."""
+        if not valid_run_id(run_id):
+            raise RunStateError(
+                f"{run_id!r} can't be a run id",
+                next_action="use letters, digits, '.', '_' and '-', 128 at most, a letter or digit first, no '..'",
+            )
+        return os.path.join(self.runs, _stem(run_id, segment) + SUFFIX)
+
+    def find(self, run: str | os.PathLike[str]) -> str:
+        """The file of a run by id, by unique beginning of an id, or by path. ``RunNotFoundError`` says what there is instead."""
+        if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and os.path.exists(run)):
+            return _existing(os.fspath(run), self.root)
+        stems = self._stems()
+        if run in stems:
+            return os.path.join(self.runs, run + SUFFIX)
+        ids = [stem for stem in stems if not SEGMENT.fullmatch(stem)]
+        matches = [run_id for run_id in ids if run and run_id.startswith(run)]
+        if len(matches) == 1:
+            return os.path.join(self.runs, matches[0] + SUFFIX)
+        raise self._missing(run, ids, sorted(matches))
+
+    def segments(self, run_id: str) -> tuple[str, ...]:
+        """The files of a run's segments."""
+        return beside(os.path.join(self.runs, run_id + SUFFIX))
+
+    def list(self) -> tuple[RunSummary, ...]:
+        """Every run, the newest first, by its first and last line."""
+        paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
+        return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
+
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """The file of every run, in the order of their ids (the oldest first, where nobody chose another id), and its segments'."""
+        runs: dict[str, tuple[str, ...]] = {}
+        for stem in sorted(self._stems()):  # a run comes before its segments
+            path, segment = os.path.join(self.runs, stem + SUFFIX), SEGMENT.fullmatch(stem)
+            if segment is None:
+                runs[path] = ()
+            elif (run := os.path.join(self.runs, segment["run"] + SUFFIX)) in runs:
+                runs[run] += (path,)
+        return runs
+
+    def no_files(self) -> tuple[str, ...]:
+        """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""
+        try:
+            with os.scandir(self.runs) as files:
+                return tuple(sorted(file.path for file in files if file.name.endswith(SUFFIX) and not _is_file(file)))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def _stems(self) -> set[str]:
+        """What lies there under the name of a run. What is no file (a pipe, a directory) is none: nobody waits for it."""
+        try:
+            with os.scandir(self.runs) as files:
+                return {file.name[: -len(SUFFIX)] for file in files if file.name.endswith(SUFFIX) and _is_file(file)}
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+
+    def _missing(self, run: str, ids: Sequence[str], matches: Sequence[str]) -> RunNotFoundError:
+        if matches:
+            what, near = f"{len(matches)} runs begin with {run!r} in {self.root}", [*matches[:5]]
+        else:
+            from difflib import get_close_matches
+
+            what, near = f"there is no run {run!r} in {self.root}", get_close_matches(run, ids, 3)
+        if near:
+            next_action = "say which: " + ", ".join(near)
+        else:
+            next_action = (
+                "`tracekit list` shows the runs of a store; TRACEKIT_DIR names another" if ids else "the store is empty"
+            )
+        return RunNotFoundError(what, store=self.root, run=run, close=near, next_action=next_action)
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        run_id: str | None = None,
+        *,
+        segment: str | None = None,
+        durability: Durability = "effects",
+        encode_read: Callable[[Any], bytes] | None = None,
+    ) -> Journal:
+        """The journal of a new run, or of a new segment of one: 0600, locked, its directory on the device.
+
+        ``RunStateError`` if there is such a run already, ``LogWriteError`` if the store can't be written.
+        """
+        run_id = new_run_id() if run_id is None else run_id
+        path = self.path(run_id, segment)
+        seal_key()  # A key that can't be read is told now, not when the run is to be sealed.
+        try:
+            self._make(self.runs, durability != "none")
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            raise RunStateError(
+                f"there is a run {_stem(run_id, segment)} in {self.root} already",
+                run_id=run_id,
+                next_action="choose another run id",
+            ) from None
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+        try:
+            lock(fd, path)
+            if durability != "none":
+                sync_directory(self.runs)
+        except OSError as error:
+            os.close(fd)
+            raise _unwritable(path, run_id, error) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
+        return Journal(fd, path, run_id, durability=durability, **more)
+
+    def reopen(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        durability: Durability = "effects",
+        encode_read: Callable[[Any], bytes] | None = None,
+        accept_lost_tail: bool = False,
+        limits: Limits = DEFAULT,
+        check: Callable[[Trace, Verdict], None] | None = None,
+    ) -> tuple[Journal, Verdict]:
+        """The journal of a run that is there, to go on where it ends, and the verdict on what was found.
+
+        A torn last line is cut off, a lost tail only if accepted (both stand in the verdict); what is cut off is kept beside the
+        file. ``check`` may refuse, by raising, once nobody else can write and before anything is changed. ``RunStateError`` if it is
+        being written, ``TraceIntegrityError`` if it is broken.
+        """
+        path = self.find(run)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise not_found(path) from None  # pruned meanwhile
+        except OSError as error:
+            raise _unwritable(path, os.path.basename(path).removesuffix(SUFFIX), error, _UNCHANGED) from error
+        try:
+            lock(fd, path)
+            with Trace(path, limits) as trace:
+                verdict = self.judge(trace)
+                if verdict.state == "broken" and not (accept_lost_tail and verdict.lost_tail):
+                    raise _broken(path, verdict)
+                if check is not None:
+                    check(trace, verdict)
+                size = trace.end_of(verdict.count)
+                stamp = trace.entry(verdict.count)["ts_ns"] if verdict.count else 0
+            if size != verdict.size:
+                try:
+                    keep_cut(fd, path, size)
+                    os.ftruncate(fd, size)
+                    os.fsync(fd)
+                except OSError as error:
+                    raise _unwritable(path, verdict.run_id or "", error) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
+        run_id = verdict.run_id or os.path.basename(path)[: -len(SUFFIX)]
+        journal = Journal(
+            fd,
+            path,
+            run_id,
+            durability=durability,
+            seq=verdict.count,
+            head=verdict.head.encode(),
+            size=size,
+            ts=stamp,
+            **more,
+        )
+        return journal, verdict
+
+    def sealed(
+        self,
+        run_id: str,
+        count: int,
+        head: str,
+        *,
+        segment: str | None = None,
+        durable: bool = True,
+        key: bytes | None = None,
+    ) -> None:
+        """Keep the head of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
+        key = seal_key() if key is None else key
+        path = os.path.join(self.heads, _stem(run_id, segment))
+        try:
+            self._make(self.heads, durable)
+            write_head(path, count, head, key=key, sync=durable)
+        except OSError as error:
+            raise _unwritable(path, run_id, error) from error
+
+    def _make(self, path: str, sync: bool) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(self.root)
+        os.makedirs(parent, exist_ok=True)
+        for made in (self.root, path):
+            try:
+                os.mkdir(made, 0o700)
+            except FileExistsError:
+                continue
+            if made == self.root:
+                _ignored_by_git(made)
+            if sync:
+                sync_directory(os.path.dirname(made))
+
+    # -- verifying -------------------------------------------------------------------------------------------------------
+
+    def verify(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        head: str | None = None,
+        key: bytes | None = None,
+        limits: Limits = DEFAULT,
+    ) -> Verdict:
+        """The verdict on a run with all its segments, its kept heads, and the ``head`` that the user kept.
+
+        ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
+        """
+        with Trace(self.find(run), limits) as trace:
+            return self.judge_run(trace, key=key, head=head)
+
+    def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        """The verdict on one file, its name and the head kept for it included."""
+        verdict = trace.status
+        directory, name = os.path.split(os.path.abspath(trace.path))
+        if os.path.basename(directory) != "runs":
+            return verdict
+        stem = name.removesuffix(SUFFIX)
+        segment = SEGMENT.fullmatch(stem)
+        expected = segment["run"] if segment else stem
+        if verdict.run_id not in (None, expected):
+            problem = f"the file of run {expected} holds run {verdict.run_id}: it is a copy, or was renamed"
+            if verdict.state != "broken":
+                verdict = verdict._replace(state="broken", problem=problem, line=1)
+            return verdict._replace(lost_tail=False)
+        head = os.path.join(os.path.dirname(directory), "heads", stem)
+        return check_kept(trace, verdict, head, seal_key() if key is None else key)
+
+    def judge_run(self, trace: Trace, *, key: bytes | None = None, head: str | None = None) -> Verdict:
+        """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
+        verdict = self.judge(trace, key=key)
+        if head is not None:
+            verdict = check_head(verdict, head)
+        if verdict.state == "broken" or is_segment(trace.path):
+            return verdict
+        return with_segments(trace, verdict, lambda one: self.judge(one, key=key))
+
+    def check(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
+        """The verdict on a run that is not broken, nor one of its segments; else ``TraceIntegrityError``."""
+        trace.check()
+        verdict = self.judge_run(trace, key=key)
+        if verdict.state == "broken":
+            raise _broken(trace.path, verdict)
+        return verdict
+
+
+def _is_file(file: os.DirEntry[str]) -> bool:
+    try:
+        return file.is_file()  # follows a link, and asks the system for nothing else
+    except OSError:
+        return False
+
+
+def _ignored_by_git(root: str) -> None:
+    """Runs hold what prompts and answers hold: nobody commits them by accident."""
+    with suppress(OSError), open(os.path.join(root, ".gitignore"), "x", encoding="ascii") as file:
+        file.write("*\n")
+
+
+def _stem(run_id: str, segment: str | None) -> str:
+    return run_id if segment is None else f"{run_id}.{segment}"
+
+
+def _existing(path: str, store: str) -> str:
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        regular = False
+    if not regular:
+        raise RunNotFoundError(
+            f"there is no trace {path}", store=store, run=path, next_action="`tracekit list` shows the runs of a store"
+        )
+    return path
+
+
+def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
+    return TraceIntegrityError(
+        f"{path} is broken: line {verdict.line} {verdict.problem}"
+        if verdict.line
+        else f"{path} is broken: {verdict.problem}",
+        path=path,
+        line=verdict.line,
+        problem=verdict.problem,
+        lost_tail=verdict.lost_tail,
+        next_action="accept the lost tail (`--accept-lost-tail`): nothing in it was an effect"
+        if verdict.lost_tail
+        else "don't trust this trace; take a copy that verifies (`tracekit verify`)",
+    )
+
+
+_ELSEWHERE: Final = "free space, or name another store with TRACEKIT_DIR"
+_UNCHANGED: Final = (
+    "make the file and its directory writable for this user, or work on a copy of the store (TRACEKIT_DIR, --store)"
+)
+
+
+def _unwritable(path: str, run_id: str, error: OSError, next_action: str = _ELSEWHERE) -> LogWriteError:
+    return LogWriteError(
+        f"{path} can't be written: {error}",
+        run_id=run_id,
+        path=path,
+        next_action=next_action,
+    )

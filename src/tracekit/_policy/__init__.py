@@ -1,0 +1,1 @@
+"""Stages around a session: contracts, calls that happen once, budgets and what models cost."""

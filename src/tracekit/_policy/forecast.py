@@ -1,0 +1,357 @@
+"""What a recorded run has cost, and what a run like it is going to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from .._journal.reader import Trace
+from .._journal.store import Store, beside
+from ..errors import RunNotFoundError, RunStateError, TraceError, UnknownPriceError
+from .budget import Budget, Spending, refused, request_tokens
+from .prices import PriceList, Prices, checked
+
+__all__ = ["Estimate", "estimate", "usage_of"]
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+#
+# What a recorded run took: calls, tokens, dollars, units, time.
+
+#: More than any run takes: counts without limiting.
+_ANY = Budget(cost_units=1e18)
+_COUNTED: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")
+
+
+def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
+    """What the run in the file at ``path`` took, its child processes included.
+
+    What a call took that reports no usage is what was foreseen for it, where a budget asked for that; else nobody knows, and the call is
+    counted in ``unreported``: the tokens, units and dollars of such a run are ``None``. ``cost_usd`` is ``None`` too where a model's
+    price is not known or the package of prices not there; ``unpriced`` names the models.
+    """
+    try:
+        own, *others = [_usage(one, prices or Prices()) for one in (path, *beside(path))]
+    except TraceError:
+        return {}
+    files = [own, *others]
+    unreported = sum(one["unreported"] for one in files)
+    unpriced = sorted({model for one in files for model in one["unpriced"]})
+    taken = {
+        name: None if any(one[name] is None for one in files) else sum(one[name] for one in files) for name in _COUNTED
+    }
+    cost = None if unreported or unpriced else round(sum(one["cost"] for one in files), 9)
+    return {**taken, "cost_usd": cost, "unpriced": unpriced, "unreported": unreported, "seconds": own["seconds"]}
+
+
+def _usage(path: str, prices: Prices) -> dict[str, Any]:
+    """What the steps in one file took."""
+    with Trace(path) as trace:
+        ledger = Spending.of_log(_ANY, trace.entries())
+        cost, unpriced = _cost(trace.entries(), prices)
+        lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
+    about = {"unreported": ledger.unreported, "cost": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}
+    return {**ledger.spent, **about}
+
+
+def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
+    """The price of the model calls that tell what they took, or of what was foreseen; and the models that have none."""
+    asked: dict[int, Mapping[str, Any]] = {}
+    total = 0.0
+    unpriced: set[str] = set()
+    for entry in entries:
+        if entry["type"] == "llm.request":
+            asked[entry["seq"]] = entry.get("meta") or {}
+        elif entry["type"] in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in asked:
+            meta, request = entry.get("meta") or {}, asked.pop(entry["step"])
+            total += _price(prices, request, meta, unpriced, free=refused(entry.get("output")))
+        elif entry["type"] == "llm.chunk" and entry["step"] in asked and _refused_stream(entry.get("output")):
+            asked.pop(entry["step"])
+    for request in asked.values():  # cut off
+        total += _price(prices, request, {}, unpriced, free=False)
+    return (None if unpriced else round(total, 9)), sorted(unpriced)
+
+
+def _refused_stream(output: object) -> bool:
+    return isinstance(output, Mapping) and refused(output.get("head"))
+
+
+def _price(
+    prices: Prices, request: Mapping[str, Any], meta: Mapping[str, Any], unpriced: set[str], *, free: bool
+) -> float:
+    about = request.get("info") or {}
+    foreseen: Mapping[str, Any] = {} if free else about.get("estimate") or {}
+    usage = meta.get("usage") or foreseen
+    known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
+    if known is not None or not usage:
+        return float(known or 0.0)
+    model = str(request.get("model") or meta.get("model"))
+    try:
+        return prices.of_answer(meta.get("model"), model, about.get("provider"), about.get("origin"), usage)
+    except (UnknownPriceError, RunStateError):
+        unpriced.add(model)
+        return 0.0
+
+
+# -- forecast ----------------------------------------------------------------------------------------------------------
+#
+# What a run will take, before it is begun: by a plan of its calls, or by what such runs took before.
+
+#: What an estimate speaks of.
+RESOURCES: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units", "usd", "seconds")
+_TOKENS_PER_UNIT: Final = 1000
+_ASSUMED_OUTPUT: Final = 1024
+#: More of anything than a run can take.
+_MOST: Final = 10**15
+#: How many of the latest runs are looked at.
+LATEST: Final = 100
+_MODEL_KEYS: Final = frozenset(("model", "provider", "input_tokens", "prompt", "max_output_tokens", "n"))
+_TOOL_KEYS: Final = frozenset(("tool", "cost_units", "n"))
+
+
+class Estimate(NamedTuple):
+    """``median`` and ``p90`` (equal, for a plan) of calls, tokens, ``cost_units``, ``usd``, ``seconds``; ``None`` where nothing tells.
+
+    ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models whose price nobody knows, ``unreported`` counts
+    the model calls of which nothing tells what they took.
+    """
+
+    source: str
+    of: str
+    runs: int
+    median: dict[str, float | None]
+    p90: dict[str, float | None]
+    unpriced: tuple[str, ...] = ()
+    unreported: int = 0
+
+    def over(self, *, cost_units: float | None = None, usd: float | None = None) -> list[str]:
+        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be told, ``RunStateError``
+        where calls did not tell what they took, ``ValueError`` for a limit that is no finite number from 0.
+        """
+        found = []
+        for name, limit in (("cost_units", cost_units), ("usd", usd)):
+            if limit is None:
+                continue
+            if not (math.isfinite(limit) and limit >= 0):
+                raise ValueError(f"{name} is a finite number from 0, not {limit!r}")
+            amount = self.p90[name]
+            if amount is None:
+                raise _unreported(self) if self.unreported or name != "usd" else _unpriced(self.unpriced)
+            if amount > limit:
+                found.append(name)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "unpriced": list(self.unpriced)}
+
+
+def estimate(
+    subject: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    *,
+    agent: str | None = None,
+    run_name: str | None = None,
+    store: Any = None,
+    prices: PriceList | None = None,
+    latest: int = LATEST,
+) -> Estimate:
+    """What a run will take.
+
+    ``subject`` is a plan (a list of calls, see docs/reference/budgets.md) or the envelope of a request: then the completed runs that
+    answered the same intent tell, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
+    agent of a registry was asked) or of a name.
+    ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
+    """
+    found = Prices(None if prices is None else checked(prices))
+    if subject is None and agent is None and run_name is None:
+        raise RunStateError("nothing to estimate", next_action="name a plan or an envelope, an agent or a run's name")
+    if subject is None or isinstance(subject, Mapping):
+        envelope = subject or {}
+        plan = _plan_in(envelope)
+        wanted = _Wanted(agent, run_name, _intent(envelope))
+        if any(wanted):
+            taken = [usage_of(path, found) for path in _matching(store, wanted, latest)]
+            if taken:
+                return _by_history(wanted.told, taken)
+            if plan is None:
+                raise _no_history(wanted.told)
+        subject = plan
+    if not isinstance(subject, (list, tuple)):
+        raise RunStateError(
+            "neither a plan nor the envelope of an intent",
+            next_action='a plan is a list of {"model": …} and {"tool": …}; an envelope has "intent"',
+        )
+    return _by_plan(subject, found)
+
+
+# -- by a plan ---------------------------------------------------------------------------------------------------------------
+
+
+def _by_plan(plan: Sequence[Any], prices: Prices) -> Estimate:
+    total: dict[str, float | None] = dict.fromkeys(RESOURCES, 0)
+    total["seconds"] = None
+    unpriced: set[str] = set()
+    for place, item in enumerate(plan, 1):
+        for name, amount in _call(place, item, prices).items():
+            before = total[name]
+            total[name] = None if amount is None or before is None else before + amount
+            if amount is None:
+                unpriced.add(item["model"])
+    return Estimate("plan", f"{len(plan)} lines", 0, total, total, tuple(sorted(unpriced)))
+
+
+def _call(place: int, item: Any, prices: Prices) -> dict[str, float | None]:
+    """What one line of a plan takes."""
+    if not isinstance(item, Mapping) or ("model" in item) == ("tool" in item):
+        raise _wrong(place, 'a line is an object with "model" or with "tool"')
+    unknown = set(item) - (_MODEL_KEYS if "model" in item else _TOOL_KEYS)
+    if unknown:
+        raise _wrong(place, f"unknown keys: {', '.join(sorted(map(str, unknown)))}")
+    times = _number(place, item, "n", 1, whole=True)
+    if "tool" in item:
+        return {"tool_calls": times, "cost_units": times * _number(place, item, "cost_units", 1)}
+    if not isinstance(item["model"], str):
+        raise _wrong(place, '"model" is a name')
+    asked = _number(place, item, "input_tokens", request_tokens(item.get("prompt")), whole=True)
+    answered = _number(place, item, "max_output_tokens", _ASSUMED_OUTPUT, whole=True)
+    return {
+        "llm_calls": times,
+        "input_tokens": times * asked,
+        "output_tokens": times * answered,
+        "cost_units": times * (asked + answered) / _TOKENS_PER_UNIT,
+        "usd": _dollars(prices, item, times, {"input_tokens": asked, "output_tokens": answered}),
+    }
+
+
+def _dollars(prices: Prices, item: Mapping[str, Any], times: float, usage: Mapping[str, float]) -> float | None:
+    try:
+        return times * prices.of(item["model"], item.get("provider"), None, usage)
+    except UnknownPriceError:
+        if not prices.complete:  # the package is not there: nobody can tell, and dollars need not be wanted
+            return None
+        raise
+
+
+def _number(place: int, item: Mapping[str, Any], name: str, default: float, *, whole: bool = False) -> float:
+    value = item.get(name, default)
+    right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not right or not 0 <= value <= _MOST:
+        raise _wrong(place, f'"{name}" is a {"whole " if whole else ""}number from 0, not {value!r}')
+    return value  # type: ignore[no-any-return]
+
+
+def _wrong(place: int, why: str) -> RunStateError:
+    return RunStateError(f"line {place} of the plan: {why}", next_action="docs/reference/budgets.md describes plans")
+
+
+# -- by what such runs took --------------------------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    agent: str | None
+    run_name: str | None
+    intent: str | None
+
+    @property
+    def told(self) -> str:
+        return ", ".join(
+            f"{what.replace('_', ' ')} {name!r}" for what, name in self._asdict().items() if name is not None
+        )
+
+
+def _matching(store: Any, wanted: _Wanted, latest: int) -> Iterable[str]:
+    """The files of the latest completed runs of which this is true."""
+    where = store if isinstance(store, Store) else Store(store)
+    found = 0
+    for run in where.list():
+        if run.end != "run.completed" or (wanted.run_name is not None and run.name != wanted.run_name):
+            continue
+        if (wanted.agent is None and wanted.intent is None) or _matches(run.path, wanted):
+            yield run.path
+            found += 1
+            if found == latest:
+                return
+
+
+def _matches(path: str, wanted: _Wanted) -> bool:
+    try:
+        with open(path, "rb") as file:
+            first = orjson.loads(file.readline())
+            own = first.get("agent_id")
+            agent = wanted.agent is None or wanted.agent == own
+            intent = wanted.intent is None or wanted.intent in (first.get("name"), own)
+            for line in file:
+                if agent and intent:
+                    break
+                agent = agent or _names(line, b"agent.attempt.start", wanted.agent)
+                intent = intent or _names(line, b"intent.received", wanted.intent)
+            return agent and intent
+    except (OSError, ValueError):
+        return False
+
+
+def _names(line: bytes, kind: bytes, name: str | None) -> bool:
+    """Whether a line is an entry of this type and name."""
+    if b'"type":"%b"' % kind not in line:
+        return False
+    entry = orjson.loads(line)
+    return bool(entry["type"] == kind.decode() and entry.get("name") == name)
+
+
+def _by_history(told: str, taken: list[dict[str, Any]]) -> Estimate:
+    for one in taken:
+        one["usd"] = one.get("cost_usd")
+    median: dict[str, float | None] = {}
+    p90: dict[str, float | None] = {}
+    for name in RESOURCES:
+        values = [one.get(name) for one in taken]
+        known = sorted(value for value in values if value is not None)
+        if len(known) < len(values):
+            median[name] = p90[name] = None
+            continue
+        median[name] = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+        p90[name] = known[math.ceil(len(known) * 0.9) - 1]
+    unpriced = {model for one in taken for model in one.get("unpriced", ())}
+    unreported = sum(one.get("unreported", 0) for one in taken)
+    return Estimate("history", told, len(taken), median, p90, tuple(sorted(unpriced)), unreported)
+
+
+def _plan_in(envelope: Mapping[str, Any]) -> Any:
+    """The plan that an envelope, or a file with nothing else, declares."""
+    payload = envelope.get("payload")
+    inside = payload.get("plan") if isinstance(payload, Mapping) else None
+    return envelope.get("plan", inside)
+
+
+def _intent(envelope: Mapping[str, Any]) -> str | None:
+    intent = envelope.get("intent")
+    if isinstance(intent, Mapping):
+        intent = intent.get("name")
+    if intent is not None and not isinstance(intent, str):
+        raise RunStateError(f"intent is a name, not {intent!r}", next_action='{"intent": {"name": …}} or {"intent": …}')
+    return intent
+
+
+def _no_history(told: str) -> RunNotFoundError:
+    return RunNotFoundError(
+        f"no completed run in the store tells what {told} takes",
+        next_action="record some, name another store, or declare a plan",
+    )
+
+
+def _unreported(found: Estimate) -> RunStateError:
+    return RunStateError(
+        f"{found.unreported} model calls of {found.of} did not report what they took, so that can't be told",
+        next_action='let them report it (`stream_options={"include_usage": True}`), record under a budget of tokens, or declare a plan',
+    )
+
+
+def _unpriced(models: Sequence[str]) -> UnknownPriceError:
+    told = ", ".join(models) or "its models"
+    return UnknownPriceError(
+        f"nobody knows the price of {told}, so dollars can't be told",
+        model=told,
+        provider=None,
+        next_action="say it (`--price MODEL=INPUT,OUTPUT`, dollars for a million tokens), or pip install 'tracekit-replay[prices]'",
+    )

@@ -1,0 +1,1091 @@
+"""Calls that happen once: claimed under a key before they begin, and answered from the first one afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from _thread import allocate_lock, get_ident
+from asyncio import get_running_loop, sleep
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import Context
+from itertools import islice
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from orjson import loads
+
+from .. import _reality
+from .._journal.entry import family_of
+from .._journal.keys import Keys, Owner
+from .._journal.reader import Trace
+from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
+from .._runtime.context import Lane, Scope, current
+from .._runtime.recorder import RecordedStep, of_step
+from .._runtime.schedule import place
+from .._runtime.session import Outcome, owner
+from .._runtime.step import Request, Spec
+from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
+from ..errors import BudgetExceededError, ContractViolationError, LogWriteError, NotReplayableError, TraceError
+
+if TYPE_CHECKING:
+    from .._runtime.recorder import Recording
+
+__all__ = [
+    "Awaited",
+    "Call",
+    "DuplicateStep",
+    "Elsewhere",
+    "FirstStep",
+    "LoggedCall",
+    "Once",
+    "Piece",
+    "Result",
+    "calls_of",
+    "place_of",
+]
+
+# -- duplicates --------------------------------------------------------------------------------------------------------
+#
+# A call that happens once, and the calls that it answers.
+
+
+class Piece(NamedTuple):
+    """One value that came of a call: the live object, and its JSON where that says it all; and the entry's ``meta``."""
+
+    value: Any
+    data: bytes | None
+    meta: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, value: Any, meta: Mapping[str, Any] | None) -> Piece:
+        return cls(value, quick(value), meta or {})
+
+    def given(self, spec: Spec) -> Any:
+        """The value for one more caller: a copy of its own, where it can be copied."""
+        return self.value if self.data is None else from_json(loads(self.data), spec.hint())
+
+
+class Result(NamedTuple):
+    """What came of a call: what it returned, or raised, and the pieces before that."""
+
+    returned: Piece | None
+    raised: BaseException | None = None
+    pieces: tuple[Piece, ...] = ()
+    lazy: str | None = None
+
+
+class Call:
+    """One call under a key, from before its intention is on the log until its outcome is.
+
+    ``of`` is what a duplicate refers to: its ``seq``, or run and ``seq`` where that is another run's. ``lane``, ``owner`` and
+    ``thread`` say who makes it.
+    """
+
+    def __init__(self, lane: Lane | None, owner: int, thread: int) -> None:
+        self.lane: Final = lane
+        self.owner: Final = owner
+        self.thread: Final = thread
+        self.seq = 0
+        #: Whether whoever comes next asks again what came of it.
+        self.stale = False
+        self.of: int | Mapping[str, Any] = 0
+        #: Why it can neither be made nor answered.
+        self.doubt: ContractViolationError | None = None
+        #: The calls that something inside this one waits for.
+        self.waiting: list[Call] = []
+        self.pieces: list[Piece] = []
+        self._result: Result | None = None
+        self._log: tuple[LoggedCall, Trace] | None = None
+        self._lock: Final = RLock()
+        self._waiters: list[Any] = []
+        self._is_open: Final = allocate_lock()
+        self._is_open.acquire()
+        self._has_ended: Final = allocate_lock()
+        self._has_ended.acquire()
+
+    @classmethod
+    def answered(cls, of: Mapping[str, Any], result: Result) -> Call:
+        """One that another run has made."""
+        call = cls(None, 0, 0)
+        call.of, call._result = of, result
+        call._is_open.release()
+        return call
+
+    @classmethod
+    def logged(cls, logged: LoggedCall, log: Trace) -> Call:
+        """One that this run made before it was resumed."""
+        call = cls(None, 0, 0)
+        call.seq = call.of = logged.seq
+        call._log = logged, log
+        call._is_open.release()
+        return call
+
+    @classmethod
+    def supplied(cls, seq: int, output: Any) -> Call:
+        """The same, where a person gives what came of it."""
+        call = cls(None, 0, 0)
+        call.seq = call.of = seq
+        call._result = Result(Piece(output, None, {}))
+        call._is_open.release()
+        return call
+
+    @classmethod
+    def doubtful(cls, doubt: ContractViolationError) -> Call:
+        """One of which the log does not say whether it was made."""
+        call = cls(None, 0, 0)
+        call.doubt = doubt
+        call.of = doubt.step or 0
+        call._is_open.release()
+        return call
+
+    # -- beginning -------------------------------------------------------------------------------------------------------
+
+    def made(self, seq: int) -> None:
+        """Its intention is on the log."""
+        self.seq = self.of = seq
+        self._is_open.release()
+
+    def not_made(self) -> None:
+        """It was given up before its intention was on the log; whoever waited for that looks again."""
+        self._is_open.release()
+
+    def opened(self) -> bool:
+        """Wait until its intention is on the log; false if it was given up before."""
+        if self.thread == get_ident() and not self.of:
+            return True  # a signal handler in the middle of it: the call is pending, and its own
+        with self._is_open:
+            return self.of != 0
+
+    # -- ending ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return self._result is None and self._log is None
+
+    def end(self, result: Result) -> None:
+        """It has come to an end: every duplicate is answered. The first end counts."""
+        with self._lock:
+            if self._result is not None:
+                return
+            self._result = result
+            waiters, self._waiters = self._waiters, []
+        self._has_ended.release()
+        for loop, future in waiters:
+            with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+                loop.call_soon_threadsafe(_wake, future, context=Context())
+
+    def wait(self, spec: Spec) -> None:
+        if self.pending:
+            with self._has_ended:
+                pass
+
+    async def wait_async(self, spec: Spec) -> bool:
+        """Whether the event loop ran meanwhile."""
+        loop = get_running_loop()
+        with self._lock:
+            if not self.pending:
+                return False
+            future = loop.create_future()
+            self._waiters.append((loop, future))
+        await future
+        return True
+
+    def result(self, spec: Spec) -> Result:
+        if self._result is None:
+            assert self._log is not None
+            logged, log = self._log
+            return logged.result(log, spec)
+        return self._result
+
+    # -- who waits for whom ----------------------------------------------------------------------------------------------
+
+    def encloses(self, lane: Lane) -> bool:
+        """Whether what happens in ``lane`` happens inside this call, which has not ended."""
+        line: Lane | None = lane
+        if self.lane is None or line is self.lane:
+            return self.lane is not None
+        while line is not None:
+            if line.parent is self.lane and line.under >= self.seq > 0:
+                return True
+            line = line.parent
+        return False
+
+    def waits_for(self) -> set[Call]:
+        """This call and all that it waits for, by way of others too."""
+        found: set[Call] = set()
+        stack = [self]
+        while stack:
+            call = stack.pop()
+            if call not in found:
+                found.add(call)
+                stack.extend(call.waiting)
+        return found
+
+
+def _wake(future: Any) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class FirstStep(RecordedStep):
+    """The step of a call that happens once: what comes of it answers every later one."""
+
+    __slots__ = ("_undoes", "call")
+
+    def __init__(
+        self, session: Recording, scope: Scope, request: Request, seq: int, call: Call, undoes: int | None = None
+    ) -> None:
+        super().__init__(session, scope, request, seq)
+        self.call: Final = call
+        self._undoes: Final = undoes
+        if undoes is not None:
+            session.undone[undoes] = seq
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        super().chunk(output, info=info)
+        self.call.pieces.append(Piece.of(output, info))
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        piece = Piece.of(output, info)
+        try:
+            super().done(output, info=info, data=data)
+        except BaseException as error:
+            self._end(None, error, info)
+            raise
+        if self._undoes is not None:
+            self.session.undone[self._undoes] = 0
+        if info is not None and info.get("abandoned"):
+            self._end(None, self._left(), info)
+        else:
+            self._end(piece, None, info)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        try:
+            super().failed(error, output=output, info=info)
+        except BaseException as second:
+            self._end(None, second, info)
+            raise
+        self._end(None, error, info)
+
+    def _end(self, returned: Piece | None, error: BaseException | None, info: Mapping[str, Any] | None) -> None:
+        pieces = tuple(self.call.pieces)
+        lazy = next(
+            (told.get("lazy") for told in (info, *(piece.meta for piece in pieces)) if told and "lazy" in told), None
+        )
+        self.call.end(Result(returned, error, pieces, lazy))
+
+    def _left(self) -> ContractViolationError:
+        return ContractViolationError(
+            f"the call of {self.spec.name!r} that this one must repeat was left before its end (step {self.seq})",
+            run_id=self.session.run_id,
+            step=self.seq,
+            contract="exactly_once",
+            next_action="take everything that the first one yields",
+        )
+
+
+class DuplicateStep:
+    """A later call under a key; see ``gate.Step``. It is not made: what came of the first one is its answer."""
+
+    __slots__ = ("_next", "_once", "call", "request", "scope", "seq", "session", "spec")
+
+    live: Final = False
+    deferred: Final = False
+
+    def __init__(self, once: Once, scope: Scope, request: Request, seq: int, call: Call) -> None:
+        self._once: Final = once
+        self.session: Final = once.session
+        self.scope: Final = scope
+        self.request: Final = request
+        self.spec: Final = request.spec
+        self.seq: Final = seq
+        self.call: Final = call
+        self._next = 0
+
+    def body(self) -> Scope:
+        return self.scope.inside(self.seq, live=True)
+
+    def go(self) -> Any:
+        raise AssertionError("an earlier call answers this step")
+
+    async def go_async(self) -> Any:
+        raise AssertionError("an earlier call answers this step")
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("an earlier call answers this step")
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        raise AssertionError("an earlier call answers this step")
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("an earlier call answers this step")
+
+    # -- the answer ------------------------------------------------------------------------------------------------------
+
+    def answer(self) -> Outcome:
+        refused = self._wait()
+        return self._outcome(False) if refused is None else self._write(None, refused, {})
+
+    async def answer_async(self) -> Outcome:
+        refused, suspended = await self._wait_async()
+        if refused is None:
+            return self._outcome(suspended)
+        return self._write(None, refused, {"suspended": True} if suspended else {})
+
+    def next_chunk(self) -> Outcome | None:
+        return None if self._wait() is not None else self._piece(False)
+
+    async def next_chunk_async(self) -> Outcome | None:
+        refused, suspended = await self._wait_async()
+        return None if refused is not None else self._piece(suspended)
+
+    def lazy(self) -> str | None:
+        """Known when the first one has ended; until then it is waited for, as by ``answer``."""
+        if self._wait() is not None:
+            return None
+        result = self._result()
+        return None if result is None else result.lazy
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> ContractViolationError | None:
+        if not self.call.pending:
+            return None
+        try:
+            self._once.may_wait(self, blocking=True)
+        except ContractViolationError as refused:
+            return refused
+        try:
+            self.call.wait(self.spec)
+        except ContractViolationError as refused:
+            return refused
+        except BaseException as error:  # Ctrl-C
+            self._write(None, error, {})
+            raise
+        finally:
+            self._once.waited(self)
+        return None
+
+    async def _wait_async(self) -> tuple[ContractViolationError | None, bool]:
+        if not self.call.pending:
+            return None, False
+        try:
+            self._once.may_wait(self, blocking=False)
+        except ContractViolationError as refused:
+            return refused, False
+        try:
+            return None, await self.call.wait_async(self.spec)
+        except ContractViolationError as refused:
+            return refused, True
+        except BaseException as error:  # cancelled
+            self._write(None, error, {"suspended": True})
+            raise
+        finally:
+            self._once.waited(self)
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def _result(self) -> Result | None:
+        """``None`` where what the log has of the call can't be given: ``answer`` says why."""
+        try:
+            return self.call.result(self.spec)
+        except ContractViolationError:
+            return None
+
+    def _outcome(self, suspended: bool) -> Outcome:
+        try:
+            result = self.call.result(self.spec)
+        except ContractViolationError as refused:  # what the log has can't be given
+            return self._write(None, refused, {})
+        meta: dict[str, Any] = {"suspended": True} if suspended else {}
+        if result.lazy is not None and not result.pieces:
+            meta["lazy"] = result.lazy
+        error = None if result.raised is None else self._error(result.raised)
+        return self._write(result.returned, error, meta)
+
+    def _piece(self, suspended: bool) -> Outcome | None:
+        result = self._result()
+        pieces = () if result is None else result.pieces
+        if self._next == len(pieces):
+            return None
+        piece = pieces[self._next]
+        self._next += 1
+        meta = {key: value for key, value in piece.meta.items() if key in ("lazy", "sent", "thrown")}
+        if suspended:
+            meta["suspended"] = True
+        value = piece.given(self.spec)
+        RecordedStep(self.session, self.scope, self.request, self.seq).chunk(value, info=meta or None)
+        return Outcome(value, None, meta, {})
+
+    def _error(self, raised: BaseException) -> BaseException:
+        """The first one's exception for one more caller. A cancellation was the first one's alone."""
+        if not isinstance(raised, Exception):
+            return ContractViolationError(
+                f"the first call of {self.spec.name!r} under this key ended with {type(raised).__name__}: whether it did anything is "
+                "not known, so it was not executed again",
+                run_id=self.session.run_id,
+                step=self.call.seq or None,
+                contract="exactly_once",
+                next_action="find out what was done; another idempotency key makes another call",
+            )
+        return _copy(raised)
+
+    def _write(self, returned: Piece | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
+        session, spec = self.session, self.spec
+        value = None if returned is None else returned.given(spec)
+        if not session.ended:
+            if "suspended" in meta:
+                burst = place()
+                if burst is not None:
+                    meta["burst"] = burst
+            about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
+            meta["info"] = about
+            try:
+                if error is None:
+                    fields = session.value(value, meta, spec=spec, step=self.seq)
+                else:
+                    about["final"] = True  # whether to try again was the first one's to decide
+                    fields = self._failure(error, meta)
+                session.outcome(self, spec.types.skipped, fields, meta, sync=False)
+            except LogWriteError:
+                session._unnoted()
+        return Outcome(value, error, meta, {})
+
+    def _failure(self, error: BaseException, meta: dict[str, Any]) -> bytes:
+        session, own = self.session, self.spec.redactor
+        step: Any = self
+        meta["failure"] = of_step(error, session, step)
+        if own is not None:
+            meta["failure"] = own.redact(meta["failure"])[0]
+        return session.error(error, meta, own)
+
+
+def _copy(error: BaseException) -> BaseException:
+    """An exception of its own for each caller, where it can be made again: raising one object in two threads mixes their traces."""
+    tree = exception_to_json(error, [])
+    copy = exception_from_json(tree)
+    same = type(copy) is type(error) and str(copy) == str(error) and not list(shortfalls(tree, copy))
+    return copy if same else error
+
+
+# -- logged ------------------------------------------------------------------------------------------------------------
+#
+# What a log says of calls that happen once.
+
+
+class LoggedCall:
+    """The call under one key: its intention, its pieces, and the ``seq`` of its outcome (0: the log has none).
+
+    ``undoing`` is the ``seq`` of a compensation of it that began and has no good end (0: there is none), ``by`` the secret under which
+    the key was made, ``in_store`` whether it is one of the whole store.
+    """
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.seq: Final[int] = entry["seq"]
+        self.name: Final[Any] = entry.get("name")
+        self.run_id: Final[str] = entry["run_id"]
+        self.side_effect: Final[Any] = entry["meta"].get("side_effect")
+        self.pieces: Final[list[int]] = []
+        self.outcome = 0
+        self.undoing = 0
+        self.by: Final[Any] = entry["meta"]["info"].get("once_by")
+        contract = entry["meta"].get("contract")
+        self.in_store: Final = isinstance(contract, Mapping) and contract.get("exactly_once") == "store"
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome != 0
+
+    def result(self, log: Trace, spec: Spec) -> Result:
+        """What came of it, rebuilt; ``ContractViolationError`` where the log does not have it whole."""
+        try:
+            return self._result(log, spec)
+        except NotReplayableError as error:
+            raise self._not_given(error.what) from None
+
+    def settled(self, said: Mapping[str, Any], spec: Spec, place: Mapping[str, Any]) -> Call | None:
+        """It, as a person says of it after its run had ended; ``None`` where it was not made."""
+        if not said["done"]:
+            return None
+        return Call.answered(place, Result(Piece(from_json(said.get("output"), spec.hint()), None, {})))
+
+    def _result(self, log: Trace, spec: Spec) -> Result:
+        pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
+        entry = log.entry(self.outcome)
+        meta = entry.get("meta") or {}
+        lazy = next((told["lazy"] for told in (meta, *(piece.meta for piece in pieces)) if "lazy" in told), None)
+        if "error" in entry:
+            return Result(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
+        if meta.get("abandoned"):
+            return Result(None, self._not_given("it was left before its end"), pieces, lazy)
+        return Result(self._piece(log, self.outcome, spec), None, pieces, lazy)
+
+    def _piece(self, log: Trace, seq: int, spec: Spec) -> Piece:
+        entry = log.entry(seq)
+        meta = entry.get("meta") or {}
+        if meta.get("redacted"):
+            raise self._not_given("a secret was taken out of it, which the log does not have")
+        return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
+
+    def _not_given(self, why: str) -> ContractViolationError:
+        return ContractViolationError(
+            f"{self.name!r} was made in run {self.run_id} at step {self.seq}, and its result can't be given again: {why}; "
+            "it was not executed",
+            run_id=self.run_id,
+            step=self.seq,
+            contract="exactly_once",
+            next_action="return something that can be recorded, or use another idempotency key",
+        )
+
+
+def calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, LoggedCall]:
+    """The calls of a log, by key. One that was given up, settled as not done, or undone, is none."""
+    found: dict[str, LoggedCall] = {}
+    begun: dict[int, tuple[str, LoggedCall]] = {}
+    undoing: dict[int, tuple[str, LoggedCall]] = {}
+    for entry in entries:
+        role = family_of(entry["type"])
+        if role is None:
+            continue
+        if role[1] == "intention":
+            digest = _once(entry)
+            if digest is not None:
+                call = found[digest] = LoggedCall(entry)
+                begun[call.seq] = digest, call
+            undone = begun.get(_undoes(entry))
+            if undone is not None:
+                undoing[entry["seq"]] = undone
+                undone[1].undoing = entry["seq"]
+            continue
+        seq, given_up = entry.get("step", 0), role[1] == "skipped" and "output" not in entry and "error" not in entry
+        if seq in undoing:
+            _of_undoing(found, *undoing[seq], role[1], given_up)
+        if seq not in begun:
+            continue
+        digest, call = begun[seq]
+        if role[1] == "chunk":
+            call.pieces.append(entry["seq"])
+        elif given_up:
+            _forget(found, digest, call)
+        else:
+            call.outcome = entry["seq"]  # the last one counts: a person may settle what had failed
+    return found
+
+
+def _of_undoing(found: dict[str, LoggedCall], digest: str, call: LoggedCall, role: str, given_up: bool) -> None:
+    if role == "outcome":
+        _forget(found, digest, call)
+    elif given_up:
+        call.undoing = 0
+
+
+def _forget(found: dict[str, LoggedCall], digest: str, call: LoggedCall) -> None:
+    if found.get(digest) is call:
+        del found[digest]
+
+
+def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an intention of a call that is made says; nothing where it is answered by an earlier one."""
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, dict) else None
+    return info if isinstance(info, dict) and "duplicate_of" not in info else {}
+
+
+def _undoes(entry: Mapping[str, Any]) -> int:
+    of = _info(entry).get("compensates")
+    return of if type(of) is int else 0
+
+
+def _once(entry: Mapping[str, Any]) -> str | None:
+    """The key of a call that was made, and not answered by an earlier one."""
+    digest = _info(entry).get("once")
+    return digest if isinstance(digest, str) else None
+
+
+# -- elsewhere ---------------------------------------------------------------------------------------------------------
+#
+# What other runs, and other processes of the same run, say of a call that happens once: asked of their logs, and waited for.
+
+#: How long a call of another process is waited for where it has no limit of its own (s), and one that is about to begin.
+PATIENCE: Final = 60.0
+_ABOUT_TO: Final = 1.0
+#: The pause between two looks at its log, to begin with and at most; and how many times as long as a look it is at least.
+_FIRST: Final = 0.005
+_LONGEST: Final = 0.25
+_APART: Final = 4
+
+
+class Elsewhere:
+    """The keys of the store as ``me``, whose recording is ``session``, finds them; ``runs`` is where the logs are."""
+
+    def __init__(self, session: Recording, runs: str, keys: Keys, me: Owner) -> None:
+        self._session: Final = session
+        self._runs: Final = runs
+        self._keys: Final = keys
+        self._me: Final = me
+
+    def ask(self, file: str, digest: str, spec: Spec) -> Call | None:
+        """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
+        until = _reality.monotonic() + _ABOUT_TO
+        while True:
+            has = self._keys.claim(file, *self._me[:2])
+            if has is None or has[:2] == self._me[:2]:
+                return None
+            begins = has.seq == 0 and _reality.monotonic() < until  # between its key and its intention
+            try:
+                # As long as nobody writes there and nobody can begin to, what the log says stays true.
+                with live_writer(self.log_of(has)) as writing:
+                    known = self.asked(digest, has, spec, writing)
+                    if known is not None or (not writing and self._keys.take_over(file, has, *self._me[:2])):
+                        return known
+                if writing and not begins:
+                    raise self._refused(
+                        has, 0, "is about to make this call, or may make it again", "wait until that run has ended"
+                    )
+            except LogWriteError:
+                raise
+            except (TraceError, OSError) as error:
+                if not (begins and isinstance(error, FileNotFoundError)):
+                    raise self._unsure(has, getattr(error, "what", str(error))) from error
+            _reality.sleep(_FIRST)
+
+    def log_of(self, has: Owner) -> str:
+        right = valid_run_id(has.run_id) and (has.segment is None or SEGMENT.fullmatch(f"x.{has.segment}"))
+        if not right:
+            raise self._unsure(has, "its name is none of a run")
+        return os.path.join(self._runs, has.run_id + (f".{has.segment}" if has.segment else "") + SUFFIX)
+
+    def asked(self, digest: str, has: Owner, spec: Spec, writing: bool) -> Call | None:
+        """What the log of ``has`` says; ``None`` where it did not make the call, and will not unless it is ``writing``."""
+        with Trace(self.log_of(has)) as log:
+            status = log.check()
+            call = calls_of(islice(log.entries(), status.count)).get(digest)  # whoever writes it may have added some
+            if call is not None and call.undoing:
+                what = f"has undone this call, or not: its compensation (step {call.undoing}) has no certain end"
+                raise self._refused(
+                    has, call.seq, what, "find out what was done; another idempotency key makes another call"
+                )
+            if call is not None and not writing:
+                said = self._keys.settled(digest, Owner(has.run_id, has.segment, call.seq))
+                if said is not None and said.get("hash") == log.entry(call.seq)["hash"]:
+                    return call.settled(said, spec, place_of(has, call.seq))
+            if call is not None and call.ended:
+                return Call.answered(place_of(has, call.seq), call.result(log, spec))
+        if writing:
+            return None if call is None else Awaited(self, digest, has, call.seq)
+        if call is not None:
+            raise self._in_doubt(has, call)
+        if status.count < has.seq:
+            raise self._unsure(has, f"its log ends before step {has.seq}, where it began the call")
+        return None
+
+    # -- refusals --------------------------------------------------------------------------------------------------------
+
+    def _in_doubt(self, has: Owner, call: LoggedCall) -> ContractViolationError:
+        run = has.run_id if has.segment is None else f"{has.run_id}.{has.segment}"
+        settle = f"`tracekit recovery settle {run} {call.seq} --done OUTPUT.json | --not-done --reason TEXT`"
+        what = "began this call, and its log does not say whether it was made"
+        return self._refused(has, call.seq, what, f"find out what was done, and say so with {settle}")
+
+    def too_long(self, has: Owner, seq: int, waited: float) -> ContractViolationError:
+        what = f"is making this call, and was waited for for {waited:g} s"
+        return self._refused(has, seq, what, "wait until that call has ended, or give the tool a larger timeout_ms")
+
+    def given_up(self, has: Owner, seq: int) -> ContractViolationError:
+        return self._refused(has, seq, "has given up this call, or undone it", "call it again")
+
+    def _refused(self, has: Owner, seq: int, what: str, next_action: str) -> ContractViolationError:
+        where = f" (step {seq})" if seq else ""
+        same = has.run_id == self._session.run_id
+        return ContractViolationError(
+            f"{'another process of this run' if same else f'run {has.told}'} {what}{where}: "
+            f"exactly once in the whole {'run' if same else 'store'}, so it was not executed here",
+            run_id=self._session.run_id,
+            other_run=has.run_id,
+            other_step=seq or None,
+            contract="exactly_once",
+            next_action=next_action,
+        )
+
+    def _unsure(self, has: Owner, why: str) -> ContractViolationError:
+        return ContractViolationError(
+            f"this call belongs to run {has.told}, of which it can't be told whether it was made ({why}); it was not executed",
+            run_id=self._session.run_id,
+            other_run=has.run_id,
+            contract="exactly_once",
+            next_action="bring that run's file back, or find out what was done and remove its key file from the store's `keys`",
+        )
+
+
+class Awaited(Call):
+    """A call that another process is making. Whoever waits looks at that one's log, now and then.
+
+    ``inherited`` is one that the parent of a forked process is making: it has no key file, so nobody else may ever make it here.
+    """
+
+    def __init__(self, elsewhere: Elsewhere, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
+        super().__init__(None, 0, 0)
+        self.of = place_of(has, seq)
+        self._elsewhere: Final = elsewhere
+        self._digest: Final = digest
+        self._has: Final = has
+        self._step: Final = seq
+        self._inherited: Final = inherited
+        self._size = -1
+        self._is_open.release()
+
+    def wait(self, spec: Spec) -> None:
+        for pause in self._looks(spec):
+            _reality.sleep(pause)
+
+    async def wait_async(self, spec: Spec) -> bool:
+        ran = False
+        for pause in self._looks(spec):
+            token = current.set(None)  # the sleep itself is none of the run's own
+            try:
+                ran = True
+                await sleep(pause)
+            finally:
+                current.reset(token)
+        return ran
+
+    def _looks(self, spec: Spec) -> Iterator[float]:
+        """How long to wait until the next look, until it has ended; ``ContractViolationError`` where it will not in time."""
+        patience = _patience(spec)
+        began, pause = _reality.monotonic(), _FIRST
+        while self.pending:
+            looked = _reality.monotonic()
+            if self._ended(spec):
+                return
+            now = _reality.monotonic()
+            if now - began >= patience:
+                raise self._elsewhere.too_long(self._has, self._step, patience)
+            yield min(max(pause, _APART * (now - looked)), began + patience - now)
+            pause = min(2 * pause, _LONGEST)
+
+    def _ended(self, spec: Spec) -> bool:
+        if self.doubt is not None:
+            raise self.doubt.fresh()
+        try:
+            self._ask(spec)
+            return not self.pending
+        except ContractViolationError as error:
+            if self._inherited:
+                self.doubt = error
+            self.stale = not self._inherited
+            raise
+
+    def _ask(self, spec: Spec) -> None:
+        path = self._elsewhere.log_of(self._has)
+        with live_writer(path) as writing:
+            size = os.stat(path).st_size
+            if writing and size == self._size:
+                return
+            try:
+                known = self._elsewhere.asked(self._digest, self._has, spec, writing)
+            except (TraceError, OSError) as error:
+                if writing:  # in the middle of a line
+                    return
+                raise self._elsewhere._unsure(self._has, getattr(error, "what", str(error))) from error
+            self._size = size
+        if known is None:
+            raise self._elsewhere.given_up(self._has, self._step)
+        if not known.pending:
+            self.end(known.result(spec))
+
+
+def _patience(spec: Spec) -> float:
+    contract = spec.signature.get("contract")
+    limit = contract.get("timeout_ms") if isinstance(contract, Mapping) else None
+    return PATIENCE if limit is None else limit / 1000
+
+
+def place_of(has: Owner, seq: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"run_id": has.run_id, "seq": seq}
+    if has.segment is not None:
+        place["segment"] = has.segment
+    return place
+
+
+# -- once --------------------------------------------------------------------------------------------------------------
+#
+# Calls that happen once: the keys of ``exactly_once`` in one recording.
+#
+# The first call under a key is made; every later one is a *duplicate*: it is on the log with its own intention, is not made, and is
+# answered with what came of the first (``tool.skipped``). A call that was undone is none: the next one is a first one again. With
+# ``exactly_once="store"`` the first one has its key file on the device before its intention is on the log, and runs that find that
+# file ask its owner's log what came of it.
+
+
+class Once:
+    """The keys of one recording. ``past`` is the log that it goes on from, where there is one.
+
+    ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
+    """
+
+    def __init__(self, session: Recording, past: Trace | None = None) -> None:
+        self.session: Final = session
+        journal = session.journal
+        runs, name = os.path.split(os.path.abspath(journal.path))
+        part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
+        self._me: Final = Owner(session.run_id, None if part is None else part["segment"])
+        self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
+        self._elsewhere: Final = Elsewhere(session, runs, self._keys, self._me)
+        self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
+        self._calls: Final[dict[str, Call]] = {}
+        self.shared = past is not None and _has_segments(runs, session.run_id)
+        #: Whether each key that this recording has has its file; one thread sees to it.
+        self._published = self.shared
+        self._publishing: Final = threading.RLock()
+        #: For those that had none: should the machine die, no process is left that could ask for them.
+        self._unsynced: Final = Keys(os.path.dirname(runs), sync=False)
+        #: Why none of the keys in the log can be told again.
+        self._strange: ContractViolationError | None = None
+        if past is not None:
+            self._go_on(past)
+
+    @classmethod
+    def of_log(cls, session: Recording, past: Trace) -> Once:
+        """The keys of a run that goes on where ``past``, which must stay open, ends."""
+        return cls(session, past)
+
+    def forked(self, session: Recording) -> None:
+        """In a forked child, whose own recording is ``session``: it has the keys that its parent had."""
+        child = session._once = Once(session)
+        child.shared = child._published = True
+        child._strange = self._strange
+        for digest, call in self._calls.items():
+            if self._undoing(call) != 0:
+                child._calls[digest] = self._inherited(child, digest, call)
+
+    def _inherited(self, child: Once, digest: str, call: Call) -> Call:
+        undoing = self._undoing(call)
+        if undoing:
+            return Call.doubtful(self._half_undone(call, undoing))
+        if call.pending and call.doubt is None and call.seq and call.thread != get_ident():
+            has = Owner(self._me.run_id, self._me.segment, call.seq)
+            return Awaited(child._elsewhere, digest, has, call.seq, inherited=True)
+        if call.pending and call.doubt is None and not isinstance(call, Awaited):
+            doubt = ContractViolationError(
+                f"the process that this one was forked from is making this call (step {call.seq}); it was not executed here",
+                run_id=self.session.run_id,
+                step=call.seq or None,
+                contract="exactly_once",
+                next_action="fork when the call has ended",
+            )
+            return Call.doubtful(doubt)
+        if type(call.of) is int and call.doubt is None:
+            call.of = place_of(self._me, call.of)
+        return call
+
+    def share(self) -> None:
+        """From now on other processes write parts of the run: whoever asks finds the keys of the calls before, too.
+
+        ``LogWriteError`` where that can't be: then no process may be started.
+        """
+        with self._publishing:
+            with self._lock:
+                self.shared = True
+                known = [] if self._published else list(self._calls.items())
+            for digest, call in known:
+                # What another thread is about to begin without a file is waited for: that is an entry of the log.
+                if call.opened() and not isinstance(call.of, Mapping) and self._undoing(call) != 0:
+                    file = self._file(digest, False)
+                    assert file is not None
+                    self._unsynced.restore(file, *self._me[:2], call.of)
+            self._published = True
+
+    # -- the door --------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
+    ) -> FirstStep | DuplicateStep:
+        """The live step of the first call under a key, or one that the first one answers. ``reserve`` is asked before a first one alone.
+
+        ``LogWriteError`` where it can't be known or written that it is the first; ``ContractViolationError``, which is on the log then,
+        where it can neither be made nor answered.
+        """
+        try:
+            if self._strange is not None:
+                raise self._strange.fresh()
+            assert request.once_key is not None
+            digest = self._keys.digest(request.spec.name.encode("utf-8", "surrogatepass"), request.once_key)
+            keyed = request.saying({"once": digest, "once_by": self._keys.fingerprint()})
+            while True:
+                call, first = self._enter(digest, scope)
+                if first:
+                    step = self._first(call, digest, scope, keyed, reserve)
+                    if step is not None:
+                        return step
+                elif call.opened():
+                    return self._duplicate(call, scope, keyed)
+        except ContractViolationError as error:
+            raise self.session.refuse(scope, request, error) from None
+
+    def _enter(self, digest: str, scope: Scope) -> tuple[Call, bool]:
+        """The call that has the key, and whether that is this one."""
+        with self._lock:
+            call = self._calls.get(digest)
+            undoing = None if call is None else self._undoing(call)
+            if call is None or call.stale or undoing == 0:
+                call = self._calls[digest] = Call(scope.lane, owner(), get_ident())
+                return call, True
+            if undoing:
+                raise self._half_undone(call, undoing)
+            return call, False
+
+    def _undoing(self, call: Call) -> int | None:
+        """The step that undoes a call of this run, 0 where it is done, ``None`` where there is none."""
+        return self.session.undone.get(call.of) if type(call.of) is int else None
+
+    def _half_undone(self, call: Call, undoing: int) -> ContractViolationError:
+        return ContractViolationError(
+            f"the call under this key (step {call.of}) was undone, or not: its compensation (step {undoing}) has no certain end; it was "
+            "not executed",
+            run_id=self.session.run_id,
+            step=undoing,
+            contract="exactly_once",
+            next_action="find out what was done; another idempotency key makes another call",
+        )
+
+    def _first(
+        self, call: Call, digest: str, scope: Scope, request: Request, reserve: Callable[[], object] | None
+    ) -> FirstStep | None:
+        """Make the call. ``None``: another run has made it, and answers from now on."""
+        spec, info = request.spec, request.info or {}
+        file = self._file(digest, _in_store(spec))
+        try:
+            if file is not None:
+                known = self._elsewhere.ask(file, digest, spec)
+                if known is not None:
+                    self._put(digest, call, known)
+                    return None
+            if reserve is not None:
+                reserve()
+            everywhere = file is not None
+            seq = self.session.intend(scope, request, sync=spec.effect or everywhere)
+        except BaseException as error:
+            self._put(digest, call, None)
+            if file is not None and isinstance(error, (LogWriteError, BudgetExceededError)):
+                self._keys.release(file, *self._me[:2])
+            raise
+        if file is not None:
+            self._keys.used(file, seq)
+        call.made(seq)
+        return FirstStep(self.session, scope, request, seq, call, info.get("compensates"))
+
+    def _file(self, digest: str, in_store: bool) -> str | None:
+        """The name of the key's file; ``None`` where it needs none."""
+        if in_store or not self.shared:
+            return digest if in_store else None
+        return self._keys.digest(self._me.run_id.encode(), digest.encode())
+
+    def _put(self, digest: str, call: Call, instead: Call | None) -> None:
+        with self._lock:
+            if instead is None:
+                del self._calls[digest]
+            else:
+                self._calls[digest] = instead
+        call.not_made()
+
+    def _duplicate(self, call: Call, scope: Scope, request: Request) -> DuplicateStep:
+        if call.doubt is not None:
+            raise call.doubt.fresh()
+        if call.pending and (call.owner == owner() or call.encloses(scope.lane)):
+            raise self._inside_itself(call, request.spec)
+        request = request.saying({"duplicate_of": call.of})
+        seq = self.session.intend(scope, request, sync=False)
+        return DuplicateStep(self, scope, request, seq, call)
+
+    def _inside_itself(self, call: Call, spec: Spec) -> ContractViolationError:
+        return ContractViolationError(
+            f"{spec.name!r} was called again under the key of a call that has not ended (step {call.of}), by that call's own code; "
+            "it was not executed, and waiting for the first one would never end",
+            run_id=self.session.run_id,
+            step=call.seq or None,
+            contract="exactly_once",
+            next_action="let the tool not call itself with the same input, or give the two calls different idempotency keys",
+        )
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def may_wait(self, step: DuplicateStep, *, blocking: bool) -> None:
+        """Let ``step`` wait for its call; ``ContractViolationError`` where that call could never end then."""
+        call = step.call
+        with self._lock:
+            if not call.pending:
+                return
+            stuck = blocking and call.thread == get_ident()
+            around = [one for one in self._calls.values() if one.pending and one.encloses(step.scope.lane)]
+            if stuck or call in around or any(one in call.waits_for() for one in around):
+                raise self._inside_itself(call, step.spec)
+            for one in around:
+                one.waiting.append(call)
+
+    def waited(self, step: DuplicateStep) -> None:
+        with self._lock:
+            for one in self._calls.values():
+                if step.call in one.waiting and one.encloses(step.scope.lane):
+                    one.waiting.remove(step.call)
+
+    # -- the log that a resumed run goes on from -------------------------------------------------------------------------
+
+    def _go_on(self, past: Trace) -> None:
+        """Know the keys that the log has. What the store has lost of its own is put back."""
+        calls = calls_of(past.entries())
+        made_by = {call.by for call in calls.values()}
+        if made_by and made_by != {self._keys.known_by()}:
+            self._strange = self._other_secret()
+            return
+        for digest, call in calls.items():
+            known = self._recorded(call, past)
+            if known is not None:
+                self._calls[digest] = known
+            file = self._file(digest, call.in_store)
+            if file is not None:
+                self._keys.restore(file, *self._me[:2], call.seq)
+
+    def _other_secret(self) -> ContractViolationError:
+        path = os.path.join(self._keys.root, "secret")
+        return ContractViolationError(
+            f"run {self.session.run_id} made calls that happen once under a secret that is not in {path}: which of them were made can't be "
+            "told, so this one was not executed",
+            run_id=self.session.run_id,
+            path=path,
+            contract="exactly_once",
+            next_action=f"bring {path} back as it was beside that run, then resume it",
+        )
+
+    def _recorded(self, call: LoggedCall, past: Trace) -> Call | None:
+        """What the log says of a key; ``None`` where the call may be made (again)."""
+        if call.undoing:
+            doubtful = Call.doubtful(self._half_undone(Call.logged(call, past), call.undoing))
+            doubtful.of = call.seq
+            return doubtful
+        if call.ended:
+            supplied = self.session.supplied
+            return Call.supplied(call.seq, supplied[call.seq]) if call.seq in supplied else Call.logged(call, past)
+        if call.side_effect in ("read_only", "reversible"):
+            return None
+        return Call.doubtful(
+            ContractViolationError(
+                f"{call.name!r} ({call.side_effect}) began in run {self.session.run_id} at step {call.seq} and the log does not say "
+                "whether it was made; it was not executed again",
+                run_id=self.session.run_id,
+                step=call.seq,
+                contract="exactly_once",
+                next_action="find out what was done, and say so with "
+                f"`tracekit recovery settle {self.session.run_id} {call.seq} --done OUTPUT.json | --not-done --reason TEXT`",
+            )
+        )
+
+
+def _has_segments(runs: str, run_id: str) -> bool:
+    with os.scandir(runs) as files:
+        return any(file.name.startswith(f"{run_id}.") and file.name != run_id + SUFFIX for file in files)
+
+
+def _in_store(spec: Spec) -> bool:
+    contract = spec.signature.get("contract")
+    return isinstance(contract, Mapping) and contract.get("exactly_once") == "store"

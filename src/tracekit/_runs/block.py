@@ -1,0 +1,327 @@
+"""What ``record`` and ``replay`` share: a block, an async block or a decorator, and the arguments that they take."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from .._capture import guard
+from .._capture.calls import binder, loose, tells
+from .._journal.keys import Keys
+from .._journal.reader import Trace
+from .._policy.budget import Spending
+from .._runtime.context import Lane, Scope, current, enter
+from .._runtime.effects import innermost
+from .._runtime.recorder import ROOT
+from .._runtime.resumer import Resumption
+from .._runtime.session import Session, here, owner
+from .._values import canonical
+from ..errors import RunStateError, TracekitError
+
+__all__ = [
+    "Block",
+    "ServerStopped",
+    "called_from",
+    "input_key",
+    "is_input",
+    "outputs_by_step",
+    "patterns",
+    "run_id",
+    "run_to_replay",
+    "serve_the_log",
+    "strings",
+    "taken_as",
+]
+
+# -- served ------------------------------------------------------------------------------------------------------------
+#
+# Where a program that is replayed or resumed would listen for work: its handlers are given the recorded tasks, and nothing listens.
+#
+# Then it goes on as if its server had been stopped: as the recorded one ended, else by leaving the block of its run.
+
+#: Ends by which somebody stops a server.
+_STOPS: Final[dict[str, type[BaseException]]] = {
+    "builtins:KeyboardInterrupt": KeyboardInterrupt,
+    "builtins:SystemExit": SystemExit,
+}
+
+
+class ServerStopped(SystemExit):
+    """Leaves the server's call, and the block of the run around it, which takes it for the end of that call."""
+
+
+def serve_the_log() -> None:
+    """From now on, in this process: where its program would listen, and has handlers (``@on_task``), those get the recorded tasks."""
+    done: set[int] = set()
+
+    def listen() -> None:
+        scope = here()
+        tasks: Any = sys.modules.get("tracekit.agents.messages")
+        session: Any = None if scope is None else scope.session
+        trace = getattr(getattr(session, "log", session), "trace", None)
+        if scope is None or tasks is None or not tasks.registered or not isinstance(trace, Trace):
+            return  # what it would listen for is not in the log: the guard says so
+        if id(session) not in done:
+            if not tasks.has_tasks(trace):
+                return
+            done.add(id(session))
+            token = enter(scope)
+            try:
+                tasks.drive(*tasks.registered.values())
+            finally:
+                current.reset(token)
+        _stop(trace, isinstance(session, Resumption))
+
+    guard.instead_of_listening(listen)
+
+
+def _stop(trace: Trace, resumed: bool) -> NoReturn:
+    last: dict[str, Any] = {} if resumed else trace.entry(len(trace))
+    error = last.get("error") if last.get("type") == "run.failed" else None
+    kind = _STOPS.get(str(error.get("type"))) if isinstance(error, dict) else None
+    if threading.current_thread() is not threading.main_thread():
+        os._exit(0)  # who waits for the server in another thread is not told; the replay is judged all the same
+    if kind is not None and isinstance(error, dict):
+        args = error.get("args")
+        raise kind(*args) if isinstance(args, list) else kind()
+    raise ServerStopped(0)
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+#
+# What ``record`` and ``replay`` share: a block, an async block, or a decorator.
+
+F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E")
+
+#: Told of each block that begins (``record``, ``replay`` …) while none may, for it to raise; else ``None``.
+forbidden: Callable[[str], None] | None = None
+
+
+class Block(Generic[E]):
+    """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
+
+    _token: Token[Scope | None] | None = None
+    _entered = False
+
+    def _enter(self) -> E:
+        raise NotImplementedError
+
+    def _exit(self, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    def _called_with(self, bound: Mapping[str, Any]) -> None:
+        """A decorated function is about to run with these arguments."""
+
+    def _returned(self, value: Any) -> None:
+        """A decorated function has returned."""
+
+    def _again(self) -> Block[E]:
+        raise NotImplementedError
+
+    def __enter__(self) -> E:
+        return self._start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stopped = isinstance(error, ServerStopped)
+        self._end(None if stopped else error)
+        return stopped or None  # type: ignore[return-value]  # a program's own exceptions are never swallowed
+
+    async def __aenter__(self) -> E:
+        return self._start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._settle()
+        stopped = isinstance(error, ServerStopped)
+        self._end(None if stopped else error)
+        return stopped or None  # type: ignore[return-value]  # as above
+
+    async def _settle(self) -> None:
+        """Let open lanes of this loop come to their end."""
+
+    def _start(self) -> E:
+        if self._entered:
+            raise RunStateError(
+                f"this {type(self).__name__.lower()}() block was entered before",
+                next_action="call record() or replay() anew for each block",
+            )
+        if forbidden is not None:
+            forbidden({"Replaying": "replay", "Resuming": "resume"}.get(type(self).__name__, "record"))
+        self._entered = True
+        return self._enter()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._exit(error)
+
+    def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
+        lane = Lane("", 1, None, id=0, owner=owner())
+        self._token = enter(Scope(session, lane, ROOT, agent, spending=spending, call=innermost()))
+        return lane
+
+    def _scope_out(self) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            return
+        try:
+            current.reset(token)
+        except ValueError:  # left in another context than it was entered in (fixtures, generators)
+            current.set(None)
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator: its run would end before it begins; put the block inside, or around its caller"
+            )
+        given = _arguments(function)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                block = self._again()
+                block._called_with(given(args, kwargs))
+                value: Any = None  # where a server in it was stopped
+                async with block:
+                    value = await function(*args, **kwargs)
+                    block._returned(value)
+                return value
+
+            return run_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            block = self._again()
+            block._called_with(given(args, kwargs))
+            value: Any = None  # as above
+            with block:
+                value = function(*args, **kwargs)
+                block._returned(value)
+            return value
+
+        return run  # type: ignore[return-value]
+
+
+def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, Any]]:
+    """The arguments of a call of ``function`` by name; a wrong call raises Python's own ``TypeError``."""
+    bind, sure = binder(function), tells(function)
+
+    def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return bind(*args, **kwargs)
+        except TypeError:
+            if sure:
+                function(*args, **kwargs)
+            return loose(*args, **kwargs)
+
+    return arguments
+
+
+def called_from() -> str | None:
+    """The file of whoever called ``record`` or ``replay``: the user's code, even where it is installed as a package."""
+    return sys._getframe(2).f_code.co_filename
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+#
+# What ``record`` and ``replay`` were called with: wrong types are told where the call is, not where the value is used.
+
+
+def taken_as(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """``TypeError`` unless ``value`` is ``None`` or of one of ``kinds``."""
+    if value is not None and not isinstance(value, kinds):
+        raise TypeError(f"{name} is {what}, not {value!r}")
+
+
+def strings(name: str, value: Any) -> tuple[str, ...]:
+    """Several strings; one is taken as one, not as its letters."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+        raise TypeError(f"{name} is a list of strings, not {value!r}")
+    found = tuple(value)
+    for one in found:
+        if not isinstance(one, str):
+            raise TypeError(f"{name} is a list of strings; {one!r} in it is none")
+    return found
+
+
+def patterns(value: Any) -> tuple[Any, ...]:
+    """Regular expressions, each a string or compiled; one alone is taken as one."""
+    found = (value,) if isinstance(value, (str, re.Pattern)) else value
+    if not isinstance(found, Iterable) or isinstance(found, (bytes, Mapping)):
+        raise TypeError(f"redact is a list of regular expressions, not {value!r}")
+    found = tuple(found)
+    for one in found:
+        if isinstance(one, str):
+            try:
+                re.compile(one)
+            except re.error as error:
+                raise ValueError(f"redact: {one!r} is no regular expression: {error}") from None
+        elif isinstance(one, bytes) or (isinstance(one, re.Pattern) and isinstance(one.pattern, bytes)):
+            raise TypeError(f"redact: {one!r} is of bytes; give it as str, it is looked for in bytes too")
+        elif not isinstance(one, re.Pattern):
+            raise TypeError(f"redact is a list of regular expressions; {one!r} in it is none")
+    return found
+
+
+def outputs_by_step(name: str, value: Any) -> None:
+    """``TypeError`` unless it is ``None`` or a dictionary by the numbers of steps."""
+    taken_as(name, value, Mapping, "a dictionary of outputs by step")
+    for step in value or ():
+        if type(step) is not int:
+            raise TypeError(f"{name}: a step is the number of an entry, not {step!r}")
+
+
+def run_id(value: Any) -> None:
+    """``TypeError`` unless it is a string or ``None``; ``"last"`` is refused, for it names the newest run everywhere else."""
+    taken_as("run_id", value, str, "a string")
+    if value == "last":
+        raise RunStateError(
+            'run_id="last" can\'t be: the command line takes "last" for the newest run', next_action="choose another id"
+        )
+
+
+def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
+    """``TypeError`` unless ``run`` is a ``kind`` (a ``Run``), an id or a path."""
+    if not isinstance(run, (str, os.PathLike, kind)) or run == "":
+        raise TypeError(f"{what}() takes the run: its id, its path, or what record() gave; not {run!r}")
+
+
+# -- given -------------------------------------------------------------------------------------------------------------
+#
+# What a run was given, told from something else where the log keeps only a part of it: by a hash under the store's secret.
+
+
+def input_key(keys: Keys, given: Any) -> dict[str, str] | None:
+    """The hash of an input, and of which secret; ``None`` where the store can't keep one: that ends no run."""
+    try:
+        return {"digest": _digest(keys, given), "by": keys.fingerprint()}
+    except (OSError, TracekitError):
+        return None
+
+
+def is_input(keys: Keys, key: object, given: Any) -> bool | None:
+    """Whether ``given`` is what ``key`` was made of; ``None`` where that can't be told."""
+    if not isinstance(key, Mapping):
+        return None
+    try:
+        if keys.known_by() != key.get("by"):
+            return None
+        return _digest(keys, given) == key.get("digest")
+    except (OSError, TracekitError):
+        return None
+
+
+def _digest(keys: Keys, given: Any) -> str:
+    return keys.digest(b"input", canonical(given))

@@ -1,0 +1,268 @@
+"""What a run says of its surroundings: Python, platform, packages, code revision, and the program that it is of."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Program", "drift", "environment", "file_hash", "git_revision", "set_program", "this_program", "told"]
+
+# -- program -----------------------------------------------------------------------------------------------------------
+#
+# Which program made a run, so that it can be run again: recorded in ``run.started``, never trusted from another's file.
+
+
+class Program(NamedTuple):
+    """``module`` or ``script`` with ``arguments``, started in ``cwd``. A script's path is absolute."""
+
+    script: str | None
+    module: str | None
+    arguments: tuple[str, ...]
+    cwd: str
+
+    def as_dict(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"arguments": list(self.arguments), "cwd": self.cwd}
+        facts["module" if self.module else "script"] = self.module or self.script
+        return facts
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Program | None:
+        """The program that a trace names, or ``None`` where it names none that could be run."""
+        script, module = facts.get("script"), facts.get("module")
+        arguments, cwd = facts.get("arguments"), facts.get("cwd")
+        if not isinstance(script or module, str) or not isinstance(arguments, list) or not isinstance(cwd, str):
+            return None
+        return cls(script, module, tuple(str(argument) for argument in arguments), cwd)
+
+    def __str__(self) -> str:
+        what = f"-m {self.module}" if self.module else str(self.script)
+        return " ".join(["python", what, *self.arguments])
+
+
+def file_hash(program: Program) -> dict[str, str]:
+    """``sha256`` of the program's file, under that key; empty where it can't be read."""
+    path = program.script or getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        about = os.stat(path)  # type: ignore[arg-type]
+        return {"sha256": _hash(str(path), about.st_mtime_ns, about.st_size)}
+    except (OSError, TypeError):
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _hash(path: str, changed_ns: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
+
+
+_told: Program | None = None
+
+
+def set_program(program: Program) -> None:
+    """The program of this process is ``program``, whatever module began it."""
+    global _told
+    _told = program
+
+
+def told() -> Program | None:
+    """The program that ``set_program`` named."""
+    return _told
+
+
+def this_program() -> Program | None:
+    """The program of this process, or ``None`` where it is a prompt, ``-c`` or an embedded interpreter."""
+    if _told is not None:
+        return _told
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    arguments = tuple(sys.argv[1:])
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        return None
+    if spec is not None and spec.name:
+        name = spec.name.removesuffix(".__main__")
+        return Program(None, name, arguments, cwd)
+    file = getattr(main, "__file__", None)
+    return Program(os.path.abspath(file), None, arguments, cwd) if file else None
+
+
+# -- environment -------------------------------------------------------------------------------------------------------
+#
+# Where a run happened: interpreter, platform, versions, code revision; and in words how two such places differ.
+#
+# Everything is read from memory and from files, nothing by running a command, and no more than once a process.
+
+_COMPARED: Final = (
+    ("implementation", "the interpreter"),
+    ("hash_seed", "the hash seed"),
+    ("revision", "the code revision"),
+)
+_REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
+
+
+def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``packages``, ``revision``,
+    ``argv``, ``hash_seed``.
+
+    ``packages`` are names of distributions; those whose module (of the same name, ``-`` as ``_``) is loaded are listed
+    with their versions. ``argv`` is as it came: the caller redacts it. ``hash_seed`` is the number that
+    ``PYTHONHASHSEED`` fixes, or ``"random"``.
+    """
+    return {
+        **_interpreter(),
+        "packages": {name: version for name in packages if (version := _version(name)) is not None},
+        "revision": git_revision(_code()),
+        "argv": list(sys.argv),
+        "hash_seed": _hash_seed(),
+    }
+
+
+def git_revision(path: str | os.PathLike[str]) -> str | None:
+    """The commit that is checked out where ``path`` lies (40 or 64 hex digits), or ``None`` outside git."""
+    return _revision(os.path.abspath(path))
+
+
+def drift(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the place of a replay differs from that of its recording, one sentence each; empty when it does not.
+
+    A key that one side lacks (an older trace, a package not loaded yet) is no difference.
+    """
+    found = [
+        f"Python is {there} in the recording and {here} here"
+        for there, here in [(_minor(recorded), _minor(now))]
+        if there and here and there != here
+    ]
+    found += [
+        f"{label} is {recorded[key]} in the recording and {now[key]} here"
+        for key, label in _COMPARED
+        if recorded.get(key) is not None and now.get(key) is not None and recorded[key] != now[key]
+    ]
+    there, here = recorded.get("packages") or {}, now.get("packages") or {}
+    found += [
+        f"{name} is {there[name]} in the recording and {here[name]} here"
+        for name in sorted(there)
+        if name in here and there[name] != here[name]
+    ]
+    return found
+
+
+def _minor(place: Mapping[str, Any]) -> str:
+    return ".".join(str(place.get("python") or "").split(".")[:2])
+
+
+@lru_cache(maxsize=1)
+def _interpreter() -> dict[str, str]:
+    info = sys.version_info
+    final = "" if info.releaselevel == "final" else f"{info.releaselevel[0]}{info.serial}"
+    if hasattr(os, "uname"):
+        host = os.uname()  # platform.platform() would run `uname -p` as a process
+        system = f"{host.sysname}-{host.release}-{host.machine}"
+    else:
+        system = sys.platform
+    return {
+        "python": f"{info.major}.{info.minor}.{info.micro}{final}",
+        "implementation": sys.implementation.name,
+        "platform": system,
+    }
+
+
+def _hash_seed() -> int | str:
+    seed = os.environ.get("PYTHONHASHSEED", "")
+    return int(seed) if seed.isdigit() else "random"
+
+
+def _code() -> str:
+    """Where the program's code lies: its script's directory, else the working directory."""
+    program = told()
+    script = program.script if program is not None else getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
+    except OSError:
+        return os.sep
+
+
+def _version(name: str) -> str | None:
+    module = sys.modules.get(name.replace("-", "_"))
+    if module is None:
+        return None
+    version = vars(module).get("__version__")
+    return version if isinstance(version, str) else _installed(name)
+
+
+@lru_cache(maxsize=256)
+def _installed(name: str) -> str | None:
+    from importlib import metadata  # some 10 ms to import; most packages say it themselves
+
+    try:
+        return metadata.version(name)
+    except Exception:  # a broken installation is no reason not to record
+        return None
+
+
+@lru_cache(maxsize=64)
+def _revision(path: str) -> str | None:
+    try:
+        git = _git_directory(path)
+        if git is None:
+            return None
+        head = _line(os.path.join(git, "HEAD"))
+        if not head.startswith("ref:"):
+            return _hex(head)
+        ref = head[4:].strip()
+        if os.path.isabs(ref) or ".." in ref.split("/"):
+            return None
+        return _reference(git, ref)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _git_directory(path: str) -> str | None:
+    """``.git`` of the nearest enclosing work tree; in linked work trees and submodules, a file that names it."""
+    while True:
+        candidate = os.path.join(path, ".git")
+        if os.path.isdir(candidate):
+            return candidate
+        if os.path.isfile(candidate):
+            line = _line(candidate)
+            return os.path.normpath(os.path.join(path, line[7:].strip())) if line.startswith("gitdir:") else None
+        up = os.path.dirname(path)
+        if up == path:
+            return None
+        path = up
+
+
+def _reference(git: str, ref: str) -> str | None:
+    common = git
+    if os.path.isfile(os.path.join(git, "commondir")):  # a linked work tree: branches live in the main one
+        common = os.path.normpath(os.path.join(git, _line(os.path.join(git, "commondir"))))
+    for directory in dict.fromkeys((git, common)):
+        loose = os.path.join(directory, *ref.split("/"))
+        if os.path.isfile(loose):
+            return _hex(_line(loose))
+    return _packed(os.path.join(common, "packed-refs"), ref)
+
+
+def _packed(file: str, ref: str) -> str | None:
+    if not os.path.isfile(file) or os.path.getsize(file) > _REF_LIMIT:
+        return None
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            revision, _, name = line.rstrip("\n").partition(" ")
+            if name == ref:
+                return _hex(revision)
+    return None
+
+
+def _line(file: str) -> str:
+    with open(file, encoding="utf-8") as stream:
+        return stream.readline(4096).strip()
+
+
+def _hex(text: str) -> str | None:
+    right = len(text) in (40, 64) and all(digit in "0123456789abcdef" for digit in text)
+    return text if right else None

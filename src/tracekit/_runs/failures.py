@@ -1,0 +1,326 @@
+"""The failures of recorded runs: one pass over each file in which there may be one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from .._journal.entry import REFUSALS, family_of
+from .._journal.reader import ENDS, Trace, open_trace, scan
+from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
+from ..errors import TraceError, TraceIntegrityError
+from ..failures import FailureType, RecoveryStrategy, StructuredFailure
+from ..failures.classify import classify_answer, classify_recorded
+
+__all__ = ["RecordedFailure", "failures_in", "recorded_failures"]
+
+#: A file without any of these holds no failure.
+_MARKS: Final = (
+    b'"error":{', b'"failure":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"',
+)  # fmt: skip
+#: What is looked for in the lines themselves: families of steps that call something.
+_CALLS: Final = ("tool", "llm", "http")
+#: Arguments of a ``SystemExit`` by which a program ends well.
+_IN_ORDER: Final[tuple[list[object], ...]] = ([], [0], [None])
+#: What only the answer to a request says.
+_OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, FailureType.SIDE_EFFECT_VIOLATION)
+
+
+class RecordedFailure(NamedTuple):
+    """A failure, and where it stands: ``entry`` is the ``seq`` of the entry of type ``at`` that tells it, in the file ``path``.
+
+    ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run, or
+    ``"run"``. ``ts_ns`` is when, in ns since the epoch.
+    """
+
+    run_id: str
+    step: int | str | None
+    name: str | None
+    agent: str | None
+    family: str
+    at: str
+    entry: int
+    ts_ns: int
+    path: str
+    failure: StructuredFailure
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**self._asdict(), "failure": self.failure.as_dict()}
+
+
+def recorded_failures(
+    *runs: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    type: FailureType | str | None = None,
+    tool: str | None = None,
+    agent: str | None = None,
+    recoverable: bool | None = None,
+    strategy: RecoveryStrategy | str | None = None,
+    since: datetime | None = None,
+    on_damage: Callable[[TraceError], object] | None = None,
+) -> Iterator[RecordedFailure]:
+    """The failures of ``runs`` (ids, beginnings of ids, paths), or of every run of the store, the newest run first.
+
+    ``type`` is that of the failure, or of what an irreversible step failed by; ``tool`` the name of the tool or model that was called. A
+    trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
+    when all that can be read has been told. Nothing is verified of a run in which there is no failure, unless it has child processes:
+    those are verified, so that none is missing unnoticed.
+    """
+    wanted = None if type is None else FailureType(type)
+    how = None if strategy is None else RecoveryStrategy(strategy)
+    after = 0 if since is None else int(since.timestamp() * 1e9)
+    damage: list[TraceError] = []
+    where = Store(store)
+
+    def tell(error: TraceError) -> None:
+        damage.append(error)
+        if on_damage is not None:
+            on_damage(error)
+
+    for path in _paths(where, runs):
+        told = len(damage)
+        for found in _of_run(path, tell):
+            failure = found.failure
+            if (
+                (wanted is None or _is(failure, wanted))
+                and (tool is None or (found.family in _CALLS and found.name == tool))
+                and (agent is None or found.agent == agent)
+                and (recoverable is None or failure.recoverable is recoverable)
+                and (how is None or failure.recovery_strategy is how)
+                and found.ts_ns >= after
+            ):
+                yield found
+        if len(damage) == told and (problem := _of_segments(where, path)) is not None:
+            tell(problem)
+    if damage and on_damage is None:
+        raise damage[0]
+
+
+def _of_run(path: str, tell: Callable[[TraceError], None]) -> Iterator[RecordedFailure]:
+    """The failures in the files of a run, as far as each verifies."""
+    for file in (path, *beside(path)):
+        try:
+            yield from failures_in(file)
+        except TraceError as error:
+            tell(error)
+
+
+def _of_segments(store: Store, path: str) -> TraceError | None:
+    """What is wrong with the files of the child processes of a run that has some: a failure may have stood in what is missing."""
+    try:
+        meta = last_entry(path).get("meta")
+        if not beside(path) and not (isinstance(meta, dict) and meta.get("segments")):
+            return None
+        with Trace(path) as trace:
+            store.check(trace)
+    except TraceError as error:
+        return error
+    except OSError:  # pruned meanwhile
+        return None
+    return None
+
+
+def _is(failure: StructuredFailure, wanted: FailureType) -> bool:
+    if failure.type is wanted:
+        return True
+    behind = failure.caused_by
+    return failure.type is FailureType.IRREVERSIBLE_STEP_FAILED and behind is not None and behind.type is wanted
+
+
+def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """The files of the runs; the segments of each are looked for beside it."""
+    paths = [store.find(run) for run in runs] or [run.path for run in store.list()]
+    yield from dict.fromkeys(paths)
+
+
+def failures_in(path: str) -> Iterator[RecordedFailure]:
+    """The failures of one file, in its order. ``TraceIntegrityError`` at the first line that does not verify."""
+    if not _may_hold_one(path):
+        return
+    run_id = first_entry(path).get("run_id")
+    if not holds_its_run(path, run_id):
+        raise TraceIntegrityError(
+            f"{path} holds run {run_id}: it is a copy, or was renamed",
+            path=path,
+            line=1,
+            next_action="remove it, or name it after its run",
+        )
+    reading = _Reading(path)
+    for raw in scan(path):
+        found = reading.take(raw.data)
+        if found is not None:
+            yield found
+    crashed = reading.crashed()
+    if crashed is not None:
+        yield crashed
+
+
+def _may_hold_one(path: str) -> bool:
+    with open_trace(path) as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if any(data.find(mark) >= 0 for mark in _MARKS):
+                return True
+    return summary(path).end is None
+
+
+class _Step(NamedTuple):
+    seq: int
+    name: str | None
+    agent: str | None
+    family: str
+    side_effect: str | None
+
+
+class _Reading:
+    """One pass over a file: the steps that are open, and what the last answer was."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open: dict[int, _Step] = {}
+        #: Heads of answers that come in pieces.
+        self._heads: dict[int, Mapping[str, Any]] = {}
+        self._agent: str | None = None
+        self._last: dict[str, Any] = {}
+        #: Status of the last HTTP answer, and its step.
+        self._answered: tuple[Any, _Step] | None = None
+
+    def take(self, entry: dict[str, Any]) -> RecordedFailure | None:
+        kind, seq, self._last = entry["type"], entry["seq"], entry
+        known = family_of(kind)
+        if known is not None:
+            return self._of_step(entry, *known)
+        if seq == 1:
+            self._agent = _text(entry.get("agent_id"))
+        if kind in REFUSALS:
+            return self._refused(entry)
+        if kind == "fallback.exhausted":
+            return self._exhausted(entry)
+        if kind == "final.response":
+            return self._unanswered(entry)
+        return self._of_run(entry) if kind == "run.failed" else None
+
+    def crashed(self) -> RecordedFailure | None:
+        """That the run has no end, and nobody writes it any more."""
+        entry = self._last
+        if not entry or entry["type"] in ENDS or holder(self._path):
+            return None
+        doubtful = [step for step in self._open.values() if step.side_effect == "irreversible"]
+        inner = doubtful[-1] if doubtful else next(reversed(self._open.values()), None)
+        failure = StructuredFailure(
+            type=FailureType.AGENT_CRASHED,
+            reason=f"the run has no end; its last entry is {entry['seq']} ({entry['type']})",
+            details={"pending": list(self._open)[-32:], "in_doubt": [step.seq for step in doubtful][-32:]},
+            recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION if doubtful else None,  # type: ignore[arg-type]
+        )
+        step = _Step(inner.seq if inner else 0, inner and inner.name, self._agent, "run", None)
+        return self._found(entry, step, failure)
+
+    def _of_step(self, entry: dict[str, Any], family: str, role: str) -> RecordedFailure | None:
+        if role == "intention":
+            self._open[entry["seq"]] = self._step(entry, family)
+            return None
+        seq, output = entry.get("step", 0), entry.get("output")
+        if role == "chunk":
+            head = output.get("head") if isinstance(output, dict) else None
+            if isinstance(head, dict):
+                self._heads[seq] = head
+            return None
+        step = self._open.pop(seq, None) or _Step(seq, None, self._agent, family, None)
+        head = self._heads.pop(seq, None)
+        if role == "skipped":
+            return None
+        error = entry.get("error")
+        if isinstance(error, dict):
+            failure = _told(entry) or classify_recorded(error, side_effect=step.side_effect, name=step.name)
+            return self._found(entry, step, failure)
+        if family not in ("llm", "http"):
+            return None
+        answer = head or (output if isinstance(output, dict) else {})
+        status = answer.get("status")
+        self._answered = status, step
+        if type(status) is not int or status < 400:
+            return None
+        return self._found(entry, step, classify_answer(status, answer.get("headers"), answer.get("body")))
+
+    def _refused(self, entry: dict[str, Any]) -> RecordedFailure:
+        info = (entry.get("meta") or {}).get("info")
+        family = info.get("family") if isinstance(info, dict) else None
+        kind = FailureType.BUDGET_EXCEEDED if entry["type"] == "budget.exceeded" else FailureType.CONTRACT_VIOLATION
+        error = entry.get("error")
+        failure = classify_recorded(error) if isinstance(error, dict) else None
+        if failure is None or failure.type is not kind:
+            reason = failure.reason if failure else f"{entry['type']}: {entry.get('name')!r}"
+            failure = StructuredFailure(type=kind, reason=reason, caused_by=failure)
+        return self._found(entry, self._step(entry, family if family in _CALLS else "step"), failure)
+
+    def _exhausted(self, entry: dict[str, Any]) -> RecordedFailure:
+        given = entry.get("input")
+        tried = given.get("tried") if isinstance(given, dict) else None
+        names = [entry.get("name"), *(tried if isinstance(tried, list) else ())]
+        failure = StructuredFailure(
+            type=FailureType.FALLBACK_EXHAUSTED,
+            reason=f"{', '.join(map(repr, names[:32]))} failed, and there is nothing left to try",
+            caused_by=_told(entry),
+        )
+        return self._found(entry, self._step(entry, "step"), failure)
+
+    def _unanswered(self, entry: dict[str, Any]) -> RecordedFailure | None:
+        """A request to agents that came to nothing: the fallbacks and the agents' own failures have been told."""
+        failure = _told(entry)
+        if failure is None or failure.type not in _OF_ROUTING:
+            return None
+        return self._found(entry, self._step(entry, "step"), failure)
+
+    def _of_run(self, entry: dict[str, Any]) -> RecordedFailure | None:
+        error = entry.get("error")
+        if isinstance(error, dict) and error.get("type") == "builtins:SystemExit" and error.get("args") in _IN_ORDER:
+            return None
+        failure = _told(entry) or classify_recorded(error if isinstance(error, dict) else {})
+        step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
+        status = failure.details.get("status")
+        if failure.step is None and self._answered is not None and status is not None and status == self._answered[0]:
+            step = self._answered[1]._replace(family="run")  # nothing was asked after the answer that it tells of
+        return self._found(entry, step, failure)
+
+    def _step(self, entry: dict[str, Any], family: str) -> _Step:
+        meta = entry.get("meta")
+        side_effect = meta.get("side_effect") if isinstance(meta, dict) else None
+        return _Step(
+            entry["seq"],
+            _text(entry.get("name")),
+            _text(entry.get("agent_id")) or self._agent,
+            family,
+            _text(side_effect),
+        )
+
+    def _found(self, entry: dict[str, Any], step: _Step, failure: StructuredFailure) -> RecordedFailure:
+        where = failure.step if failure.step is not None else step.seq or None
+        failure = replace(failure, run_id=entry["run_id"], step=where, name=step.name, agent=step.agent)
+        return RecordedFailure(
+            entry["run_id"], where, step.name, step.agent, step.family, entry["type"], entry["seq"], entry["ts_ns"],
+            self._path, failure,
+        )  # fmt: skip
+
+
+def _told(entry: Mapping[str, Any]) -> StructuredFailure | None:
+    """What the entry says of its failure itself; ``None`` for older traces, and for one that says nothing sensible."""
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, dict) else None
+    told = next(
+        (holder["failure"] for holder in (meta, info) if isinstance(holder, dict) and "failure" in holder), None
+    )
+    try:
+        return None if told is None else StructuredFailure.from_dict(told)
+    except ValueError:
+        return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

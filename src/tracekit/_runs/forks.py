@@ -1,0 +1,267 @@
+"""What becomes of a run in a forked child: it never writes into its parent's file, but opens a segment at its first step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import RLock, get_ident
+from typing import Any, Final
+
+from .. import _reality
+from .._capture import processes as processes_os
+from .._capture import threads as concurrency
+from .._capture.processes import within
+from .._journal.store import Store, segment_of
+from .._journal.writer import Durability, Journal
+from .._runtime.context import Lane, Root, Scope, current, started
+from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
+from .._runtime.redaction import Redactor
+from .._values import dumps
+from ..errors import RunStateError
+from . import ending as overspending
+from . import role as takeover
+
+__all__ = ["Segment", "at_end", "at_hard_exit", "before_seal", "follow", "forget", "seal", "successor"]
+
+#: The recordings of this process that a fork concerns, with the store that each is in.
+_followed: Final[dict[Recording, Store]] = {}
+#: What looks at a segment's recording before its last entry is written.
+before_seal: Final[list[Callable[[Recording], object]]] = []
+#: In a forked child: the recording that took the place of the parent's.
+_successors: Final[dict[Recording, Recording]] = {}
+#: The lane of the child that is about to be forked, by the session of whoever forks.
+_pending: Final[list[Lane | None]] = [None]
+
+
+def follow(session: Recording, store: Store) -> None:
+    """See to it that a fork of this process leaves the file of ``session`` to the parent."""
+    if not _registered:
+        _registered.append(True)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_before)
+        concurrency.after_fork(_in_child)
+    _followed[session] = store
+
+
+def forget(session: Recording) -> None:
+    _followed.pop(session, None)
+
+
+def successor(session: Recording) -> Recording | None:
+    """The recording that stands for ``session`` in this process, if it is a fork of the one that began it."""
+    return _successors.get(session)
+
+
+_registered: Final[list[bool]] = []
+
+
+def _before() -> None:
+    """In the parent: number the child, as any line of execution, when it is started."""
+    scope = current.get()
+    _pending[0] = lane = None if scope is None else started(scope.lane, "fork", scope.live)
+    if scope is not None and lane is not None and isinstance(scope.session, Recording) and not scope.session.ended:
+        scope.session.starts(lane)
+    if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
+        scope.session.remark(
+            "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`"
+        )
+    for session in list(_followed):
+        session.share()
+        journal: object = session.journal
+        if isinstance(journal, Segment):  # the child names its entry
+            with suppress(Exception):
+                journal.open()
+
+
+def _in_child() -> None:
+    scope, lane = current.get(), _pending[0]
+    followed = dict(_followed)
+    _followed.clear()
+    if followed:
+        at_hard_exit(_seal_all)
+    for session, store in followed.items():
+        if session.ended:
+            continue
+        child = _forked(session, store, lane).session
+        _successors[session] = child
+        session.ended = session.discarded = True
+        session.journal.abandon()
+        if scope is not None and scope.session is session:
+            spending = None if scope.spending is None else scope.spending.copy()
+            own = Root(child.journal.lane, get_ident())  # type: ignore[attr-defined]
+            current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
+
+
+def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
+    journal = parent.journal
+    cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
+    # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
+    path = lane.path if lane is not None else f"/fork@{os.getpid()}"
+    child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
+    if parent._once is not None:
+        parent._once.forked(child.session)
+    return child
+
+
+class Segment:
+    """A journal that is made when the child has something to write: stands in for it until then."""
+
+    seq = 0
+    lost = 0
+    closed = False
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        durability: Durability,
+        lane: str,
+        cause: Mapping[str, Any],
+        redactor: Redactor,
+        program: str | None = None,
+        arguments: list[str] | None = None,
+        *,
+        indirect: bool = False,
+    ) -> None:
+        self.run_id: Final = run_id
+        self.durability: Final = durability
+        self.store: Final = store
+        self.lane = lane
+        self._cause: Final = cause
+        self._program: Final = program
+        self._arguments: Final = arguments
+        self._indirect: Final = indirect
+        #: The process's own line, where it joined the run by what its environment says.
+        self.root: Root | None = None
+        self._opened: Journal | None = None
+        self._opening: Final = RLock()
+        self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
+        self.session.share()
+
+    @property
+    def segment(self) -> str:
+        return segment_of(self.lane)
+
+    @property
+    def path(self) -> str:
+        return self.store.path(self.run_id, self.segment)
+
+    def append(self, kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
+        return self.open().append(kind, lane, parent, tail, sync)
+
+    def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
+        self.open().read(kind, lane, parent, name, value)
+
+    def held(self) -> Any:
+        return self.open().held()
+
+    def flush(self) -> None:
+        """Nothing has been written."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abandon(self) -> None:
+        self.closed = True
+
+    def open(self) -> Journal:
+        """The journal itself, made now if it has not been."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> Journal:
+        journal = self._create()
+        program = self._program or takeover.program()
+        about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
+        about.update(ordered=True, clocks=_reality.clocks())
+        if self._arguments is not None:
+            about["arguments"] = self._arguments
+        if self._indirect:
+            about["indirect"] = True
+        tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
+        journal.append("run.started", 0, 0, tail + self.session.meta(about))
+        self.session.journal = journal
+        follow(self.session, self.store)
+        if self.root is None:
+            at_end(lambda: seal(self.session))
+        return journal
+
+    def _create(self) -> Journal:
+        lane, n = self.lane, 1
+        while True:
+            try:
+                return self.store.create(
+                    self.run_id, segment=self.segment, durability=self.durability, encode_read=encode_reads
+                )
+            except RunStateError:
+                # Another process has the same place: two were started by one that did not join, as a shell's two commands.
+                if self.root is None:
+                    raise
+                n += 1
+                self.lane = self.root.path = f"{lane}+{n}"
+
+
+def at_hard_exit(call: Callable[[], object]) -> None:
+    """``os._exit`` is how a forked child leaves in order, and ``os.exec*`` how a process goes on as another program: ``call`` comes
+    first, but for the middle of a tool, which stays in doubt."""
+    really, pid = os._exit, os.getpid()
+
+    def leave() -> None:
+        if os.getpid() == pid:
+            scope = current.get()
+            if scope is None or not scope.live:
+                with suppress(Exception):  # a disk that is full keeps nobody from leaving
+                    call()
+
+    def _exit(status: int) -> None:
+        leave()
+        really(status)
+
+    os._exit = _exit  # type: ignore[assignment]
+    processes_os.before_exec.append(leave)
+
+
+def _seal_all() -> None:
+    for session in list(_followed):
+        with suppress(Exception):
+            seal(session)
+
+
+def at_end(call: Callable[[], object]) -> None:
+    """Call it when the child ends in order; multiprocessing ends its children past ``atexit``."""
+    atexit.register(call)
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:
+        multiprocessing.Finalize(None, call, exitpriority=0)
+
+
+def seal(session: Recording, error: BaseException | None = None) -> None:
+    """End the segment of a child in order, or with ``error``. Idempotent; where nothing was written, nothing is sealed."""
+    journal, store = session.journal, _followed.get(session)
+    if session.ended or store is None or journal.seq == 0:
+        return
+    forget(session)
+    journal.flush()
+    with journal.held():
+        session.ended = True
+        meta: dict[str, Any] = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
+        fields = b""
+        for look in before_seal:
+            look(session)
+        if session.spending is not None:
+            meta["budget"] = overspending.account(session.spending)
+        if session.warnings or session.remarks:
+            meta["warnings"] = [*session.warnings, *session.remarks]
+        if error is not None:
+            meta["failure"] = of_run(error, session)
+            fields = session.error(error, meta)
+        journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + session.meta(meta))
+    journal.close()
+    segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
+    durable = journal.durability != "none"
+    store.sealed(session.run_id, journal.seq, journal.head.decode(), segment=segment, durable=durable)

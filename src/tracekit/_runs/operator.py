@@ -1,0 +1,465 @@
+"""What a person decides about a run that died: a step in doubt is resolved, or the run is aborted."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from .. import _reality
+from .._journal.entry import DEFAULT, FAMILIES, family_of
+from .._journal.keys import Keys, Owner
+from .._journal.reader import Trace, Verdict
+from .._journal.store import SEGMENT, SUFFIX, told_of
+from .._runtime.effects import Doubt, Steps
+from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.redaction import Redactor
+from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
+from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
+from . import block as arguments
+from .recovery import Decision, decided, in_doubt, refused, store_at, store_of
+from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
+
+__all__ = [
+    "FINAL",
+    "Aborted",
+    "abort",
+    "operator",
+    "reopened",
+    "said_by",
+    "sealed",
+    "segments",
+    "settle",
+    "settle_as",
+    "settle_ended",
+    "who_and_why",
+]
+
+# -- reopening ---------------------------------------------------------------------------------------------------------
+#
+# The log of a run that has died, open for what a person decided about it.
+
+
+@contextmanager
+def reopened(
+    run: str | os.PathLike[str],
+    store: str | os.PathLike[str] | None,
+    what: str,
+    final: Collection[str],
+    *,
+    accept_lost_tail: bool = False,
+    look: Callable[[Trace, Decision], None] | None = None,
+) -> Iterator[tuple[Recording, Decision]]:
+    """A session that appends to the log of ``run``, and the decision on it; nobody else writes it meanwhile.
+
+    A torn tail is cut off, and kept. ``what`` is refused for the reasons in ``final``, where another process has the run open, and
+    where ``look`` raises: then nothing is changed.
+    """
+    path = store_at(store).find(run)
+    found: list[Decision] = []
+
+    def check(trace: Trace, verdict: Verdict) -> None:
+        decision = decided(trace, verdict, accept_lost_tail=accept_lost_tail)
+        if reasons := [reason for reason in decision.reasons if reason["code"] in final]:
+            raise refused(decision, what, reasons, "`tracekit show` shows the run as it is")
+        if look is not None:
+            look(trace, decision)
+        found.append(decision)
+
+    try:
+        journal, _ = store_of(path).reopen(
+            path, encode_read=encode_reads, accept_lost_tail=accept_lost_tail, check=check
+        )
+    except RunStateError as error:
+        raise _held(path, what, error) from error
+    session = Recording(journal, Redactor.of_process())
+    try:
+        yield session, found[0]
+    finally:
+        session.ended = True
+        journal.close()
+
+
+def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
+    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    pid = error.__dict__.get("pid")
+    who = "another process" if pid is None else f"process {pid}"
+    reason = {"code": "held", "text": f"{who} still runs it", "pid": pid}
+    decision = Decision(run_id, "unsealed", "abort", (reason,))
+    return refused(decision, what, (reason,), "wait until that run has ended, or end that process")
+
+
+def operator() -> str:
+    """Who is asking, where nobody says: the user of the operating system."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
+
+
+def who_and_why(session: Recording, by: str | None, reason: str) -> dict[str, Any]:
+    """``by``, ``reason`` and ``at``, for the log."""
+    return said_by(session.redactor, by, reason)
+
+
+def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
+    """The same, without a session."""
+    clean = redactor.redact_text
+    return {"by": clean(by or operator())[0], "reason": clean(reason)[0], "at": _reality.time_ns()}
+
+
+def segments(path: str, run_id: str) -> list[dict[str, Any]]:
+    """The files of a run's other processes, each with count and head, or as open."""
+    return [told_of(segment) for segment in store_of(path).segments(run_id)]
+
+
+def sealed(session: Recording) -> None:
+    """Keep the head of a run that has its end now; a file outside every store has none."""
+    path = session.journal.path
+    where = store_of(path)
+    if os.path.dirname(os.path.abspath(path)) == where.runs:
+        where.sealed(session.run_id, session.journal.seq, session.journal.head.decode())
+
+
+# -- settling ended ----------------------------------------------------------------------------------------------------
+#
+# Settling a call that happens once in the whole store after its run has ended: beside its key, since the log can't be added to.
+
+_NEXT: Final = "`tracekit show` shows the run as it is"
+
+
+def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> bool:
+    """Settle ``step`` of the run at ``path`` for the other runs of its store; false where this is not such a step of such a run."""
+    where = store_of(path)
+    with Trace(path) as trace:
+        verdict = where.judge(trace)
+        if verdict.state != "sealed" or not 0 < step <= verdict.count:
+            return False
+        entry = trace.entry(step)
+        digest = _key_of(entry)
+        if digest is None:
+            return False
+
+        def no(text: str) -> RecoveryRefusedError:
+            about: dict[str, object] = {"code": "not_settleable", "text": text}
+            return refused(decided(trace, verdict), "settling it", (about,), _NEXT)
+
+        found = Steps(trace.entries()).steps.get(step)
+        if found is None or not _open(found):
+            return False
+        redactor = Redactor.of_process()
+        tree, secret = redactor.redact(tree)
+        if secret:
+            raise no(
+                "this output holds a secret, which is not written down: the other runs could not be answered with it"
+            )
+        said = {
+            "hash": entry["hash"],
+            "done": done,
+            **({"output": tree} if done else {}),
+            **said_by(redactor, by, reason),
+        }
+        if not Keys(where.root).settle(digest, _owner(path, step), said):
+            raise no(f"the key of step {step}, tool {found.name!r}, was settled before, or belongs to another run now")
+    return True
+
+
+def _key_of(entry: dict[str, Any]) -> str | None:
+    """The key of a call that happens once in the whole store."""
+    meta = entry.get("meta")
+    info = meta.get("info") if isinstance(meta, dict) else None
+    contract = meta.get("contract") if isinstance(meta, dict) else None
+    if not isinstance(info, dict) or not isinstance(contract, dict) or contract.get("exactly_once") != "store":
+        return None
+    digest = info.get("once")
+    return digest if isinstance(digest, str) and "duplicate_of" not in info else None
+
+
+def _open(step: Doubt) -> bool:
+    """Whether nothing says what became of it."""
+    return step.state == "pending" or (step.state == "failed" and step.effect and not step.settled)
+
+
+def _owner(path: str, step: int) -> Owner:
+    stem = os.path.basename(path).removesuffix(SUFFIX)
+    part = SEGMENT.fullmatch(stem)
+    return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
+
+
+# -- settling ----------------------------------------------------------------------------------------------------------
+#
+# Settling a doubtful step by hand: a person says what became of it, and the log keeps who and why.
+
+#: Reasons for which nothing in a run can be settled.
+FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
+_MISSING: Final = object()
+
+
+def settle(
+    run: str | os.PathLike[str],
+    step: int,
+    *,
+    output: Any = _MISSING,
+    not_done: bool = False,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+) -> int:
+    """Say of a step in doubt, pending or failed that it was done and gave ``output``, or that it was ``not_done``.
+
+    A step that was done answers with ``output`` when the run is resumed (a generator: with the list of all its items, those that the
+    log has first); one that was not done is made again. Where the program has gone on with its error, it keeps the error: then this
+    only says that somebody has looked. As long as nothing was done since, a settlement can be corrected by another. ``reason`` and
+    ``by`` (the user of the operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run
+    that has ended or that another process runs, and for a step that has nothing to settle.
+
+    One more can be settled when its run has ended: a call that happens once in the whole store (``exactly_once="store"``), for the
+    runs that will ask for it. That stands beside its key, the log stays as it is, and 0 is returned.
+    """
+    if (output is _MISSING) == (not not_done):
+        raise ValueError("a step was done, with output=…, or not_done=True")
+    tree = None if not_done else to_json(output)
+    if contains_opaque(tree) is not None:
+        raise ValueError(f"this output can't be recorded: {contains_opaque(tree)}")
+    return settle_as(run, step, tree, done=not not_done, reason=reason, by=by, store=store)
+
+
+def settle_as(
+    run: str | os.PathLike[str],
+    step: int,
+    tree: Any,
+    *,
+    done: bool,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+) -> int:
+    """The same with the output as a trace writes it."""
+    if not reason.strip():
+        raise ValueError("a settlement needs a reason")
+    if type(step) is not int or step < 1:
+        raise ValueError(f"a step is the number of an entry, from 1, not {step!r}")
+    run = store_at(store).find(run)
+    if settle_ended(run, step, tree, done=done, reason=reason, by=by):
+        return 0
+    if done:
+        _rebuildable(tree)
+    looked: list[Doubt] = []
+
+    def look(trace: Trace, decision: Decision) -> None:
+        found = _settleable(Steps(trace.entries(damaged=True)), step, done, decision)
+        if done and found.chunks:
+            _all_items(trace, found, tree)
+        looked.append(found)
+
+    with reopened(run, None, "settling a step", FINAL, look=look) as (session, _):
+        found = looked[0]
+        about = {"reason": "settled", "settled": {**who_and_why(session, by, reason), "done": done}}
+        tail = b',"step":%d' % step
+        if done:
+            tree, redacted = session.redactor.redact(tree)
+            data = dumps_in_order(tree)
+            if len(data) > DEFAULT.line // 2:
+                raise ValueError(f"this output is too large for a line of a trace: {len(data) >> 20} MiB")
+            tail += b',"output":%b' % data
+            meta: dict[str, Any] = {"info": about} | ({"redacted": redacted} if redacted else {})
+        else:
+            meta = {"info": about}
+        tail += b',"meta":%b' % dumps_in_order(meta)
+        return session.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
+
+
+def _kind(step: Doubt, done: bool) -> str:
+    """An outcome; where the program has gone on with the recorded one, only a note."""
+    if step.state == "failed" and step.passed:
+        return "recovery.settled"
+    types = FAMILIES[step.family]
+    return types.outcome if done else types.skipped
+
+
+def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
+    step = log.steps.get(seq)
+    if step is None:
+        raise _refused(decision, f"entry {seq} is not the intention of a tool, a model call or an exchange")
+    what = f"step {seq}, {step.family} {step.name!r},"
+    if (step.state in ("done", "given_up") or step.settled) and not _unread(log, step):
+        raise _refused(decision, f"{what} has its outcome (entry {step.outcome})")
+    if step.state == "failed" and not step.effect:
+        raise _refused(
+            decision, f"{what} is {step.side_effect} and failed: the program has its error, nothing is in doubt"
+        )
+    if step.chunks and step.family != "tool":
+        raise _refused(
+            decision, f"{what} gave pieces of a model's answer, which nobody can give by hand: abort the run"
+        )
+    if step.went_on and not done:
+        raise _refused(decision, f"{what} gave pieces that the program has gone on with: it can't be made again")
+    if not done and not (step.state == "failed" and step.passed) and (inside := _stands_inside(log, step)):
+        listed = ", ".join(map(str, inside))
+        raise _refused(
+            decision,
+            f"inside {what} something was begun that can't be taken back (step {listed}), and making it again would do that again: "
+            "say what it gave, with --done",
+        )
+    return step
+
+
+def _stands_inside(log: Steps, step: Doubt) -> list[int]:
+    """What was done inside a step and would be done again with it; a call that happens once is answered by its key."""
+    return [
+        inner.seq
+        for inner in log.steps.values()
+        if inner.effect
+        and inner.state != "given_up"
+        and inner.undoes != step.seq
+        and not (inner.key_by is not None and inner.state == "done" and inner.hidden is None)
+        and any(outer.seq == step.seq for outer in log.enclosing(inner))
+    ]
+
+
+def _unread(log: Steps, step: Doubt) -> bool:
+    """Whether a person has settled it, and nothing was done since: then he may correct himself."""
+    return step.settled and step.state in ("done", "given_up") and max(log.steps) < step.outcome
+
+
+def _rebuildable(tree: Any) -> None:
+    """``ValueError`` unless a program can be given it: a codec of the program's own is not known here."""
+    try:
+        from_json(tree)
+    except NotReplayableError as error:
+        why = str(getattr(error, "reason", error))
+        if not why.startswith("no codec"):
+            raise ValueError(f"this output can't be given to a program: {why}") from None
+
+
+def _all_items(trace: Trace, step: Doubt, tree: Any) -> None:
+    """``ValueError`` unless ``tree`` lists all items of a generator, first those that the log has."""
+    recorded = [
+        trace.expand(entry["output"])
+        for entry in trace.entries(damaged=True)
+        if entry.get("step") == step.seq and family_of(entry["type"]) == ("tool", "chunk")
+    ]
+    if type(tree) is not list or dumps(tree[: len(recorded)]) != dumps(recorded):
+        raise ValueError(
+            f"step {step.seq} is a generator: its output is a list of all its items, and begins with the {len(recorded)} of the log"
+        )
+
+
+def _refused(decision: Decision, text: str) -> RecoveryRefusedError:
+    reason: Mapping[str, Any] = {"code": "not_settleable", "text": text}
+    return refused(decision, "settling it", (dict(reason),), "`tracekit recovery scan` lists the steps in doubt")
+
+
+# -- aborting ----------------------------------------------------------------------------------------------------------
+#
+# Giving a run up after a crash: what can be undone is undone where asked for, and the log gets its end.
+
+#: Reasons for which a run can't be aborted.
+
+
+class Aborted(NamedTuple):
+    """What an abort came to: the steps whose effect is in doubt (one of a child process as ``"SEGMENT:STEP"``), and the reversible
+    ones that were undone, and that were not."""
+
+    run_id: str
+    path: str
+    in_doubt: tuple[int | str, ...]
+    compensated: tuple[int, ...]
+    uncompensated: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: [*value] if isinstance(value, tuple) else value for key, value in self._asdict().items()}
+
+
+def abort(
+    run: str | os.PathLike[str],
+    *,
+    reason: str,
+    by: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    accept_lost_tail: bool = False,
+    tools: Iterable[str] = (),
+    partial: bool = False,
+) -> Aborted:
+    """End a run that did not end: ``run.aborted``, with who and why, is its last entry, and nothing resumes it any more.
+
+    ``tools`` names modules that are imported for the ``compensate=`` of their tools, and may do nothing else then: these run for the
+    reversible steps of the run, the last one first, each a step of its own in the log, and once, however often an abort is cut off
+    and asked for again. What was not undone is in the result and in the entry. A step whose tool none of the modules has is refused,
+    before anything is undone, unless ``partial``. ``accept_lost_tail`` cuts off what a power loss left. ``RecoveryRefusedError`` for
+    a run that has ended, that another process runs, or that holds nothing; ``TraceIntegrityError`` for a damaged one.
+    """
+    if not reason.strip():
+        raise ValueError("an abort needs a reason")
+    defined = tools_of(named := tuple(arguments.strings("tools", tools)))
+
+    def look(trace: Trace, decision: Decision) -> None:
+        if named and not partial:
+            _check(Steps(islice(trace.entries(damaged=True), trace.status.count)), defined, decision)
+
+    with reopened(run, store, "the abort", FINAL, accept_lost_tail=accept_lost_tail, look=look) as (
+        session,
+        decision,
+    ):
+        path = session.journal.path
+        before = _log(path)
+        steps = to_run(before, defined.specs)
+        if steps:
+            session._last_lane = before.last_lane
+            if not before.abort:
+                _begin(session, by, reason)
+            with Trace(path) as trace:
+                compensate(session, trace, steps, defined.specs)
+        after = _log(path) if steps else before
+        left = tuple(step.seq for step in uncompensated(after))
+        undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
+        elsewhere = [step for step in decision.in_doubt if isinstance(step, str)]
+        doubt: tuple[int | str, ...] = (*in_doubt(after), *elsewhere)
+        end = {
+            **who_and_why(session, by, reason),
+            "in_doubt": [*doubt],
+            "compensated": [*undone],
+            "uncompensated": [*left],
+        }
+        _end(session, end)
+    sealed(session)
+    return Aborted(session.run_id, path, doubt, undone, left)
+
+
+def _log(path: str) -> Steps:
+    with Trace(path) as trace:
+        return Steps(trace.entries())
+
+
+def _check(log: Steps, tools: Tools, decision: Decision) -> None:
+    """Refuse where the modules are not those of the run: what it did would stay as it is, and nobody could undo it any more."""
+    found = unknown(log, tools)
+    if found:
+        listed = ", ".join(f"{step.seq} ({step.name!r})" for step in sorted(found, key=lambda step: step.seq))
+        text = f"no module named has the tools of reversible steps that were not undone: {listed}"
+        reason: dict[str, object] = {"code": "tools_unknown", "text": text, "steps": sorted(step.seq for step in found)}
+        next_action = (
+            "name the modules that define them too (--tools), or say --partial to leave these steps as they are"
+        )
+        raise refused(decision, "the abort", (reason,), next_action)
+
+
+def _begin(session: Recording, by: str | None, reason: str) -> None:
+    """From now on the run is being given up: what is undone next, the program would know nothing of."""
+    meta = {"abort": who_and_why(session, by, reason)}
+    session.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % dumps_in_order(meta), True)
+
+
+def _end(session: Recording, end: dict[str, Any]) -> None:
+    journal = session.journal
+    journal.flush()
+    with journal.held():
+        session.ended = True
+        end["segments"] = segments(journal.path, session.run_id)
+        end["count"] = journal.seq + 1
+        journal.append("run.aborted", 0, ROOT, b',"meta":%b' % dumps_in_order(end), True)
+    if journal.lost:  # of the compensations
+        raise LogWriteError(f"entries of the abort are missing from {journal.path}", run_id=session.run_id)

@@ -1,0 +1,273 @@
+"""A partial replay: chosen kinds of steps are live, and a new run is written that names the one it branches from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from .._capture import instrumentation
+from .._journal.store import Store
+from .._runtime.context import Lane, Scope
+from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
+from .._runtime.redaction import Redactor
+from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
+from .._runtime.session import Outcome, Refusal
+from .._runtime.step import Request, Spec
+from .._values import canonical, to_json
+from ..errors import TracekitError
+from .environment import environment
+
+__all__ = ["WhatIf", "branch", "goes_live", "seal_branch"]
+
+# -- whatif ------------------------------------------------------------------------------------------------------------
+#
+# What if: a replay in which some steps go live, written as a new run that names its origin.
+#
+# Every other step is answered from the recorded run and copied into the new one. A step declared irreversible never goes
+# live.
+
+T = TypeVar("T")
+
+#: Entries that say what came of it all: another answer of what went live makes others of them, and is told like that one.
+_OUTCOMES: Final = frozenset(("final.response",))
+
+
+def goes_live(spec: Spec, live: frozenset[str]) -> bool:
+    """Whether a step of this kind (``"llm"``, or ``"tool:search"`` for one name) is among those that go live."""
+    if spec.side_effect == "irreversible":
+        return False
+    return spec.family in live or f"{spec.family}:{spec.name}" in live
+
+
+class WhatIf:
+    """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened."""
+
+    recording: Final = False
+
+    def __init__(self, replay: Replay, recording: Recording, live: frozenset[str]) -> None:
+        self.replay: Final = replay
+        self.new: Final = recording
+        self.live: Final = live
+        self.run_id: Final = replay.run_id
+        self.ordered: Final = replay.ordered
+        self.threads: Final = replay.threads
+        self._lanes: dict[Lane, Lane] = {}
+        #: What a step of the recorded run is in the new one.
+        self._seqs: dict[int, int] = {ROOT: ROOT}
+
+    @property
+    def redactor(self) -> Redactor:
+        return self.replay.redactor
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        self.new.validated(self._mirrored(scope), spec)
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, scope: Scope, request: Request) -> Any:
+        mirrored = self._mirrored(scope)
+        if goes_live(request.spec, self.live):
+            seq = self.replay.pass_over(scope, request.spec)
+            made: Any = self.new.begin(mirrored, request)
+            return LiveStep(self, made, seq) if made.live else made  # else an earlier call of the new run answers it
+        step = self.replay.begin(scope, request)
+        copy: Any = self.new.begin(mirrored, request.unkeyed())
+        self._seqs[step.seq] = copy.seq
+        return CopiedStep(step, copy)
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        recorded = self.replay.refuse(scope, request, error)
+        if recorded is not self.replay.failure:
+            self.new.refuse(self._mirrored(scope), request, error)
+        return recorded
+
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        if type in _OUTCOMES and self.replay.report.differences:
+            seq = self.replay.note_otherwise(scope, type, name, fields.get("output"))
+        else:
+            seq = self.replay.note(scope, type, name, **fields)
+        self.new.note(self._mirrored(scope), type, name, **fields)
+        return seq
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        self.replay.identify(agent, identity)
+        self.new.identify(agent, identity)
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = self.replay.clock_read(scope, function, real)
+        return self.new.clock_read(self._mirrored(scope), function, lambda: value)
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = self.replay.random_read(scope, function, real)
+        return self.new.random_read(self._mirrored(scope), function, lambda: value)
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
+        timer = self.replay.arm(scope, function, seconds)
+        copy = self.new.arm(self._mirrored(scope), function, seconds)
+        about = {key: value for key, value in timer.about.items() if key in ("done", "error")}
+        timer.on_delivery = lambda: copy.fired(about)
+        return timer
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        recorded = self.replay.snapshot(name, state)
+        self.new.snapshot(name, state if recorded is None else recorded)
+        return recorded
+
+    def fail(self, error: Any) -> Any:
+        return self.replay.fail(error)
+
+    def _mirrored(self, scope: Scope) -> Scope:
+        """The same place in the new run."""
+        return Scope(
+            self.new, self._lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
+        )
+
+    def _lane(self, lane: Lane) -> Lane:
+        found = self._lanes.get(lane)
+        if found is None:
+            if lane.parent is None:
+                found = Lane("", 1, None, id=0, owner=lane.owner)
+            else:
+                found = Lane(lane.name, lane.n, self._lane(lane.parent), owner=lane.owner)
+            self._lanes[lane] = found
+        return found
+
+    def compare(self, step: LiveStep, output: object) -> None:
+        """Note how a live outcome differs from the recorded one."""
+        self.replay.compare_outcome(step.recorded, step.copy.spec, to_json(output))
+
+
+class LiveStep:
+    """A step that goes live in a replay; it is recorded in the new run and compared with the old one."""
+
+    __slots__ = ("_out", "copy", "recorded", "session")
+
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, session: WhatIf, copy: RecordedStep, recorded: int | None) -> None:
+        self.session: Final = session
+        self.copy: Final = copy
+        self.recorded: Final = recorded
+        self._out = False
+
+    @property
+    def seq(self) -> int:
+        return self.copy.seq
+
+    def body(self) -> Scope:
+        self._away(True)
+        return self.copy.body()
+
+    def _away(self, away: bool) -> None:
+        """A live call takes its time: nothing counts as stuck meanwhile."""
+        if away is not self._out:
+            self._out = away
+            threads = self.session.threads
+            (threads.away if away else threads.back)()
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self._away(False)
+        self.copy.done(output, info=info, data=data)
+        self.session.compare(self, output)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._away(False)
+        self.copy.failed(error, output=output, info=info)
+        self.session.compare(self, {"error": str(error)})
+
+
+class CopiedStep:
+    """A step answered from the recorded run, and copied into the new one as it is answered."""
+
+    __slots__ = ("copy", "live", "seq", "session", "step")
+
+    deferred: Final = False
+
+    def __init__(self, step: ReplayedStep, copy: RecordedStep) -> None:
+        self.step: Final = step
+        self.copy: Final = copy
+        self.seq: Final = step.seq
+        self.live: Final = step.live
+        self.session: Final = step.session
+
+    def body(self) -> Scope:
+        scope = self.step.scope
+        return scope.inside(self.seq, live=False)
+
+    def answer(self) -> Outcome:
+        return self._answered(self.step.answer())
+
+    async def answer_async(self) -> Outcome:
+        return self._answered(await self.step.answer_async())
+
+    def next_chunk(self) -> Outcome | None:
+        return self._given(self.step.next_chunk())
+
+    async def next_chunk_async(self) -> Outcome | None:
+        return self._given(await self.step.next_chunk_async())
+
+    def lazy(self) -> str | None:
+        return self.step.lazy()
+
+    def _answered(self, outcome: Outcome) -> Outcome:
+        if outcome.error is not None:
+            self.copy.failed(outcome.error, output=outcome.output, info=outcome.meta)
+        else:
+            self.copy.done(outcome.output, info=outcome.meta)
+        return outcome
+
+    def _given(self, chunk: Outcome | None) -> Outcome | None:
+        if chunk is not None:
+            self.copy.chunk(chunk.output, info=chunk.meta)
+        return chunk
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.copy.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self.step.done(output, info=info)
+        self.copy.done(output, info=info, data=data)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self.step.failed(error, output=output, info=info)
+        self.copy.failed(error, output=output, info=info)
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+#
+# The new run that a what-if writes: it names the run that it branches from.
+
+
+def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> WhatIf:
+    """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
+    new = Recording(store.create(encode_read=encode_reads), session.redactor)
+    new.what_if = True
+    kinds = frozenset(live)
+    about = {
+        "origin": {"run_id": session.run_id, "head": session.trace.status.head},
+        "live": sorted(kinds),
+        "environment": environment(instrumentation.packages()),
+    }
+    cause = canonical([{"run_id": session.run_id, "seq": 1}])
+    name = canonical(session.trace.entry(1).get("name"))
+    tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
+    new.journal.append("run.started", 0, 0, tail + new.meta(about))
+    return WhatIf(session, new, kinds)
+
+
+def seal_branch(what_if: WhatIf, store: Store, error: BaseException | None) -> None:
+    """End the new run: completed, or failed with ``error``."""
+    new, journal = what_if.new, what_if.new.journal
+    meta: dict[str, Any] = {"steps": new.steps, "differences": len(what_if.replay.report.differences)}
+    fields = b"" if error is None else new.error(error, meta)
+    journal.flush()
+    with journal.held():
+        new.ended = True
+        meta["count"] = journal.seq + 1
+        journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + new.meta(meta))
+    journal.close()
+    store.sealed(new.run_id, journal.seq, journal.head.decode())

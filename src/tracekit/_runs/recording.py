@@ -1,0 +1,428 @@
+"""Runs that are recorded: ``record()``, from its first entry to its last."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeVar, overload
+
+from .. import _reality
+from .._capture import callers, clock, instrumentation, randomness, world
+from .._capture.guard import Attempt
+from .._journal.keys import Keys
+from .._journal.store import Store, summary, told_of
+from .._journal.writer import Durability
+from .._policy.budget import Budget, Spending, budget_or_none
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import Scope, collisions, current
+from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
+from .._runtime.redaction import Redactor
+from .._values import canonical
+from ..errors import LogWriteError, NotReplayableError, RunStateError
+from . import block as arguments
+from . import children, forks
+from . import ending as overspending
+from . import role as takeover
+from .block import Block, called_from, input_key
+from .ending import linger, linger_async
+from .environment import Program, environment, file_hash, this_program
+from .run import UNSET, Run, register, unregister
+
+__all__ = ["DEFAULTS", "Record", "begin", "end", "record"]
+
+# -- gaps --------------------------------------------------------------------------------------------------------------
+#
+# No silent gaps: what a run has to say at its end of what it could not capture.
+#
+# A *remark* is kept in the trace and in ``run.warnings``; a *warning* is told as a Python warning too.
+
+_lock: Final = threading.Lock()
+#: The runs being recorded, with what had strayed when each began.
+_open: Final[dict[Recording, dict[str, int]]] = {}
+
+
+def begin(session: Recording) -> None:
+    """From now on see what passes ``session`` by."""
+    with _lock:
+        if not _open:
+            gate.strayed = {}
+        _open[session] = dict(gate.strayed or ())
+    instrumentation.run_started(session)
+
+
+def end(session: Recording) -> None:
+    """Let ``session`` say what passed it by."""
+    instrumentation.run_ended(session)
+    with _lock:
+        before, after = _open.pop(session, {}), dict(gate.strayed or ())
+        if not _open:
+            gate.strayed = None
+    for name in [name for name in after if after[name] != before.get(name, 0)][:10]:
+        session.remark(
+            f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it"
+        )
+    for lane in collisions:
+        if lane.root is session.root:
+            session.warn(
+                f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came"
+            )
+    for say in gate.undone.pop(session, ()):
+        left = say()
+        if left is not None:
+            session.warn(left)
+    for sentence in (*clock.degraded(), *randomness.degraded()):
+        session.warn(sentence)
+
+
+# -- recorded ----------------------------------------------------------------------------------------------------------
+#
+# Runs that are recorded.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: What ``record`` takes, and what it takes where nothing is said.
+DEFAULTS: Final[dict[str, Any]] = {
+    "run_id": None,
+    "store": None,
+    "durability": "effects",
+    "agent": None,
+    "identity": None,
+    "input": UNSET,
+    "redact": (),
+    "user_modules": (),
+    "metadata": None,
+    "nested": None,
+    "budget": None,
+}
+
+
+class Record(Block[Run]):
+    """See ``record``."""
+
+    def __init__(self, options: dict[str, Any], called_from: str | None) -> None:
+        self.options: Final = options
+        self.called_from: Final = called_from
+        self._input = options["input"]
+        self._instead: takeover.StandIn | None = None
+        self._run: Run | None = None
+        self._program: Program | None = None
+        #: The how-manieth run of the process it is, once the block has begun.
+        self.ordinal = 0
+
+    @classmethod
+    def of_program(cls, name: str, program: Program) -> Record:
+        """The run of a whole program that may turn out to record itself: then this one gives way."""
+        block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
+        block._program = program
+        return block
+
+    @property
+    def kept(self) -> bool:
+        """Whether this is the run that was recorded, and none of the program's own took its place."""
+        return self._instead is None and not self._session.discarded
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is anything in the run, or in what its child processes wrote, but beginnings and ends."""
+        own = self._session
+        return own.journal.seq > 2 or any((summary(path).count or 0) > 2 for path in self._store.segments(own.run_id))
+
+    @property
+    def given(self) -> Any:
+        """What the run was given: ``input=``, or the arguments of a decorated function."""
+        return None if self._input is UNSET else self._input
+
+    @property
+    def run(self) -> Run:
+        """The run, once the block has begun."""
+        assert self._run is not None
+        return self._run
+
+    def _again(self) -> Record:
+        return Record(self.options, self.called_from)
+
+    def _called_with(self, bound: Mapping[str, Any]) -> None:
+        if self._input is UNSET:
+            self._input = dict(bound)
+
+    def _returned(self, value: Any) -> None:
+        if self._run is not None and self._run.result is UNSET:
+            self._run.set_result(value)
+
+    def _enter(self) -> Run:
+        outer = current.get()
+        options = self.options
+        reach = None if outer is None else getattr(outer.session, "reach", None)
+        if reach is not None:  # who may reach nothing may not do it in a run of its own either
+            raise reach(Attempt("act", "record", "a run of its own"), caller())
+        self._instead = takeover.part(self) or (None if outer is None else takeover.borrowed(outer.session))
+        if self._instead is not None:
+            self._run = self._instead.stand_in(options)
+            return self._run
+        if outer is not None and takeover.gives_way(outer.session):
+            outer = None
+        self.ordinal = takeover.next_ordinal()
+        if outer is not None and options["nested"] != "link" and not takeover.is_whole_program(outer.session):
+            raise RunStateError(
+                f"record() inside the open run {outer.session.run_id}",
+                run_id=outer.session.run_id,
+                location=caller(),
+                next_action='end the outer block first, or say record(nested="link") for a run of its own that names the outer one',
+            )
+        self._instead = takeover.replacement(self)
+        if self._instead is not None:
+            self._run = self._instead.stand_in(options)
+            return self._run
+        if outer is not None and not outer.session.recording:
+            raise outer.session.fail(
+                NotReplayableError(
+                    'record(nested="link") inside a replay: its steps are in another file, and nothing of it may go live',
+                    run_id=outer.session.run_id,
+                    location=caller(),
+                    reason="a linked run has its own file",
+                    next_action="replay the linked run by itself, or the whole program with `tracekit replay`",
+                )
+            )
+        return self._record(options, outer)
+
+    def _record(self, options: dict[str, Any], outer: Scope | None) -> Run:
+        store = options["store"] if isinstance(options["store"], Store) else Store(options["store"])
+        spending = None if options["budget"] is None else Spending(options["budget"])
+        if self.called_from is not None:
+            callers.include(self.called_from)
+        for module in options["user_modules"]:
+            callers.include(module)
+        self._store = store
+        journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
+        session = Recording(journal, Redactor.of_process(options["redact"]))
+        self._session, session.spending = session, spending
+        try:
+            self._first_entries(session, options, outer)
+            world.enter()
+        except BaseException:
+            journal.close()
+            raise
+        self._run = Run(session, journal.path, options["name"])
+        register(session, self._run)
+        if self._program is not None:
+            takeover.whole_program(session)
+        begin(session)
+        forks.follow(session, store)
+        session.root = self._scope_in(session, options["agent"], spending)
+        return self._run
+
+    def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
+        about: dict[str, Any] = {
+            "program": takeover.program(),
+            "ordinal": self.ordinal,
+            "environment": environment(instrumentation.packages()),
+            "durability": options["durability"],
+            "clocks": _reality.clocks(),
+        }
+        if self._program is not None:
+            about["whole_program"] = True
+        program = self._program or this_program()
+        if program is not None:
+            shown = session.redactor.redact_argv(list(program.arguments))
+            about["program_command"] = {**program.as_dict(), "arguments": shown, **file_hash(program)}
+        numpy = randomness.numpy_state()
+        if numpy is not None:
+            about["snapshots"] = {randomness.NUMPY: numpy}
+        if options["budget"] is not None:
+            about["budget"] = options["budget"].as_dict()
+        if options["metadata"]:
+            about["metadata"] = dict(options["metadata"])
+        about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
+        tail = b',"name":%b' % canonical(session.redactor.redact_text(options["name"] or "run")[0])
+        if options["agent"] is not None:
+            tail = b',"agent_id":%b' % canonical(options["agent"]) + tail
+        if outer is not None:
+            cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
+            tail = b',"cause":%b' % canonical(cause) + tail
+        given = None if self._input is UNSET else self._input
+        if self._program is not None:  # its input is its command line, which may hold secrets by their option alone
+            given = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
+        encoded = session.encoder.encode_whole(given)
+        tail += b',"input":%b' % encoded.data
+        if encoded.redacted and not encoded.notes and self._program is None:
+            key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), given)
+            if key is not None:
+                about["input_key"] = key
+        about["ordered"] = True
+        session.journal.append("run.started", 0, 0, tail + session.meta(about))
+        if options["agent"] is not None or options["identity"] is not None:
+            name = options["agent"] or "agent"
+            session.identify(name, options["identity"])
+
+    async def _settle(self) -> None:
+        if self._instead is None:
+            await linger_async(self._session)
+
+    def _exit(self, error: BaseException | None) -> None:
+        if self._instead is not None:
+            self._instead.end_for(self.run, error)
+            return None
+        session = self._session
+        if forks.successor(session) is not None:
+            return self._exit_child(forks.successor(session))
+        try:
+            if error is None or isinstance(error, Exception):
+                linger(session)
+        finally:
+            self._scope_out()
+            unregister(session)
+            self._seal(session, error)
+
+    def leave(self) -> None:
+        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
+        self._scope_out()
+        unregister(self._session)
+        self._seal(self._session, None)
+
+    def _exit_child(self, child: Recording | None) -> None:
+        """The block ends in a forked child: only its own segment is its to end."""
+        self._scope_out()
+        unregister(self._session)
+        if child is not None:
+            forks.seal(child)
+
+    def _seal(self, session: Recording, error: BaseException | None) -> None:
+        if session.discarded:
+            world.leave()
+            return
+        if self._program is not None:
+            takeover.whole_program(None)
+        forks.forget(session)
+        end(session)
+        journal = session.journal
+        try:
+            journal.flush()
+            with journal.held():
+                session.ended = True
+                self._last_entry(session, error)
+            journal.close()
+            self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
+        except LogWriteError:
+            if not isinstance(error, LogWriteError):  # else the program has been told, and nobody has caught it
+                raise
+        finally:
+            session.ended = True
+            world.leave()
+            with suppress(LogWriteError, OSError):  # it has said so above
+                journal.close()
+        for sentence in session.warnings:
+            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
+
+    def _segments(self) -> list[dict[str, Any]]:
+        """The files of the run's other processes, each with count and head, or as open."""
+        return [told_of(path) for path in self._store.segments(self._session.run_id)]
+
+    def _last_entry(self, session: Recording, error: BaseException | None) -> None:
+        journal = session.journal
+        result = None if self._run is None or self._run.result is UNSET else self._run.result
+        meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
+        fields = b""
+        children.count_spending(session)
+        overspending.warn(session, error)
+        spending = session.spending
+        if spending is not None:
+            meta["budget"] = overspending.account(spending)
+            if error is None and spending.refused is not None:
+                # Whoever caught it went on without what it had asked for: that is no completion.
+                error = overspending.keep_as_failure(spending.refused, meta["budget"])
+        undoing = None if self._run is None else self._run.undoing
+        if undoing is not None:
+            meta.update(undoing.as_dict())
+        if error is None:
+            kind = "run.completed" if undoing is None else "run.aborted"
+            fields = session.result(result, meta)
+        else:
+            kind = "run.failed" if undoing is None else "run.aborted"
+            meta["failure"] = of_run(error, session)
+            fields = session.error(error, meta)
+        children.remark_unjoined(session)
+        if session.warnings or session.remarks:
+            meta["warnings"] = [*session.warnings, *session.remarks]
+        if journal.lost:
+            meta["lost"] = journal.lost
+        meta["count"] = journal.seq + 1
+        journal.append(kind, 0, ROOT, fields + session.meta(meta))
+
+
+@overload
+def record(name: F, /) -> F: ...
+@overload
+def record(
+    name: str | None = None,
+    *,
+    run_id: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    durability: Durability = "effects",
+    agent: str | None = None,
+    identity: Mapping[str, Any] | None = None,
+    input: Any = UNSET,
+    redact: Iterable[Any] = (),
+    user_modules: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    nested: Literal["link"] | None = None,
+    budget: Budget | None = None,
+) -> Record: ...
+def record(
+    name: str | Callable[..., Any] | None = None,
+    *,
+    run_id: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    durability: Durability = "effects",
+    agent: str | None = None,
+    identity: Mapping[str, Any] | None = None,
+    input: Any = UNSET,
+    redact: Iterable[Any] = (),
+    user_modules: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    nested: Literal["link"] | None = None,
+    budget: Budget | None = None,
+) -> Any:
+    """Record a run: ``with record("billing") as run:``, ``async with``, or ``@record("billing")`` on a function.
+
+    Everything nondeterministic that happens inside goes into one file of the store (``.tracekit``, or ``TRACEKIT_DIR``, or ``store``).
+    ``input`` is what the run was given (a decorated function's arguments by themselves). ``durability``: ``"effects"`` syncs around
+    effects, ``"always"`` every entry, ``"none"`` never. ``redact`` adds patterns (regular expressions) to the built-in ones.
+    ``budget`` limits what the run may spend: a call that would go over is not made and raises ``BudgetExceededError``.
+    ``agent`` and ``identity`` (SPIFFE id, attestation, configuration) say who acts. ``nested="link"`` allows a run inside another
+    one, which it then names. Raises ``RunStateError`` inside an open run, ``LogWriteError`` if the store can't be written,
+    ``TypeError`` or ``ValueError`` for arguments that can't be.
+    """
+    if durability not in ("none", "effects", "always"):
+        raise ValueError(f'durability is "none", "effects" or "always", not {durability!r}')
+    if nested not in (None, "link"):
+        raise ValueError(f'nested is "link" or None, not {nested!r}')
+    bare = name if callable(name) else None
+    if bare is None:
+        arguments.taken_as("name", name, str, "a string")
+    arguments.run_id(run_id)
+    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    arguments.taken_as("agent", agent, str, "a string")
+    arguments.taken_as("identity", identity, Mapping, "a mapping")
+    arguments.taken_as("metadata", metadata, Mapping, "a mapping")
+    options = {
+        **DEFAULTS,
+        "name": getattr(name, "__qualname__", None) if bare is not None else name,
+        "run_id": run_id,
+        "store": store,
+        "durability": durability,
+        "agent": agent,
+        "identity": identity,
+        "input": input,
+        "redact": arguments.patterns(redact),
+        "user_modules": arguments.strings("user_modules", user_modules),
+        "metadata": metadata,
+        "nested": nested,
+        "budget": budget_or_none(budget),
+    }
+    block = Record(options, called_from())
+    return block if bare is None else block(bare)

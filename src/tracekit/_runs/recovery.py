@@ -1,0 +1,489 @@
+"""Whether a run that died may be resumed: a pure function of its log, and of who holds its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple
+
+from .._journal.keys import Keys
+from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, holder, holds_its_run, last_entry
+from .._journal.tip import read_head
+from .._runtime.effects import Doubt, Steps
+from ..errors import RecoveryRefusedError, TracekitError, TraceVersionError
+
+__all__ = [
+    "FOR",
+    "Decision",
+    "Segment",
+    "candidates",
+    "decide",
+    "decided",
+    "decision_on",
+    "in_doubt",
+    "newer",
+    "refused",
+    "store_at",
+    "store_of",
+]
+
+# -- recovery ----------------------------------------------------------------------------------------------------------
+#
+# Whether a run that did not end may go on: a pure function of its log.
+#
+# The same log gives the same answer, with its reasons step by step; each ``code`` is in ``docs/reference/recovery.md``. A run is
+# resumed only if its log is intact, whatever is pending may be made again, and nothing is ambiguous. Everything else is refused.
+
+#: Codes that speak for going on, or only tell something. Every other code refuses.
+FOR: Final = frozenset(
+    {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
+    | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error"}
+)
+
+Reason = dict[str, Any]
+
+
+class Decision(NamedTuple):
+    """What may be done with a run: ``resume`` or ``abort``, and why.
+
+    ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
+    ``in_doubt`` lists the steps whose effect may or may not have happened, one of a child process as ``"SEGMENT:STEP"``;
+    ``pending`` the steps of the run's own file without an outcome.
+    """
+
+    run_id: str
+    state: str
+    decision: Literal["resume", "abort"]
+    reasons: tuple[Reason, ...] = ()
+    in_doubt: tuple[int | str, ...] = ()
+    pending: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def refusals(self) -> tuple[Reason, ...]:
+        """The reasons that speak against going on."""
+        return tuple(reason for reason in self.reasons if reason["code"] not in FOR)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``tracekit recovery scan`` prints it."""
+        return {**self._asdict(), "reasons": [*self.reasons], "in_doubt": [*self.in_doubt], "pending": [*self.pending]}
+
+
+class Segment(NamedTuple):
+    """The file of a child process: its decision, and whether a tool of the run started it (which answers from the log)."""
+
+    decision: Decision
+    inside: bool
+
+
+def decide(
+    entries: Iterable[Mapping[str, Any]],
+    verdict: Verdict,
+    *,
+    holder: int | bool | None = None,
+    segments: Iterable[Segment] = (),
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+    secret: Callable[[], str | None] | None = None,
+    run_id: str | None = None,
+) -> Decision:
+    """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
+
+    ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
+    files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
+    word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
+    once, where that is to be looked at. ``run_id`` is for a file that holds no entry.
+    """
+    who, segments = verdict.run_id or run_id or "", [*segments]
+    elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments if one.state != "sealed" for seq in one.in_doubt)
+    if verdict.end is not None and verdict.state != "broken":
+        # Nothing is to be done; what stands in it is no longer in doubt, or was told when it was aborted. But of a child process
+        # that died in the middle of an effect nobody has been told.
+        reasons = [*_held(holder), _ended(verdict), *_of_dead(who, segments)]
+        return Decision(who, verdict.state, "abort", tuple(reasons), elsewhere)
+    log = Steps(entries)
+    reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
+    if not any(reason["code"] == "segments" for reason in reasons):
+        reasons += _of_processes(log)
+    for step in log.steps.values():
+        reasons += _of_a_step(log, step, supplied)
+    reasons += _of_supplied(log, supplied)
+    reasons += map(_unknown, log.unknown)
+    reasons += _of_keys(log, secret)
+    resume = all(reason["code"] in FOR for reason in reasons)
+    return Decision(
+        who,
+        verdict.state,
+        "resume" if resume else "abort",
+        tuple(reasons),
+        in_doubt(log) + elsewhere,
+        tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
+    )
+
+
+def in_doubt(log: Steps) -> tuple[int, ...]:
+    """The steps whose effect may or may not have happened."""
+    return tuple(
+        sorted({*(step.seq for step in log.steps.values() if _doubtful(step)), *(e["seq"] for e in log.unknown)})
+    )
+
+
+def newer(run_id: str, version: object) -> Decision:
+    """The decision on a run of a later format: nothing in it can be judged."""
+    text = f"the log is of format version {version}, which this tracekit does not read: upgrade tracekit"
+    return Decision(run_id, "broken", "abort", ({"code": "format_newer", "text": text, "version": version},))
+
+
+# -- the log as a whole ------------------------------------------------------------------------------------------------------
+
+
+def _held(holder: int | bool | None) -> Iterator[Reason]:
+    if holder is None or holder is False:
+        return
+    pid = None if holder is True else holder
+    who = "another process" if pid is None else f"process {pid}"
+    yield {"code": "held", "text": f"{who} still runs it", "pid": pid}
+
+
+def _ended(verdict: Verdict) -> Reason:
+    if verdict.end == "run.aborted":
+        return {"code": "aborted", "text": "the run was aborted"}
+    return {"code": "finished", "text": f"the run has ended ({verdict.end})", "end": verdict.end}
+
+
+def _of_the_log(log: Steps, verdict: Verdict, accept_lost_tail: bool) -> Iterator[Reason]:
+    if verdict.state == "broken":
+        yield _damaged(verdict, accept_lost_tail)
+    elif verdict.count == 0:
+        yield {"code": "no_entries", "text": "the log holds no entry: nothing says what was run"}
+    else:
+        finished = sum(step.state != "pending" for step in log.steps.values())
+        text = f"all {verdict.count} entries verify; {finished} of {len(log.steps)} steps have an outcome"
+        yield {"code": "intact", "text": text}
+    if verdict.torn_bytes:
+        text = (
+            f"the last line is torn: {verdict.torn_bytes} bytes, which no effect waited for, will be cut off and kept"
+        )
+        yield {"code": "torn_tail", "text": text, "bytes": verdict.torn_bytes}
+    if log.durability == "none":
+        yield {
+            "code": "not_synced",
+            "text": "nothing was synced: after a power loss the log may lack effects that happened",
+        }
+    if log.abort:
+        text = (
+            f"an abort was begun (entry {log.abort}) and not finished, and the program knows nothing of what it has undone: "
+            "finish it with `tracekit recovery abort`"
+        )
+        yield {"code": "abort_begun", "text": text, "entry": log.abort}
+    if log.recoveries:
+        text = f"it was resumed {log.recoveries} times before and did not end"
+        yield {"code": "recovered_before", "text": text, "count": log.recoveries}
+
+
+def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
+    where = f"line {verdict.line}: " if verdict.line else ""
+    about: Reason = {"line": verdict.line, "last_good_seq": verdict.last_good_seq}
+    if not verdict.lost_tail:
+        return {"code": "damaged", "text": f"the log is damaged: {where}{verdict.problem}", **about}
+    kept = f"the log's tail was lost, as in a power loss ({where}{verdict.problem}); up to entry {verdict.last_good_seq} it verifies"
+    if accept_lost_tail:
+        return {"code": "lost_tail_accepted", "text": f"{kept}, and the rest may be cut off", **about}
+    text = f"{kept}: if the machine lost power then, `--accept-lost-tail` cuts off the rest"
+    return {"code": "lost_tail", "text": text, **about}
+
+
+def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
+    """Child processes can't be resumed: one that did not end in order leaves its work undone, and none is started again."""
+    for segment, inside in segments:
+        if segment.state != "sealed":
+            open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
+            what = f"steps {', '.join(map(str, open_steps))} have no certain end" if open_steps else "it has no end"
+            text = f"the child process of segment {segment.run_id} did not end in order: {what}; child processes can't be resumed"
+        elif not inside:
+            text = f"the program started the process of segment {segment.run_id}: a run with child processes can't be resumed"
+        else:
+            continue
+        yield _segment(segment, text)
+
+
+def _of_dead(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
+    """Child processes of a run that has ended: those that did not end in order, with an effect in doubt."""
+    for segment, _ in segments:
+        if segment.state != "sealed" and segment.in_doubt:
+            told = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
+            text = (
+                f"the child process of segment {segment.run_id} did not end in order: {'; '.join(told)}; find out, then "
+                f"`tracekit recovery settle {run_id}.{segment.run_id} STEP`"
+            )
+            yield _segment(segment, text)
+
+
+def _segment(segment: Decision, text: str) -> Reason:
+    about = {"code": "segments", "text": text, "segment": segment.run_id, "state": segment.state}
+    return about | ({"in_doubt": [*segment.in_doubt]} if segment.in_doubt else {})
+
+
+def _of_processes(log: Steps) -> Iterator[Reason]:
+    """A process that was about to be started may have begun, though it has written nothing yet."""
+    for name, inside in log.processes:
+        around = log.steps.get(inside)
+        again = [] if around is None else [one for one in (around, *log.enclosing(around)) if one.state == "pending"]
+        if around is None or again:
+            where = f" in step {again[0].seq}, which has no outcome" if again else ""
+            text = f"the program started the process {name!r}{where}: a run with child processes can't be resumed"
+            yield {"code": "process_started", "text": text, "process": name}
+
+
+def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
+    """Under another secret each key is another one: no call that happens once could be told from those that were made."""
+    if secret is None:
+        return
+    undone = {step.undoes for step in log.steps.values() if step.state == "done"}
+    keyed = [step for step in log.steps.values() if step.key_by is not None and step.state != "given_up"]
+    keyed = [step for step in keyed if step.seq not in undone]
+    if keyed and {step.key_by for step in keyed} != {(known := secret())}:
+        what = "is missing or can't be read" if known is None else "is another one"
+        text = (
+            f"the secret of the store, under which the keys of {len(keyed)} calls that happen once were made, {what}: "
+            "no such call could be made or answered"
+        )
+        yield {"code": "secret_missing", "text": text, "steps": [step.seq for step in keyed]}
+
+
+# -- step by step ------------------------------------------------------------------------------------------------------------
+
+
+def _doubtful(step: Doubt) -> bool:
+    """Whether the effect of a step may or may not have happened, and can't be taken back."""
+    return step.effect and (step.state == "pending" or (step.state == "failed" and not step.settled))
+
+
+def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[Reason]:
+    if _doubtful(step):
+        yield _in_doubt(step)
+    elif step.state == "pending" and not step.duplicate:
+        yield _again(log, step)
+    elif step.settled:
+        how = {
+            "given_up": "it is made again",
+            "done": "its output is what was given",
+            "failed": "the program keeps its error",
+        }
+        yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
+    if step.effect and step.state != "given_up":
+        around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
+        for outer in around:
+            text = f"would be made again with {_named(step)} inside it, which can't be taken back"
+            yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
+    if step.state == "pending" and step.went_on and not step.inner:
+        text = f"was being read, and the program had gone on with its first pieces (at entry {step.went_on})"
+        yield _reason("stream_in_progress", step, text)
+    if step.hidden and not step.inner:
+        if step.state == "done":
+            yield _hidden(step, supplied)
+        elif step.state == "failed":
+            yield _reason("redacted_error", step, "failed, and the program is given the error with a placeholder in it")
+
+
+def _in_doubt(step: Doubt) -> Reason:
+    if step.side_effect is None:
+        what = "has no outcome" if step.state == "pending" else "failed"
+        return _reason("class_missing", step, f"{what}, and nothing says which kind of side effect it has")
+    if step.state == "pending":
+        return _reason("irreversible_pending", step, "was started and has no outcome: it may have happened")
+    if step.in_doubt:
+        return _reason("irreversible_timed_out", step, "timed out: it may have happened after that")
+    return _reason("irreversible_failed", step, "failed: what it had done until then is not known")
+
+
+def _again(log: Steps, step: Doubt) -> Reason:
+    """A step without an outcome that may be made again, if anybody asks for it."""
+    if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
+        # What is around it answers from the log: nobody comes back to this step.
+        if step.side_effect == "reversible":
+            return _reason(
+                "pending_orphaned", step, "has no outcome, and the step around it has ended: nobody makes it again"
+            )
+        return _reason("pending_inside", step, "has no outcome; the step around it has ended, so nobody asks for it")
+    if step.inner:
+        return _reason("pending_inside", step, f"has no outcome and is made again with step {step.inner} around it")
+    said = "read_only" if step.side_effect == "read_only" else "reversible"
+    return _reason(f"pending_{said}", step, "has no outcome and may be made again")
+
+
+def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
+    if step.seq in supplied and not step.chunks:
+        return _reason("supplied", step, "is answered by what the operator supplies")
+    what = "gave pieces, which can't be supplied" if step.chunks else "supply its output"
+    if step.hidden == "redacted":
+        return _reason("redacted_output", step, f"gave a secret that is not in the log: {what}")
+    return _reason("opaque_output", step, f"gave a value that could not be recorded: {what}")
+
+
+def _of_supplied(log: Steps, supplied: Collection[int]) -> Iterator[Reason]:
+    """Of what the operator supplies, all that the log does not lack: nothing that it says is overruled so."""
+    for seq in sorted(supplied):
+        step = log.steps.get(seq)
+        if step is None:
+            text = f"step {seq} is supplied an output, and entry {seq} of the log begins no step"
+            yield {"code": "not_to_supply", "text": text, "step": seq}
+        elif step.state != "done":
+            yield _reason("not_to_supply", step, "is supplied an output, and it did not give one: `settle` is for that")
+        elif step.inner and step.hidden:
+            yield _reason("not_to_supply", step, f"is supplied an output, and nobody asks it, inside step {step.inner}")
+        elif not step.hidden:
+            yield _reason("not_to_supply", step, "is supplied an output, and the log has it: is it another step's?")
+
+
+def _unknown(entry: Mapping[str, Any]) -> Reason:
+    text = f"entry {entry['seq']} is an effect of a type that this tracekit does not know: {entry['type']}"
+    return {"code": "unknown_effect", "text": text, "step": entry["seq"], "name": entry.get("name")}
+
+
+def _reason(code: str, step: Doubt, text: str) -> Reason:
+    return {
+        "code": code,
+        "text": f"{_named(step)} {text}",
+        "step": step.seq,
+        "name": step.name,
+        "side_effect": step.side_effect,
+    }
+
+
+def _named(step: Doubt) -> str:
+    return f"step {step.seq}, {step.family} {step.name!r} ({step.side_effect or 'no class'}),"
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+#
+# The decision on a run as it stands in a store: its file, whoever holds it, and its child processes.
+
+
+def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
+    """The runs that did not end, or not as the head kept for them says, or with a child process that died in the middle of an effect;
+    with ``all`` every run: the file, and its segments'."""
+    for path, segments in store.paths().items():
+        if all or not _has_ended(path, store.heads) or _leaves_doubt(path, segments):
+            yield path, segments
+
+
+def _leaves_doubt(path: str, segments: Sequence[str]) -> bool:
+    """Whether a child process of a run that has ended did not, and what it did is in doubt; who gave the run up has looked."""
+    try:
+        open_ones = [segment for segment in segments if last_entry(segment).get("type") not in ENDS]
+        if not open_ones or last_entry(path).get("type") == "run.aborted":
+            return False
+        return any(decision_on(segment, segments=()).in_doubt for segment in open_ones)
+    except (OSError, TracekitError):
+        return True  # it is told by whoever decides on it
+
+
+def _has_ended(path: str, heads: str) -> bool:
+    """Whether a file ends as it did when the run ended, so that a cut, or another end, is not taken for it."""
+    try:
+        last = last_entry(path)
+        kept = read_head(os.path.join(heads, os.path.basename(path)[: -len(SUFFIX)])) if last else None
+    except (OSError, ValueError):
+        return False
+    if kept is None or last.get("type") not in ENDS:
+        return False
+    return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
+
+
+def decision_on(
+    path: str,
+    *,
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+    segments: Sequence[str] | None = None,
+) -> Decision:
+    """The decision on the run in the file at ``path``; see ``decide``. ``segments``, where they are known. Reads only."""
+    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    held = holder(path)
+    try:
+        with Trace(path) as trace:
+            verdict = store_of(path).judge_run(trace)
+            return decided(
+                trace,
+                verdict,
+                holder=held,
+                supplied=supplied,
+                accept_lost_tail=accept_lost_tail,
+                segments=segments,
+            )
+    except TraceVersionError as error:
+        return newer(run_id, error.__dict__.get("version"))
+
+
+def decided(
+    trace: Trace,
+    verdict: Verdict,
+    *,
+    holder: int | bool | None = None,
+    supplied: Collection[int] = (),
+    accept_lost_tail: bool = False,
+    segments: Sequence[str] | None = None,
+) -> Decision:
+    """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself)."""
+    run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
+    entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
+    decision = decide(
+        entries,
+        verdict,
+        holder=holder,
+        segments=_segments(trace.path, run_id, segments),
+        supplied=supplied,
+        accept_lost_tail=accept_lost_tail,
+        secret=lambda: _secret(trace.path),
+        run_id=run_id,
+    )
+    # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.
+    return decision if holds_its_run(trace.path, verdict.run_id) else decision._replace(run_id=run_id)
+
+
+def _segments(path: str, run_id: str, segments: Sequence[str] | None) -> list[Segment]:
+    if segments is None:
+        segments = () if SEGMENT.fullmatch(run_id) else store_of(path).segments(run_id)
+    found = []
+    for segment in segments:
+        name = os.path.basename(segment)[len(run_id) + 1 : -len(SUFFIX)]
+        meta = first_entry(segment).get("meta")
+        lane = meta.get("lane") if isinstance(meta, dict) else None
+        inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
+        found.append(Segment(decision_on(segment, segments=())._replace(run_id=name), inside))
+    return found
+
+
+def _secret(path: str) -> str | None:
+    """Which secret the store of a trace makes its keys under; ``None`` where it has none that can be read."""
+    try:
+        return Keys(store_of(path).root).known_by()
+    except (TracekitError, OSError):
+        return None
+
+
+def store_at(store: Any) -> Store:
+    """The store that a caller means: a directory, a ``Store``, or ``None`` for the usual one."""
+    return store if isinstance(store, Store) else Store(store)
+
+
+def store_of(path: str) -> Store:
+    """The store that a trace file lies in; for a file elsewhere: one that has nothing of it."""
+    runs = os.path.dirname(os.path.abspath(path))
+    return Store(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
+
+
+def refused(
+    decision: Decision, what: str, reasons: Collection[dict[str, object]], next_action: str
+) -> RecoveryRefusedError:
+    """What to raise where ``what`` is refused for ``reasons`` of ``decision``."""
+    said = "; ".join(str(reason["text"]) for reason in reasons)
+    return RecoveryRefusedError(
+        f"{what} is refused: {said}",
+        run_id=decision.run_id,
+        reasons=[*reasons],
+        decision=decision.as_dict(),
+        next_action=next_action,
+    )

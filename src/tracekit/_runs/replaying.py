@@ -1,0 +1,401 @@
+"""Runs that are replayed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Final, Literal
+
+from .._capture import callers, instrumentation, randomness, world
+from .._capture import guard as guards
+from .._capture import plugins as credentials
+from .._journal.reader import Trace
+from .._journal.store import Store
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import current
+from .._runtime.divergence import describe, differences
+from .._runtime.redaction import Redactor
+from .._runtime.replayer import Replay
+from .._runtime.verdict import Report
+from .._values import from_json, to_json
+from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
+from . import block as arguments
+from . import children
+from .block import Block, called_from
+from .ending import another_abort, another_end, failed, hash_seed_hint, last_entry, linger, linger_async, same_error
+from .environment import drift, environment
+from .partial import WhatIf, branch, seal_branch
+from .run import UNSET, Run, register, unregister
+from .undoing import Undoing
+
+__all__ = ["Replaying", "replay"]
+
+
+class Replaying(Block["Replaying"]):
+    """See ``replay``. ``report`` is complete when the block has ended; ``result`` is what the recorded run came to."""
+
+    def __init__(self, run: str | os.PathLike[str] | Run, options: dict[str, Any], called_from: str | None) -> None:
+        self._which = run
+        self.options: Final = options
+        self.called_from: Final = called_from
+        self._taken = ExitStack()
+        self._session: Replay | None = None
+        self._what_if: WhatIf | None = None
+        #: The step at which to stop in the debugger.
+        self.break_at: int | None = None
+        #: How the program ended without an exception, where there is more to say of it than that.
+        self.ended_as: str | None = None
+        self._run: Run | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._session is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether the block is open."""
+        return self._session is not None and not self._session.ended
+
+    def _again(self) -> Replaying:
+        return Replaying(self._which, self.options, self.called_from)
+
+    def _returned(self, value: Any) -> None:
+        if self.result is not None:
+            self.compare_result(value)
+
+    @property
+    def session(self) -> Replay:
+        if self._session is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        return self._session
+
+    def set_result(self, value: Any) -> None:
+        """Say what the program came to: at the end of the block it is compared with the recorded result."""
+        if self._run is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        self._run.set_result(value)
+
+    def abort(self, reason: str) -> None:
+        """As ``Run.abort``: the recorded compensations answer, and the end is compared."""
+        self._of_block().abort(reason)
+
+    async def abort_async(self, reason: str) -> None:
+        await self._of_block().abort_async(reason)
+
+    def _of_block(self) -> Run:
+        if self._run is None:
+            raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
+        return self._run
+
+    def aborted_as(self, undoing: Undoing | None) -> None:
+        """How the program's own run was aborted, if it was."""
+        if self._run is not None and self._run.undoing is None:
+            self._run.undoing = undoing
+
+    @property
+    def report(self) -> Report:
+        """What there is to say of the replay."""
+        return self.session.report
+
+    @property
+    def run_id(self) -> str:
+        return self.session.run_id
+
+    @property
+    def result(self) -> Any:
+        """What the recorded run came to; ``None`` where it has no end or set nothing."""
+        trace = self.session.trace
+        last = last_entry(trace)
+        if last["type"] != "run.completed" or "output" not in last:
+            return None
+        return from_json(trace.expand(last["output"]))
+
+    @property
+    def input(self) -> Any:
+        """What the recorded run was given."""
+        trace = self.session.trace
+        return from_json(trace.expand(trace.entry(1).get("input")))
+
+    def _enter(self) -> Replaying:
+        outer = current.get()
+        if outer is not None:
+            raise RunStateError(
+                f"replay() inside the open run {outer.session.run_id}",
+                run_id=outer.session.run_id,
+                location=caller(),
+                next_action="end that block first",
+            )
+        options = self.options
+        if self.called_from is not None:
+            callers.include(self.called_from)
+        self._session = session = self._open(options)
+        session.break_at = self.break_at
+        self._check_environment(session, options)
+        with ExitStack() as taken:
+            self._take_over(session, options, taken)
+            self._taken = taken.pop_all()
+        return self
+
+    def _take_over(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
+        """Close the live world, and see to it that ``taken`` gives everything back in reverse order."""
+        if options["live"]:
+            self._what_if = branch(session, _store(options), options["live"], self.input)
+        taken.callback(credentials.supply())
+        world.enter()
+        taken.callback(world.leave)
+        guard = guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._blocked)
+        guard.engage()
+        taken.callback(guard.release)
+        if options["guard"] == "process":
+            gate.refuse_outside(self._outside)
+            taken.callback(gate.allow_outside, self._outside)
+        self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
+        taken.callback(self._scope_out)
+        session.schedule.begin()
+        if self._what_if is None:
+            children.follow(session, options, *self._lineage())
+            taken.callback(children.forget, session)
+        self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
+        register(self._what_if or session, self._run)
+        taken.callback(unregister, self._what_if or session)
+        randomness.align_numpy(session)
+
+    def _lineage(self) -> tuple[str, str | None]:
+        """The path of the process's own line, and where its children say how they ended."""
+        return "", None
+
+    def stand_in(self, options: Mapping[str, Any]) -> Run:
+        """Begin in the place of a ``record()`` with these options."""
+        self._start()
+        run = Run(self.session, self.session.trace.path, options["name"])
+        register(self.session, run)
+        if options["agent"] is not None or options["identity"] is not None:
+            self.session.identify(options["agent"] or "agent", options["identity"])
+        return run
+
+    def as_run(self) -> Run:
+        """The replayed run, as its program sees it, once the block has begun."""
+        assert self._run is not None
+        return self._run
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        """End as the ``record()`` block of ``run`` ends."""
+        unregister(self.session)
+        if error is None and run.result is not UNSET:
+            self.set_result(run.result)
+        self.aborted_as(run.undoing)
+        self._end(error)
+
+    @property
+    def new_run_id(self) -> str | None:
+        """Where steps went live: the id of the run that was written."""
+        return None if self._what_if is None else self._what_if.new.run_id
+
+    def _open(self, options: dict[str, Any]) -> Replay:
+        which = self._which
+        store = _store(options)
+        path = which.path if isinstance(which, Run) else store.find(which)
+        trace = Trace(path)
+        verdict = store.check(trace)
+        if verdict.count == 0:
+            raise RunStateError(f"{path} holds no entry: there is nothing to replay")
+        session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
+        if verdict.state == "unsealed":
+            session.report.warnings.append(
+                f"the run is unsealed: {verdict.problem}; the replay ends where the log ends"
+            )
+        return session
+
+    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        return Replay(trace, redactor, on_divergence=options["on_divergence"], strict=frozenset(options["strict"]))
+
+    def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
+        recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
+        found = drift(recorded, environment(instrumentation.packages()))
+        session.report.warnings += found
+        if found and "environment" in options["strict"]:
+            raise DivergenceError(
+                "the environment is not that of the recording: " + "; ".join(found),
+                run_id=session.run_id,
+                next_action='replay where it was recorded, or leave "environment" out of strict',
+                differences=found,
+            )
+        for sentence in found:
+            warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
+
+    def came_to(self, step: int) -> bool:
+        """Whether the program made the recorded step itself, not only one that it happened inside."""
+        return self.session._used[step] == 1
+
+    def compare_result(self, value: Any) -> None:
+        """The program's result against the recorded one; a difference is a failure of the replay."""
+        session = self.session
+        trace = session.trace
+        last = last_entry(trace)
+        if last["type"] != "run.completed" or "output" not in last:
+            return
+        recorded = trace.expand(last["output"])
+        actual = session.redactor.redact(to_json(value))[0]
+        found = differences(recorded, actual)
+        if found and not session.equal(recorded, actual):
+            raise session.fail(
+                DivergenceError(
+                    "the program came to another result\n" + describe(found),
+                    run_id=session.run_id,
+                    step=last["seq"],
+                    recorded=recorded,
+                    actual=actual,
+                    differences=found,
+                    next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
+                )
+            )
+
+    def _exit(self, error: BaseException | None) -> None:
+        session = self.session
+        try:
+            if error is None or isinstance(error, Exception):
+                linger(session)
+        finally:
+            children.forget(session)
+            session.ended = True
+            session.schedule.close()
+            self._taken.close()
+            if self._what_if is not None:
+                seal_branch(self._what_if, _store(self.options), error)
+        self._conclude(session, error)
+
+    def _blocked(self, error: LiveCallBlockedError) -> None:
+        """The guard has refused something: this replay's failure, unless it is known to be another's."""
+        if error.run_id in (None, self.run_id):
+            self.session.fail(error)
+
+    def _outside(self, family: str, name: str) -> None:
+        """A captured call in a thread or callback that has lost the run would be live."""
+        raise self.session.fail(
+            LiveCallBlockedError(
+                f"{family} {name!r} was called outside the replayed run, where it would be live; it was not executed",
+                run_id=self.run_id,
+                location=caller(),
+                operation=f"{family} {name}",
+                next_action="start what calls it inside the block; beside other live work, replay(..., guard='context')",
+            )
+        )
+
+    async def _settle(self) -> None:
+        await linger_async(self.session)
+
+    def _conclude(self, session: Replay, error: BaseException | None) -> None:
+        """The first failure itself ends the block, whatever else is in flight; else leftovers do."""
+        try:
+            if session.failure is not None:
+                self._refuse(session, error)
+            if error is None or self.recorded_failure(error):
+                session.finish()
+            self._compare_end(session, error)
+        finally:
+            session.account()
+
+    def _compare_end(self, session: Replay, error: BaseException | None) -> None:
+        """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
+        undoing = None if self._run is None else self._run.undoing
+        otherwise = another_abort(session.trace, session.redactor, None if undoing is None else undoing.reason)
+        if otherwise is not None:
+            if self._what_if is None:
+                raise session.fail(otherwise) from error
+            told = otherwise.differences  # type: ignore[attr-defined]
+            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
+        recorded = failed(session.trace)
+        if recorded if error is None else not self.recorded_failure(error):
+            different = another_end(session.trace, error, self.ended_as) if recorded else None
+            if different is not None and self._what_if is None:
+                raise session.fail(different) from error
+            told = different.differences if different is not None else [{"path": "end", "actual": repr(error)}]  # type: ignore[attr-defined]
+            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
+        elif error is None and self._run is not None and self._run.result is not UNSET and self._what_if is None:
+            self.compare_result(self._run.result)
+
+    def _refuse(self, session: Replay, error: BaseException | None) -> None:
+        session.account()
+        failure = session.failure
+        assert failure is not None
+        if isinstance(failure, DivergenceError):
+            hint = self._hint(session)
+            if hint is not None:
+                failure.next_action = f"{failure.next_action}; {hint}" if failure.next_action else hint
+        if error is failure:
+            return
+        raise failure from (None if isinstance(error, ReplayError) else error)
+
+    def _hint(self, session: Replay) -> str | None:
+        """What to think of, beside what the failure says itself."""
+        return hash_seed_hint(session.trace.entry(1), environment()["hash_seed"])
+
+    def recorded_failure(self, error: BaseException) -> bool:
+        """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
+        return same_error(self.session.trace, self.session.redactor, error)
+
+
+def _kinds(live: Iterable[str]) -> tuple[str, ...]:
+    kinds = (live,) if isinstance(live, str) else tuple(live)
+    for kind in kinds:
+        if kind.partition(":")[0] not in ("llm", "tool", "http"):
+            raise ValueError(f'live takes "llm", "tool" and "http", or one name as in "tool:search", not {kind!r}')
+    return kinds
+
+
+def _store(options: dict[str, Any]) -> Store:
+    store = options["store"]
+    return store if isinstance(store, Store) else Store(store)
+
+
+def replay(
+    run: str | os.PathLike[str] | Run,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    live: Iterable[str] = (),
+    on_divergence: Literal["raise", "warn"] = "raise",
+    strict: Iterable[Literal["environment", "clock", "order"]] = (),
+    guard: Literal["process", "context", "off"] = "process",
+    allow_hosts: Iterable[str] = (),
+    dry_run: bool = False,
+    redact: Iterable[Any] = (),
+) -> Replaying:
+    """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
+
+    ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
+    world (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none
+    of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end.
+
+    ``on_divergence="warn"`` goes on where that can do no harm and says so in ``session.report``. ``strict`` makes drift of
+    ``"environment"``, ``"clock"`` or ``"order"`` a failure. ``dry_run`` blocks file writes too, ``allow_hosts`` lets a test's own
+    server be reached, ``redact`` repeats the patterns of the recording.
+
+    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a what-if, written as a new run that names its
+    origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
+
+    Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
+    """
+    arguments.run_to_replay(run, Run)
+    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    wanted = arguments.strings("strict", strict)
+    wrong = set(wanted) - {"environment", "clock", "order"}
+    if wrong:
+        raise ValueError(f'strict takes "environment", "clock" and "order", not {sorted(wrong)!r}')
+    if on_divergence not in ("raise", "warn"):
+        raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
+    if guard not in ("process", "context", "off"):
+        raise ValueError(f'guard is "process", "context" or "off", not {guard!r}')
+    options = {
+        "store": store,
+        "live": _kinds(live),
+        "on_divergence": on_divergence,
+        "strict": wanted,
+        "guard": guard,
+        "allow_hosts": arguments.strings("allow_hosts", allow_hosts),
+        "dry_run": dry_run,
+        "redact": arguments.patterns(redact),
+    }
+    return Replaying(run, options, called_from())

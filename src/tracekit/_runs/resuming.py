@@ -1,0 +1,373 @@
+"""Runs that go on after a crash."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+
+from .. import _reality
+from .._capture import callers, instrumentation, randomness, world
+from .._capture import guard as guards
+from .._journal.reader import Trace, Verdict
+from .._journal.store import Store
+from .._journal.writer import Durability, Journal
+from .._policy.budget import Spending
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import current
+from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.redaction import Redactor
+from .._runtime.resumer import Followed, Resumption
+from .._values import dumps_in_order, from_json
+from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
+from . import block as arguments
+from . import forks
+from . import recording as gaps
+from .block import called_from
+from .ending import linger
+from .environment import drift, environment, file_hash, this_program
+from .recording import DEFAULTS, Record
+from .recovery import Decision, decided, decision_on, refused
+from .run import Run, register, unregister
+
+__all__ = ["Resuming", "resume"]
+
+
+class Resuming(Record):
+    """See ``resume``. ``opened`` is called when nothing of the log is left to be followed."""
+
+    def __init__(
+        self,
+        which: str | os.PathLike[str] | Run,
+        options: dict[str, Any],
+        called_from: str | None,
+        *,
+        supply: Mapping[int, Any],
+        accept_lost_tail: bool,
+        opened: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(options, called_from)
+        self._which: Final = which
+        self._supply: Final = dict(supply)
+        self._accept_lost_tail: Final = accept_lost_tail
+        self._opened: Final = opened
+        self._guard: guards.Guard | None = None
+
+    def _again(self) -> Resuming:
+        return Resuming(
+            self._which,
+            self.options,
+            self.called_from,
+            supply=self._supply,
+            accept_lost_tail=self._accept_lost_tail,
+            opened=self._opened,
+        )
+
+    @property
+    def session(self) -> Resumption:
+        """The session, once the block has begun."""
+        assert isinstance(self._session, Resumption)
+        return self._session
+
+    @property
+    def input(self) -> Any:
+        """What the run was given."""
+        trace = self.session.log.trace
+        return from_json(trace.expand(trace.entry(1).get("input")))
+
+    def leave(self) -> None:
+        """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""
+        self._scope_out()
+        unregister(self.session)
+        self._end_of(self.session, None)
+
+    @property
+    def begun(self) -> bool:
+        return self._run is not None
+
+    def stand_in(self, options: Mapping[str, Any]) -> Run:
+        """Begin in the place of a ``record()`` with these options."""
+        run = self._start()
+        if options["agent"] is not None or options["identity"] is not None:
+            self.session.identify(options["agent"] or "agent", options["identity"])
+        return run
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        """End as the ``record()`` block of ``run`` ends."""
+        self._end(error)
+
+    # -- the beginning ---------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> Run:
+        outer = current.get()
+        if outer is not None:
+            raise RunStateError(
+                f"resume() inside the open run {outer.session.run_id}",
+                run_id=outer.session.run_id,
+                location=caller(),
+                next_action="end that block first",
+            )
+        given = self.options["store"]
+        self._store = given if isinstance(given, Store) else Store(given)
+        for module in (self.called_from, *self.options["user_modules"]):
+            if module is not None:
+                callers.include(module)
+        path = self._which.path if isinstance(self._which, Run) else self._store.find(self._which)
+        self._check(decision_on(path, supplied=self._supply, accept_lost_tail=self._accept_lost_tail))
+        with Trace(path) as trace:
+            first = trace.entry(1)
+        durability = (first.get("meta") or {}).get("durability", "effects")
+        journal, verdict = self._reopen(path, durability)
+        try:
+            self._go_on(journal, verdict)
+        except BaseException:
+            journal.close()
+            raise
+        assert self._run is not None
+        return self._run
+
+    def _reopen(self, path: str, durability: Durability) -> tuple[Journal, Verdict]:
+        """The log, locked, and judged once more: another process may have gone on with it, or ended it, meanwhile."""
+
+        def check(trace: Trace, verdict: Verdict) -> None:
+            accept = self._accept_lost_tail
+            self._check(decided(trace, verdict, supplied=self._supply, accept_lost_tail=accept))
+
+        try:
+            return self._store.reopen(
+                path,
+                durability=durability,
+                encode_read=encode_reads,
+                accept_lost_tail=self._accept_lost_tail,
+                check=check,
+            )
+        except RunStateError:
+            self._check(decision_on(path, supplied=self._supply, accept_lost_tail=self._accept_lost_tail))
+            raise
+
+    def _check(self, decision: Decision) -> None:
+        if decision.decision != "resume":
+            raise refused(
+                decision,
+                f"resuming run {decision.run_id}",
+                decision.refusals,
+                _ADVICE.get(str(decision.refusals[0]["code"]), _ABORT) if decision.refusals else _ABORT,
+            )
+
+    def _go_on(self, journal: Journal, verdict: Verdict) -> None:
+        """Take over what a resumed run has to itself; where that fails, all of it is given back, so that it may be tried again."""
+        with ExitStack() as taken:
+            trace = taken.enter_context(Trace(journal.path))
+            self._take_over(
+                journal, Followed(trace, Redactor.of_process(self.options["redact"]), self._supply), verdict, taken
+            )
+            taken.pop_all()
+
+    def _take_over(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
+        first, last = log.trace.entry(1), log.trace.entry(len(log.trace))
+        found = self._drift(log, first)
+        self._session = session = Resumption(
+            journal,
+            log.redactor,
+            log,
+            about=self._about(verdict, last, log.trace.status.size, found),
+            opened=self._live,
+        )
+        taken.callback(log.schedule.close)
+        given = self.options["budget"]
+        session.spending = Spending.resumed(log.trace, given)
+        by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
+        if by == "function" and not callable(getattr(given, "prices", None)):
+            session.remark(_PRICES)
+        world.enter()
+        taken.callback(world.leave)
+        taken.callback(self._let_go)
+        self._guard = guards.Guard("process", (), False, failed=self._blocked, resumes=True)
+        self._guard.engage()
+        gate.refuse_outside(self._outside)
+        self._run = Run(session, journal.path, first.get("name"))
+        register(session, self._run)
+        taken.callback(unregister, session)
+        gaps.begin(session)
+        taken.callback(gaps.end, session)
+        forks.follow(session, self._store)
+        taken.callback(forks.forget, session)
+        session.root = self._scope_in(session, first.get("agent_id"), session.spending)
+        taken.callback(self._scope_out)
+        randomness.align_numpy(log)
+        session.look()
+
+    def _drift(self, log: Followed, first: Mapping[str, Any]) -> list[Any]:
+        recorded = (first.get("meta") or {}).get("environment") or {}
+        found = drift(recorded, environment(instrumentation.packages()))
+        then, program = (first.get("meta") or {}).get("program_command") or {}, this_program()
+        same = program is not None and then.get("script") == program.script
+        if program is not None and same and then.get("sha256", "") != file_hash(program).get("sha256", ""):
+            found.append(f"{program} has changed since the run began")
+        for sentence in found:
+            warnings.warn(f"tracekit: resuming {log.run_id}: {sentence}", RuntimeWarning, stacklevel=7)
+        return found
+
+    def _about(self, verdict: Verdict, last: Mapping[str, Any], size: int, found: list[Any]) -> dict[str, Any]:
+        """What ``recovery.started`` says."""
+        about: dict[str, Any] = {
+            "after": verdict.count,
+            "gap_ns": max(0, _reality.time_ns() - last["ts_ns"]),
+            "pid": os.getpid(),
+            "environment": environment(instrumentation.packages()),
+        }
+        about["environment"].pop("argv", None)
+        if verdict.torn_bytes:
+            about["cut_bytes"] = verdict.torn_bytes
+        elif verdict.state == "broken":
+            about["cut_bytes"] = verdict.size - size
+        if found:
+            about["drift"] = [str(sentence) for sentence in found]
+        if self._supply:
+            about["supplied"] = sorted(self._supply)
+        return about
+
+    # -- the log's end ---------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        """The log has been followed to its end: what comes now is live."""
+        if self._let_go():
+            self._opened()
+
+    def _blocked(self, error: LiveCallBlockedError) -> None:
+        """The guard has refused something before the log had come to its end."""
+        self.session.log.fail(error)
+
+    def _outside(self, family: str, name: str) -> None:
+        raise self.session.log.fail(
+            LiveCallBlockedError(
+                f"{family} {name!r} was called outside the resumed run before that had come to the end of its log; "
+                "it was not executed",
+                run_id=self.session.run_id,
+                location=caller(),
+                operation=f"{family} {name}",
+                next_action="start what calls it inside the block",
+            )
+        )
+
+    # -- the end of the block --------------------------------------------------------------------------------------------
+
+    def _exit(self, error: BaseException | None) -> None:
+        session = self.session
+        if forks.successor(session) is not None:
+            return self._exit_child(forks.successor(session))
+        try:
+            if error is None or isinstance(error, Exception):
+                linger(session)
+        finally:
+            self._scope_out()
+            unregister(session)
+            self._end_of(session, error)
+        return None
+
+    def _end_of(self, session: Resumption, error: BaseException | None) -> None:
+        try:
+            followed = session.look()
+        except LogWriteError:  # told before, where it happened
+            followed = False
+        session.log.ended = True
+        session.log.schedule.close()
+        failure = session.log.failure
+        if failure is None and not followed and error is None:
+            failure = session.log.unfollowed()
+        self._let_go()
+        if failure is None and followed:
+            return self._seal(session, error)
+        self._leave_open(session)
+        if failure is not None and failure is not error:
+            raise failure from (None if isinstance(error, ReplayError) else error)
+        return None
+
+    def _let_go(self) -> bool:
+        """Open the live world, unless that was done before."""
+        guard, self._guard = self._guard, None
+        if guard is None:
+            return False
+        guard.release()
+        gate.allow_outside(self._outside)
+        return True
+
+    def _leave_open(self, session: Resumption) -> None:
+        """The program did not come to the end of the log: the run is as it was."""
+        session.ended = True
+        gaps.end(session)
+        forks.forget(session)
+        try:
+            session.journal.close()
+        finally:
+            world.leave()
+
+    def _last_entry(self, session: Recording, error: BaseException | None) -> None:
+        session.journal.append("recovery.completed", 0, ROOT, b',"meta":%b' % dumps_in_order({"steps": session.steps}))
+        super()._last_entry(session, error)
+
+
+_PRICES: Final = (
+    "the function that told its budget's prices is not known: models are priced as the log says, others by genai-prices"
+)
+_ABORT: Final = "`tracekit recovery abort RUN --reason TEXT` gives it up"
+_SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"
+_SUPPLY: Final = "`tracekit recovery resume RUN --supply STEP=FILE.json` gives the program what the log does not have"
+_GIVE: Final = (
+    "`tracekit recovery settle RUN STEP --done OUTPUT.json --reason TEXT` says what it gave (of a generator: the list of all its "
+    "items); or `tracekit recovery abort RUN --reason TEXT`"
+)
+#: What to do next, by the code of the first reason.
+_ADVICE: Final[dict[str, str]] = {
+    "irreversible_pending": _SETTLE,
+    "irreversible_failed": _SETTLE,
+    "irreversible_timed_out": _SETTLE,
+    "class_missing": _SETTLE,
+    "irreversible_inside": _GIVE,
+    "stream_in_progress": _GIVE,
+    "pending_orphaned": _SETTLE,
+    "secret_missing": "bring the file `secret` of the store back as it was beside that run, then resume it",
+    "redacted_output": _SUPPLY,
+    "not_to_supply": "supply only what `tracekit recovery scan RUN` says is missing",
+    "opaque_output": _SUPPLY,
+    "finished": "there is nothing to resume; `tracekit show RUN` shows it",
+    "aborted": "start a new run",
+    "held": "wait until that process has ended",
+    "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
+}
+
+
+def resume(
+    run: str | os.PathLike[str] | Run,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    redact: Iterable[Any] = (),
+    user_modules: Iterable[str] = (),
+    supply: Mapping[int, Any] | None = None,
+    accept_lost_tail: bool = False,
+) -> Resuming:
+    """Go on with a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
+
+    What the log has is answered from it, nothing live before the program has followed it to its end; from there on the run is
+    recorded into the same file, between ``recovery.started`` and ``recovery.completed``. A step that was cut off and is
+    ``read_only`` or ``reversible`` is made again (compensated first, where the tool says how). ``supply`` gives outputs that the log
+    does not have (redacted, opaque), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
+    effect. ``redact`` and ``user_modules`` are those of the recording.
+
+    Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
+    not follow the log any more: then nothing went live, and the run is as it was.
+    """
+    arguments.run_to_replay(run, Run, "resume")
+    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    arguments.outputs_by_step("supply", supply)
+    options = {
+        **DEFAULTS,
+        "name": None,
+        "store": store,
+        "redact": arguments.patterns(redact),
+        "user_modules": arguments.strings("user_modules", user_modules),
+    }
+    return Resuming(run, options, called_from(), supply=supply or {}, accept_lost_tail=accept_lost_tail)

@@ -1,0 +1,84 @@
+"""The runs of this process, as their programs see them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .._runtime.context import current
+from .._runtime.recorder import Recording
+from .._runtime.replayer import Replay
+from .ending import last_entry
+from .partial import WhatIf
+from .undoing import Undoing, undo, undo_async
+
+__all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
+
+UNSET: Final[Any] = object()
+
+_runs: Final[dict[int, Run]] = {}
+
+
+class Run:
+    """A run that is being recorded. ``id`` names it, ``path`` is its file."""
+
+    def __init__(self, session: Recording | Replay, path: str, name: str | None) -> None:
+        self._session: Final = session
+        self.id: Final[str] = session.run_id
+        self.path: Final = path
+        self.name: Final = name
+        #: What the run came to; ``UNSET`` where nobody said.
+        self.result: Any = UNSET
+        #: How it was aborted, if it was.
+        self.undoing: Undoing | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run has to say of gaps and of values that could not be kept; in a replay, at its end: what the recorded one said.
+
+        What there is to say of a replay is in its ``report``: that differs from one process to the next.
+        """
+        session = self._session
+        if isinstance(session, Recording):
+            return [*session.warnings, *session.remarks]
+        meta = last_entry(session.trace).get("meta") if session.ended else None
+        told = session.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
+        return [str(sentence) for sentence in told] if isinstance(told, list) else []
+
+    def set_result(self, value: Any) -> None:
+        """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""
+        self.result = value
+
+    def abort(self, reason: str) -> None:
+        """Give the run up: what its reversible tools did is undone by their ``compensate=``, the last first, each once.
+
+        Each compensation is a recorded step. The block goes on and ends as ``run.aborted`` with ``reason``, whether an exception leaves
+        it or not. Compensations that fail are raised together as an ``ExceptionGroup`` when the others have been run.
+        """
+        undo(self, reason)
+
+    async def abort_async(self, reason: str) -> None:
+        """The same, awaiting compensations that are coroutine functions."""
+        await undo_async(self, reason)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+
+def current_run() -> Run | None:
+    """The run of the calling context, or ``None`` outside every run."""
+    scope = current.get()
+    return None if scope is None else _runs.get(id(scope.session))
+
+
+def register(session: Recording | Replay | WhatIf, run: Run) -> None:
+    """Make ``run`` the current one of whoever is in ``session``."""
+    _runs[id(session)] = run
+
+
+def registered(session: Recording | Replay | WhatIf) -> Run | None:
+    """The current run of whoever is in ``session``."""
+    return _runs.get(id(session))
+
+
+def unregister(session: Recording | Replay | WhatIf) -> None:
+    _runs.pop(id(session), None)

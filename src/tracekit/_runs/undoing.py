@@ -1,0 +1,650 @@
+"""Undoing what a run did: compensations in reverse order, each a recorded step, each run once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from asyncio import current_task
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import islice
+from threading import get_ident
+from types import ModuleType
+from typing import Any, Final, NamedTuple, Never
+
+import orjson
+
+from .. import _reality
+from .._capture import guard as guards
+from .._capture.calls import captured_of
+from .._capture.contracted import Compensation, Completed, Done, Ledger, ledger, settle, settle_async
+from .._capture.guard import Attempt
+from .._journal.reader import Trace
+from .._runtime import session as gate
+from .._runtime.context import Lane, Scope, current, enter
+from .._runtime.effects import Doubt, Steps
+from .._runtime.recorder import ROOT, Closing, Recording, undoing
+from .._runtime.replayer import Replay
+from .._runtime.resumer import Resumption
+from .._runtime.session import here, owner
+from .._runtime.step import Spec
+from .._values import from_json
+from ..errors import (
+    LiveCallBlockedError,
+    LogWriteError,
+    NotReplayableError,
+    RecoveryRefusedError,
+    ReplayError,
+    RunStateError,
+    TraceError,
+)
+from . import block as blocks
+from .recovery import in_doubt
+
+__all__ = [
+    "PATIENCE",
+    "Standstill",
+    "Tools",
+    "Undoing",
+    "compensate",
+    "definitions",
+    "doubtful",
+    "facts",
+    "inherit",
+    "to_run",
+    "tools_of",
+    "uncompensated",
+    "undo",
+    "undo_async",
+    "unknown",
+]
+
+# -- defining ----------------------------------------------------------------------------------------------------------
+#
+# Modules that an operator names for their tools: imported with nothing live, since one of them may be a whole program.
+
+_importing: Final = threading.Lock()
+
+
+def definitions(name: str) -> ModuleType:
+    """The module of this name. Nothing that its import begins goes live: no run, no traced call, no connection, no process.
+
+    ``RecoveryRefusedError`` where it tries to, even if it keeps that to itself; ``RunStateError`` where it can't be imported.
+    """
+    tried: list[str] = []
+    try:
+        with _importing, _nothing_live(tried):
+            module = import_module(name)
+    except (Exception, LiveCallBlockedError, SystemExit) as error:
+        if not tried:
+            raise RunStateError(
+                f"the module {name} can't be imported: {_told(error)}",
+                next_action="name it as Python imports it, from the directory that it lies in",
+            ) from error
+    if tried:
+        raise RecoveryRefusedError(
+            f"{name} runs the program when it is imported ({tried[0]}); nothing of that was done",
+            reasons=[{"code": "tools_run", "text": tried[0], "module": name}],
+            next_action="put the program under `if __name__ == '__main__':`, or name a module that only defines the tools",
+        )
+    return module
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _nothing_live(tried: list[str]) -> Iterator[None]:
+    """Refuse to this thread, and to those that begin meanwhile, whatever would be live; ``tried`` is told what that was."""
+    others = frozenset(threading.get_ident() if one.ident is None else one.ident for one in threading.enumerate())
+    watch = _Watch(others - {threading.get_ident()}, tried, gate.outside)
+    guard = _Closed(watch)
+    token = current.set(None)
+    guard.engage()
+    gate.refuse_outside(watch.call)
+    blocks.forbidden = watch.block
+    try:
+        yield
+    finally:
+        blocks.forbidden = None
+        gate.allow_outside(watch.call)
+        guard.release()
+        current.reset(token)
+
+
+class _Watch:
+    """What is refused to all but ``others``, the threads that have nothing to do with the import."""
+
+    def __init__(self, others: frozenset[int], tried: list[str], before: Callable[[str, str], None] | None) -> None:
+        self._others: Final = others
+        self._tried: Final = tried
+        self._before: Final = before
+
+    def concerns(self) -> bool:
+        return threading.get_ident() not in self._others
+
+    def call(self, family: str, name: str) -> None:
+        if self.concerns():
+            self._refuse(f"it calls {family} {name!r}")
+        if self._before is not None:
+            self._before(family, name)
+
+    def block(self, kind: str) -> None:
+        if self.concerns():
+            self._refuse(f"it opens a {kind}() block")
+
+    def blocked(self, error: LiveCallBlockedError) -> None:
+        self._tried.append(f"it reaches out: {error.__dict__.get('operation')} {error.__dict__.get('target')}")
+
+    def _refuse(self, what: str) -> Never:
+        self._tried.append(what)
+        raise LiveCallBlockedError(
+            f"{what} while it is imported for its tools; it was not executed",
+            operation=what,
+            next_action="put the program under `if __name__ == '__main__':`",
+        )
+
+
+class _Closed(guards.Guard):
+    """The guard of the process, for those that the import concerns."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__("process", (), False, failed=watch.blocked)
+        self._watch: Final = watch
+
+    def blocks(self, attempt: Attempt) -> bool:
+        return self._watch.concerns() and super().blocks(attempt)
+
+
+# -- compensating ------------------------------------------------------------------------------------------------------
+#
+# Undoing what a run has done, on abort: compensations in reverse order, each a recorded step, each run once.
+
+
+class Tools(NamedTuple):
+    """What modules define: the tools with a compensation, by name, and the names of all their tools."""
+
+    specs: Mapping[str, Spec]
+    names: frozenset[str]
+
+
+def uncompensated(log: Steps) -> list[Doubt]:
+    """The reversible steps that may have done something and were not undone, the last one first.
+
+    A compensation must bear that nothing had happened, so failed and pending ones are among them.
+    """
+    undone = {step.undoes for step in log.steps.values() if step.state == "done"}
+    return [
+        step
+        for step in reversed(log.steps.values())
+        if step.side_effect == "reversible"
+        and step.state != "given_up"
+        and not (step.duplicate or step.undoes or step.seq in undone)
+        and not any(outer.seq in undone for outer in log.enclosing(step))
+    ]
+
+
+def to_run(log: Steps, specs: Mapping[str, Spec]) -> list[Doubt]:
+    """The steps whose compensations are to be run, the last step first.
+
+    What was done inside a step that is undone as a whole is undone with it. A compensation that can't be taken back itself, and
+    was begun before, is not run again, unless a person said that it was not done.
+    """
+    begun = _begun(log)
+    left = uncompensated(log)
+    whole = {step.seq for step in left if _compensation(specs, step) is not None}
+    return [
+        step
+        for step in left
+        if step.seq in whole
+        and step.seq not in begun
+        and not any(outer.seq in whole or outer.seq in begun for outer in log.enclosing(step))
+    ]
+
+
+def unknown(log: Steps, tools: Tools) -> list[Doubt]:
+    """The steps to be undone whose tools no module has, so that nothing says how, the last step first."""
+    known = _begun(log) | {step.seq for step in uncompensated(log) if _compensation(tools.specs, step) is not None}
+    return [
+        step
+        for step in uncompensated(log)
+        if step.family == "tool"
+        and step.name not in tools.names
+        and step.seq not in known
+        and not any(outer.seq in known for outer in log.enclosing(step))
+    ]
+
+
+def _begun(log: Steps) -> set[int]:
+    return {step.undoes for step in log.steps.values() if step.undoes and step.effect and step.state != "given_up"}
+
+
+def compensate(session: Recording, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
+    """Run the compensations of these steps. One that raises is on the log; the others go on."""
+    scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
+    for step in steps:
+        _undo(scope, trace, step, specs[str(step.name)])
+
+
+def _compensation(specs: Mapping[str, Spec], step: Doubt) -> Any:
+    """How to undo a step; ``None`` where nobody says, or where the object is gone whose method it is."""
+    spec = specs.get(str(step.name))
+    compensation = None if spec is None else spec.compensation
+    return None if compensation is None or compensation._needs_object else compensation
+
+
+def facts(trace: Trace, step: Doubt, spec: Spec | None) -> tuple[Any, Any] | None:
+    """What a step was given and what it gave; ``None`` where the log does not have all of that: it is not undone by placeholders."""
+    entry = trace.entry(step.seq)
+    if (step.hidden and step.state == "done") or "redacted" in ((entry.get("meta") or {}).get("info") or {}):
+        return None
+    try:
+        given = from_json(trace.expand(entry.get("input"), before=step.seq))
+        if step.state != "done":
+            return given, None
+        output = trace.expand(trace.entry(step.outcome).get("output"), before=step.outcome)
+        return given, from_json(output, None if spec is None else spec.hint())
+    except NotReplayableError:
+        return None
+
+
+def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
+    known = facts(trace, step, spec)
+    if known is None:
+        return  # it is among those that were not undone
+    given, came = known
+    compensation: Any = spec.compensation
+    token = enter(scope)
+    try:
+        if compensation.asynchronous:
+            asyncio.run(compensation.run_async(scope, step.seq, given, came))
+        else:
+            compensation.run(scope, step.seq, given, came)
+    except LogWriteError:
+        raise
+    except Exception:
+        pass  # it is on the log, and the step is among those that were not undone
+    finally:
+        current.reset(token)
+
+
+def tools_of(modules: Iterable[str]) -> Tools:
+    """The tools of modules that the *operator* names; these are imported, and may do nothing else than define."""
+    found: dict[str, Spec] = {}
+    names: set[str] = set()
+    for name in modules:
+        for spec in _specs(definitions(name)):
+            names.add(spec.name)
+            if spec.compensation is not None and found.setdefault(spec.name, spec) is not spec:
+                raise RunStateError(
+                    f"two tools that can be undone are called {spec.name!r}: which one the run called can't be told",
+                    next_action="name the module of the right one only, or give the tools names of their own",
+                )
+    return Tools(found, frozenset(names))
+
+
+def _specs(module: ModuleType) -> Iterator[Spec]:
+    for value in [*vars(module).values()]:
+        if not isinstance(value, type) and hasattr(type(value), "tracekit_specs"):  # agents, whose steps it knows
+            yield from value.tracekit_specs()
+        members = [*vars(value).values()] if isinstance(value, type) else ()
+        for one in (value, *members):
+            captured = captured_of(one)
+            if captured is not None:
+                yield captured.spec
+
+
+# -- inherited ---------------------------------------------------------------------------------------------------------
+#
+# What a resumed run has to undo and never did itself: steps inside others that the log answers.
+#
+# The program is given the outcome of the outer step, and its body does not run: nothing in this process has seen what was done inside.
+
+
+def inherit(session: Any, book: Ledger) -> None:
+    """Let ``book`` know the steps inside others that an earlier process of this run has made and nobody has undone.
+
+    How a step is undone, its tool says, if it is one of this process; what can't be told is ``stuck``.
+    """
+    if not isinstance(session, Resumption):
+        return
+    with Trace(session.journal.path) as trace:
+        log = Steps(trace.entries(damaged=True))
+        for step in sorted(_left(session, log, book), key=lambda step: step.seq):
+            if any(book.has(outer.seq) or outer.seq in book.stuck for outer in log.enclosing(step)):
+                continue  # it is undone with that one, or that one stands
+            if not _add(book, trace, log, step):
+                book.stuck.add(step.seq)
+                session.warn(
+                    f"step {step.seq} ({step.name!r}), inside another, can't be undone by the resumed run: look what stands of it"
+                )
+
+
+def _left(session: Resumption, log: Steps, book: Ledger) -> list[Doubt]:
+    before = len(session.past())
+    return [step for step in uncompensated(log) if step.inner and step.seq <= before and not book.has(step.seq)]
+
+
+def _add(book: Ledger, trace: Trace, log: Steps, step: Doubt) -> bool:
+    """Whether it is known what would undo a step, and with what, or that nothing would."""
+    found = Compensation.named(str(step.name))
+    if not found:
+        return True
+    failed = any(one.undoes == step.seq and one.state == "failed" for one in log.steps.values())
+    known = None if len(found) > 1 or found[0].needs_object or failed else facts(trace, step, None)
+    if known is not None:
+        book.add(Completed(found[0], step.seq, *known, None, [outer.seq for outer in log.enclosing(step)]))
+    return known is not None
+
+
+# -- standstill --------------------------------------------------------------------------------------------------------
+#
+# What a run is in the middle of when it is aborted, and nothing undoes: waited for while it may end, and told where it has not.
+#
+# Which calls these are, the log knows: nothing is kept of them while they go on. That the abort has waited is an event of the run,
+# so that a replay goes on at the same place.
+
+#: How often an abort looks whether a call has ended (s).
+_LOOK: Final = 0.02
+
+
+class Standstill:
+    """One abort's wait for what can't be undone, until ``end`` at most: for other threads, and where it awaits, for tasks too."""
+
+    def __init__(self, scope: Scope, book: Ledger, end: float) -> None:
+        self._session: Final[Any] = scope.session
+        self._book: Final = book
+        self._end: Final = end
+        self._timer: Final[Any] = self._session.arm(scope, "tracekit.abort", end - _reality.monotonic())
+        self._left: set[int] = set()
+        self._read = 0
+
+    def wait(self) -> None:
+        timer = self._timer
+        if not timer.live and timer.comes:
+            timer.wait()
+        if timer.live and self._finds(_in_another_thread):
+            self._book.wait(self._over, self._end - _reality.monotonic())
+            timer.fired()
+
+    async def wait_async(self) -> None:
+        timer = self._timer
+        if not timer.live and timer.comes:
+            await timer.wait_async()
+        if timer.live and self._finds(_of_another_task):
+            while not self._over() and (rest := self._end - _reality.monotonic()) > 0:
+                await self._book.wait_async(self._over, min(rest, _LOOK))
+            timer.fired()
+
+    def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
+        """Whether something is under way of which there is hope that it ends."""
+        session = self._session
+        if not isinstance(session, Recording):
+            return False
+        lanes = (lane for lane in (session.root, *session.open_lanes()) if lane is not None)
+        going_on = {lane.id for lane in lanes if may_end(lane)}
+        past = session.past()
+        before = 0 if past is None else len(past)
+        log, self._read = _log(session)
+        for step in _pending(log):
+            # A generator goes on with whoever asks it for more; what can be undone, the ledger waits for.
+            here = step.seq > before and not step.chunks and step.seq not in self._book.open
+            if here and step.lane in going_on:
+                self._left.add(step.seq)
+        return bool(self._left)
+
+    def _over(self) -> bool:
+        """Whether all of them have ended, by what was added to the log since the last look."""
+        with open(self._session.journal.path, "rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):  # being written
+                    break
+                self._read += len(line)
+                entry = orjson.loads(line) if b'"step":' in line else {}
+                if not entry.get("type", "").endswith(".chunk"):
+                    self._left.discard(entry.get("step"))
+        return not self._left
+
+
+def doubtful(session: Recording) -> tuple[list[int], list[int]]:
+    """The steps whose effect may or may not have happened and was not undone, and those among them that have no outcome."""
+    log, _ = _log(session)
+    standing = {step.seq for step in uncompensated(log)}
+    pending = {step.seq for step in _pending(log) if step.side_effect != "reversible" or step.seq in standing}
+    return sorted({*in_doubt(log), *pending}), sorted(pending)
+
+
+def _pending(log: Steps) -> Iterator[Doubt]:
+    return (
+        step
+        for step in log.steps.values()
+        if step.state == "pending" and step.side_effect != "read_only" and not step.duplicate
+    )
+
+
+def _log(session: Recording) -> tuple[Steps, int]:
+    """What the log says by now, and how far into the file that is."""
+    try:
+        with Trace(session.journal.path) as trace:
+            count = trace.status.count
+            return Steps(islice(trace.entries(damaged=True), count)), trace.end_of(count)
+    except (TraceError, OSError):  # the segment of a forked process that has done nothing
+        return Steps(()), 0
+
+
+def _in_another_thread(lane: Lane) -> bool:
+    """Whether what happens in ``lane`` may come to its end while this thread waits."""
+    if lane.owner == get_ident() or not (lane.open or lane.parent is None):
+        return False
+    return lane.owner in sys._current_frames() or _get_running_loop() is None
+
+
+def _of_another_task(lane: Lane) -> bool:
+    return lane.owner != id(current_task()) and (lane.open or lane.parent is None)
+
+
+# -- undoing -----------------------------------------------------------------------------------------------------------
+#
+# A run that its own program gives up: what it did is undone, the last first, and its end says so.
+
+#: How long an abort waits for calls that are under way, in seconds.
+PATIENCE: Final = 30.0
+
+
+class Undoing:
+    """How a run was aborted: why, what was undone (by ``seq``), and what could not be."""
+
+    def __init__(self, reason: str, session: Any) -> None:
+        self.reason: Final = reason
+        self._session: Final = session
+        self.compensated: list[int] = []
+        self.uncompensated: list[int] = []
+        self._errors: list[Exception] = []
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the last entry, when nothing more can be undone. What stands is warned of."""
+        book, session = ledger(self._session), self._session
+        left = {*book.standing, *book.stuck, *self.uncompensated}
+        doubts: list[int] = []
+        if isinstance(session, Recording) and session.closing is not None:
+            doubts, pending = doubtful(session)
+            _tell(session, (seq for seq in book.standing if seq <= session.closing.at), "they were not undone")
+            _tell(session, {*pending} - left, "nothing says whether they took effect")
+        return {
+            "by_program": True,
+            "reason": self.reason,
+            "in_doubt": doubts,
+            "compensated": sorted(self.compensated),
+            "uncompensated": sorted(left),
+        }
+
+    def came(self, one: Completed, done: Done) -> None:
+        """One compensation has come to its end."""
+        if done.error is None:
+            self.compensated.append(one.seq)
+            return
+        self.uncompensated.append(one.seq)
+        if not isinstance(done.error, Exception) or isinstance(done.error, ReplayError):
+            raise done.error
+        self._errors.append(done.error)
+
+    def finish(self) -> None:
+        errors, self._errors = self._errors, []
+        if errors:
+            raise ExceptionGroup("compensations failed; the others were run", errors)
+
+
+def _tell(session: Recording, steps: Iterable[int], what: str) -> None:
+    listed = ", ".join(map(str, sorted(steps)))
+    if listed:
+        session.warn(f"it was aborted while these steps were under way, and {what}: {listed}. Look what stands of them")
+
+
+def undo(run: Any, reason: str) -> None:
+    scope = _scope(run, reason)
+    book = ledger(scope.session)
+    inherit(scope.session, book)
+    names = book.asynchronous()
+    if names:
+        raise RunStateError(
+            f"compensations are coroutine functions: {', '.join(sorted(set(names)))}",
+            run_id=run.id,
+            next_action="say `await run.abort_async(reason)`",
+        )
+    aborted = _aborted(run, scope, reason)
+    end = _reality.monotonic() + PATIENCE
+    with _closed(scope):
+        Standstill(scope, book, end).wait()
+        for one in _plan(scope, book, elsewhere=True):
+            if not isinstance(one, Completed):
+                book.wait(one, end - _reality.monotonic())
+                continue
+            with _let_through():
+                try:
+                    done = settle(one.invocation(scope))
+                except Exception as refused:  # a log that can't be written: it was not run
+                    done = Done(one.invocation(scope), one.seq, error=refused)
+            aborted.came(one, done)
+    aborted.finish()
+
+
+async def undo_async(run: Any, reason: str) -> None:
+    scope = _scope(run, reason)
+    book = ledger(scope.session)
+    inherit(scope.session, book)
+    aborted = _aborted(run, scope, reason)
+    end = _reality.monotonic() + PATIENCE
+    with _closed(scope):
+        await Standstill(scope, book, end).wait_async()
+        for one in _plan(scope, book, elsewhere=False):
+            if not isinstance(one, Completed):
+                await book.wait_async(one, end - _reality.monotonic())
+                continue
+            with _let_through():
+                try:
+                    done = await settle_async(one.invocation(scope))
+                except Exception as refused:
+                    done = Done(one.invocation(scope), one.seq, error=refused)
+            aborted.came(one, done)
+    aborted.finish()
+
+
+def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed | Callable[[], bool]]:
+    """What is to be undone, the last first, and between, what is to be waited for: ``elsewhere``, only what other threads do.
+
+    Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
+    """
+    session: Any = scope.session
+    log = _replay_of(session)
+    while log is not None:
+        of = log.next_undone(scope)
+        if of is None:
+            break
+        yield _there(log, scope, book, of)
+        one = book.take(of)
+        if one is None:
+            break
+        yield one
+    if isinstance(session, Replay):
+        left = session.left_standing()
+    else:
+        yield lambda: not book.waits(elsewhere=elsewhere)
+        left = set()
+    while (last := book.take(but=left)) is not None:
+        yield last
+
+
+def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
+    """Whether step ``of`` has come to its end, it may be another thread's, and so have those that had when it was undone."""
+    by = log.index.compensations.get(of, 0)
+
+    def had_ended(seq: int) -> bool:
+        return 0 < log.index.answer[seq] < by if seq < len(log.index.answer) else False
+
+    return lambda: (book.has(of) and not book.any_under_way(had_ended)) or log.next_undone(scope) != of
+
+
+def _replay_of(session: Any) -> Replay | None:
+    """What says what was undone, where that is on the log."""
+    if getattr(session, "followed", False):
+        return None
+    log = getattr(session, "log", session)
+    return log if isinstance(log, Replay) else None
+
+
+@contextmanager
+def _let_through() -> Iterator[None]:
+    """What begins here undoes something."""
+    token = undoing.set(True)
+    try:
+        yield
+    finally:
+        undoing.reset(token)
+
+
+def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
+    """The run is aborted from now on; the first reason counts."""
+    session: Any = scope.session
+    if run.undoing is None:
+        run.undoing = Undoing(reason, session)
+    if isinstance(session, Recording):
+        said = session.redactor.redact_text(run.undoing.reason)[0]
+        session.closing = Closing(session.run_id, said, scope.lane, session.journal.seq, _inside(session))
+    aborted: Undoing = run.undoing
+    return aborted
+
+
+@contextmanager
+def _closed(scope: Scope) -> Iterator[None]:
+    """While it lasts, nothing else begins."""
+    try:
+        yield
+    finally:
+        closing = getattr(scope.session, "closing", None)
+        if closing is not None:
+            closing.over = True
+
+
+def _inside(session: Recording) -> Callable[[Scope], bool]:
+    """Whether something happens inside a step that an abort waits for, or inside a compensation."""
+    book, run_id = ledger(session), session.run_id
+    return lambda scope: scope.call is not None and any(seq in book.open for seq in scope.call.steps(run_id))
+
+
+def _scope(run: Any, reason: str) -> Scope:
+    if not reason.strip():
+        raise ValueError(f"an abort needs a reason, and {reason!r} is none")
+    scope = here()
+    session = None if scope is None else scope.session
+    if scope is None or session.run_id != run.id or scope.live:  # type: ignore[union-attr]
+        raise RunStateError(
+            f"run {run.id} can be aborted in its own block only, and not inside a tool",
+            run_id=run.id,
+            next_action="let the tool raise, and call run.abort() where the run's code catches it",
+        )
+    return scope

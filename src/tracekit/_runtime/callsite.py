@@ -1,0 +1,91 @@
+"""The line of the user's code that made a call."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import os
+import sys
+import sysconfig
+from contextlib import suppress
+from functools import lru_cache
+from pdb import Pdb
+from types import FrameType
+from typing import Any, Final
+
+from .context import current
+
+__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller"]
+
+# -- callsite ----------------------------------------------------------------------------------------------------------
+#
+# Which files are the user's own, for messages: neither the standard library, nor installed, nor tracekit.
+
+_HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+@lru_cache(maxsize=4096)
+def is_user_code(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    path = os.path.abspath(filename)
+    if path.startswith(_HERE) or "/site-packages/" in path or "/dist-packages/" in path:
+        return False
+    if f"{os.sep}tracekit_" in path and f"{os.sep}integrations{os.sep}" in path:
+        return False
+    return not path.startswith(_STDLIB) and not path.startswith(sys.prefix + os.sep + "lib")
+
+
+def caller() -> str | None:
+    """``file:line`` of the innermost frame of the user's code, or ``None``."""
+    frame = _frame()
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def say(sentence: str) -> None:
+    """A line on standard error, now; where there is none, nothing."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # it is closed
+            sys.stderr.write(f"tracekit: {sentence}\n")
+            sys.stderr.flush()
+
+
+def stop_in_caller() -> None:
+    """Open the debugger in the innermost frame of the user's code; stepping goes on from there."""
+    from bdb import BdbQuit
+
+    frame = _frame()
+    debugger = Debugger(skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"])
+    debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
+    sys.settrace(None)
+    debugger.interaction(frame, None)
+    if debugger.quitting:
+        raise BdbQuit
+    if frame is not None and frame.f_trace is not None:
+        sys.settrace(debugger.trace_dispatch)
+
+
+def _frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+# -- debugger ----------------------------------------------------------------------------------------------------------
+#
+# The debugger that ``tracekit replay --break`` opens.
+
+
+class Debugger(Pdb):
+    """What is typed at its prompt is no part of the run: it comes from the real standard input, outside the run's context."""
+
+    def interaction(self, *args: Any, **options: Any) -> None:
+        before, token = (builtins.input, sys.stdin), current.set(None)
+        builtins.input, sys.stdin = inspect.unwrap(builtins.input), sys.__stdin__ or sys.stdin
+        try:
+            super().interaction(*args, **options)
+        finally:
+            builtins.input, sys.stdin = before
+            current.reset(token)

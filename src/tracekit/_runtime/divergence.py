@@ -1,0 +1,449 @@
+"""Differences between a recorded step and the one that a replay makes, and the errors that report them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, TracekitError, UnconsumedStepsError
+from .callsite import caller
+
+__all__ = [
+    "OPAQUE",
+    "THREAD_ORDER",
+    "another_identity",
+    "another_step",
+    "asked_too_often",
+    "clock_drift",
+    "clock_never_read",
+    "describe",
+    "differences",
+    "draw_too_many",
+    "draws_left",
+    "ends_inside",
+    "everything_waits",
+    "handed_out_of_order",
+    "looks_like_a_read",
+    "nearest",
+    "never_asked_for",
+    "no_more",
+    "nothing_recorded",
+    "out_of_order",
+    "steady",
+]
+
+# -- divergence --------------------------------------------------------------------------------------------------------
+#
+# How a step differs from the recorded one, in words that an engineer can act on.
+
+#: A message shows at most this many differing fields and lines of a text.
+_FIELDS: Final = 12
+_LINES: Final = 24
+_WIDTH: Final = 160
+_MISSING: Final = object()
+
+#: What is in the canonical bytes of every value that holds something opaque.
+OPAQUE: Final = b'"$t":"opaque"'
+#: What differs from process to process in the description of an object: addresses and ``id()``.
+_IDENTITY: Final = re.compile(r"0x[0-9a-fA-F]{6,}|\b[0-9]{9,}\b|0x[0-9a-fA-F]*$|…$")
+
+
+def steady(tree: Any) -> Any:
+    """``tree`` with opaque values described by what is the same in every process."""
+    if type(tree) is dict:
+        if tree.get("$t") == "opaque" and type(tree.get("repr")) is str:
+            return {**tree, "repr": _IDENTITY.sub("", tree["repr"])}
+        return {key: steady(item) for key, item in tree.items()}
+    if type(tree) is list:
+        return [steady(item) for item in tree]
+    return tree
+
+
+def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
+    """The leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left out."""
+    found: list[dict[str, Any]] = []
+    _compare(recorded, actual, path, found)
+    return found
+
+
+def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]]) -> None:
+    if isinstance(recorded, dict) and isinstance(actual, dict):
+        for key in [*recorded, *(k for k in actual if k not in recorded)]:
+            inner = f"{path}.{key}" if path else str(key)
+            _compare(recorded.get(key, _MISSING), actual.get(key, _MISSING), inner, found)
+    elif isinstance(recorded, list) and isinstance(actual, list):
+        for i in range(max(len(recorded), len(actual))):
+            one = recorded[i] if i < len(recorded) else _MISSING
+            other = actual[i] if i < len(actual) else _MISSING
+            _compare(one, other, f"{path}[{i}]", found)
+    elif recorded is _MISSING:
+        found.append({"path": path, "actual": actual})
+    elif actual is _MISSING:
+        found.append({"path": path, "recorded": recorded})
+    elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
+        found.append({"path": path, "recorded": recorded, "actual": actual})
+
+
+def describe(found: list[dict[str, Any]]) -> str:
+    """The differences field by field, texts as a unified diff, equal parts left out."""
+    lines: list[str] = []
+    for one in found[:_FIELDS]:
+        recorded, actual = one.get("recorded", _MISSING), one.get("actual", _MISSING)
+        lines.append(f"  {one['path'] or 'value'}:")
+        if isinstance(recorded, str) and isinstance(actual, str) and _is_long(recorded, actual):
+            lines += _text_diff(recorded, actual)
+        else:
+            lines.append(f"    recorded  {_short(recorded)}")
+            lines.append(f"    now       {_short(actual)}")
+    if len(found) > _FIELDS:
+        lines.append(f"  … and {len(found) - _FIELDS} more fields")
+    return "\n".join(lines)
+
+
+def _is_long(recorded: str, actual: str) -> bool:
+    return max(len(recorded), len(actual)) > 60 or "\n" in recorded or "\n" in actual
+
+
+def _text_diff(recorded: str, actual: str) -> list[str]:
+    """A unified diff; of long lines only what is around their first difference."""
+    diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
+    lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ in line ends only
+    shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
+    if len(lines) > _LINES:
+        shown.append(f"    … and {len(lines) - _LINES} more lines")
+    return shown
+
+
+def _narrowed(diff: list[str]) -> list[str]:
+    """The lines of a diff; where as many are taken out as put in, each pair is cut to where it differs."""
+    lines: list[str] = []
+    i = 0
+    while i < len(diff):
+        out = _block(diff, i, "-")
+        into = _block(diff, i + len(out), "+")
+        if i < 2 or not out or len(out) != len(into):
+            lines.append(diff[i])
+            i += 1
+            continue
+        pairs = [_window(one[1:], other[1:]) for one, other in zip(out, into, strict=True)]
+        lines += ["-" + one for one, _ in pairs] + ["+" + other for _, other in pairs]
+        i += 2 * len(out)
+    return lines
+
+
+def _block(diff: list[str], start: int, sign: str) -> list[str]:
+    end = start
+    while end < len(diff) and diff[end].startswith(sign):
+        end += 1
+    return diff[start:end]
+
+
+def _window(one: str, other: str) -> tuple[str, str]:
+    """Two long lines from shortly before their first difference on."""
+    if max(len(one), len(other)) < _WIDTH:
+        return one, other
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = max(0, same - 40)
+    if start == 0:
+        return one, other
+    return "…" + one[start:], "…" + other[start:]
+
+
+def _short(value: Any) -> str:
+    return "(nothing)" if value is _MISSING else _clip(repr(value), _WIDTH)
+
+
+def _clip(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], bytes]]) -> tuple[int, bool] | None:
+    """Of recorded steps ``(seq, entry, input)`` the one most like ``actual``, and whether it is equal."""
+    best: tuple[float, int] | None = None
+    text = actual[:4000].decode("utf-8", "replace")
+    for seq, _entry, data in candidates:
+        if data == actual:
+            return seq, True
+        ratio = difflib.SequenceMatcher(
+            None, text, data[:4000].decode("utf-8", "replace"), autojunk=False
+        ).quick_ratio()
+        if best is None or ratio > best[0]:
+            best = ratio, seq
+    return (best[1], False) if best is not None and best[0] > 0.5 else None
+
+
+def looks_like_a_read(found: list[dict[str, Any]]) -> bool:
+    """Whether a difference looks like an instant, an id or a draw that was not captured."""
+    return any(_volatile(one.get("recorded"), one.get("actual")) for one in found)
+
+
+#: Words that a clock, a generator of ids or of random numbers makes.
+_MADE: Final = re.compile(
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"  # a UUID
+    r"|[0-9a-f]{24,64}"  # hex of urandom
+    r"|\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d(\.\d+)?)?|\d{4}-\d\d-\d\d[T ]\S+"  # dates and times
+    r"|\d{10,19}(\.\d+)?|0\.\d{9,}"  # seconds to nanoseconds since the epoch, a random float
+)
+
+
+def _volatile(recorded: Any, actual: Any) -> bool:
+    if isinstance(recorded, str) and isinstance(actual, str):
+        one, other = set(recorded.split()), set(actual.split())
+        return _made(one - other) and _made(other - one)
+    return _is_made(recorded) and _is_made(actual)
+
+
+def _made(words: set[str]) -> bool:
+    return any(_MADE.fullmatch(word.strip(".,;:!?()[]{}<>\"'")) for word in words)
+
+
+def _is_made(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value > 1_000_000_000
+    return isinstance(value, dict) and value.get("$t") in ("datetime", "uuid", "date")
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+#
+# The failures of a replay, each in words that say what, where and what next.
+
+#: Said beside a difference where several threads take part.
+THREAD_ORDER = (
+    "\n  thread order may differ: other threads take part, and what they share without a future or a queue "
+    "(a list, a lock, a flag) is not recorded"
+)
+_CHANGED = "look at what changed in the code since the step before; record again if the change is meant"
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------------
+
+
+def another_step(
+    run_id: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], found: list[dict[str, Any]], near: str
+) -> DivergenceError:
+    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it."""
+    text = (
+        f"the program's {actual['kind']} {actual['name']!r} is not the recorded step {seq} "
+        f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}"
+    )
+    if looks_like_a_read(found):
+        text += (
+            "\n  the difference looks like an instant, an id or a draw: if a package made it, "
+            "name it in instrument(user_modules=[…]) and record again"
+        )
+    return DivergenceError(
+        text,
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action=f"`tracekit show {run_id}` shows the recorded steps; record again if the change is meant",
+        recorded=recorded,
+        actual=actual,
+        differences=found,
+    )
+
+
+def now_refused(run_id: str, seq: int, kind: str, name: str, error: TracekitError) -> DivergenceError:
+    return DivergenceError(
+        f"{kind} {name!r} was made in the recording and is refused now: {error.what}",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        recorded=name,
+        actual=error.what,
+        differences=[{"path": "refused", "recorded": None, "actual": error.what}],
+        next_action="look at what changed in its contract or arguments; record again if the change is meant",
+    )
+
+
+def no_more(run_id: str, kind: str, name: str, used: str) -> TraceExhaustedError:
+    """The program asks for a step beyond the last recorded one of its kind and lane."""
+    return TraceExhaustedError(
+        f"the program asks for {kind} {name!r}, and the recording has no more: {used}",
+        run_id=run_id,
+        location=caller(),
+        kind=kind,
+        name=name,
+        next_action="look at what changed in the code before this call; record again if the change is meant",
+    )
+
+
+def aborted_here(run_id: str, kind: str, name: str) -> TraceExhaustedError:
+    """The program asks for a step, and the run was given up before it."""
+    return TraceExhaustedError(
+        f"the program asks for {kind} {name!r}, and the recorded run was aborted before that",
+        run_id=run_id,
+        location=caller(),
+        kind=kind,
+        name=name,
+        next_action="that is where the recording ends; `tracekit show RUN` shows who aborted it, and why",
+    )
+
+
+def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
+    """The recorded process died between this step's intention and its outcome."""
+    return TraceExhaustedError(
+        f"the recording ends inside this step: {kind} {name!r} has no outcome in the log",
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action="this is where the recorded process died; nothing is known of what came after",
+    )
+
+
+def everything_waits(run_id: str, waiting: Iterable[str]) -> TraceExhaustedError:
+    """Every task and thread of the program waits for something that was never recorded, at the lines ``waiting``."""
+    return TraceExhaustedError(
+        "everything in the program waits, and the recording has nothing more to deliver to it"
+        + "".join(f"\n  {line}" for line in waiting),
+        run_id=run_id,
+        next_action="if the run was killed here, this is where its log ends; else look for what the program now waits for",
+    )
+
+
+def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
+    """The program has ended, and recorded steps are left."""
+    first = steps[0]
+    return UnconsumedStepsError(
+        f"{len(steps)} recorded step(s) were never asked for, the first: {first['type']} {first['name']!r}",
+        run_id=run_id,
+        step=first["seq"],
+        steps=steps,
+        next_action="the program now ends earlier or takes another way; record again if the change is meant",
+    )
+
+
+def not_followed(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
+    first = f", the first is {steps[0]['type']} {steps[0]['name']!r} (step {steps[0]['seq']})" if steps else ""
+    return UnconsumedStepsError(
+        f"the program does not follow the log of the run any more: {len(steps)} recorded steps were not made{first}; nothing went live",
+        run_id=run_id,
+        steps=steps,
+        next_action="resume with the code that made the run (`tracekit replay RUN` shows the difference), or abort it",
+    )
+
+
+def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
+    return NotReplayableError(
+        f"{kind} {name!r} would go live in an event loop while other tasks have recorded steps to make; it was not executed",
+        run_id=run_id,
+        location=caller(),
+        reason="a call that does not await can't wait for them",
+        next_action="make the tool a coroutine, or resume under an event loop of the standard library",
+    )
+
+
+def nothing_recorded(run_id: str) -> NotReplayableError:
+    """A recording without a step and without a read."""
+    return NotReplayableError(
+        "the recording holds no step and no read: a replay of it shows nothing",
+        run_id=run_id,
+        reason="nothing was captured",
+        next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",
+    )
+
+
+def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
+    """A step comes that was recorded after another one of its line of execution, which has not come yet."""
+    return DivergenceError(
+        f"the program comes to a later step, and {entry['type']} {entry.get('name')!r} (step {entry['seq']}) "
+        "was recorded before it",
+        run_id=entry["run_id"],
+        step=entry["seq"],
+        location=caller(),
+        next_action="look at what changed the order of the two; record again if the change is meant",
+        recorded=entry,
+        actual=None,
+        differences=[],
+    )
+
+
+def handed_out_of_order(run_id: str, seqs: list[int]) -> DivergenceError:
+    """Outcomes could not be handed out in their recorded order, under ``strict={"order"}``."""
+    return DivergenceError(
+        f"{len(seqs)} outcome(s) came in another order than recorded, the first: {seqs[0]} (strict order)",
+        run_id=run_id,
+        step=seqs[0],
+        next_action='leave "order" out of strict, if what the program did all the same is enough',
+    )
+
+
+# -- clock, dice, identity ---------------------------------------------------------------------------------------------------
+
+
+def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:
+    """A step comes before the program has made all draws that were made before it then."""
+    return DivergenceError(
+        f"the recording draws {entry['name']} {left} more time(s) here than the program does now",
+        run_id=entry["run_id"],
+        step=entry["seq"],
+        location=caller(),
+        next_action="look at what changed in the code between the two steps",
+        recorded=entry,
+        actual=None,
+        differences=[],
+    )
+
+
+def draw_too_many(run_id: str, function: str) -> DivergenceError:
+    """The program makes a draw that was not made at this place."""
+    what = f"the program draws {function} here, and the recording has no such draw left before the next step"
+    return _one_too_many(run_id, what, function)
+
+
+def asked_too_often(run_id: str, process: str) -> DivergenceError:
+    """The program asks how a process stands where the recorded one did not."""
+    what = f"the program asks here how the process {process} stands, and the recorded one did not ask (again)"
+    return _one_too_many(run_id, what, process)
+
+
+def _one_too_many(run_id: str, what: str, actual: str) -> DivergenceError:
+    return DivergenceError(
+        what,
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+        recorded=None,
+        actual=actual,
+        differences=[],
+    )
+
+
+def clock_never_read(run_id: str, function: str) -> DivergenceError:
+    """A clock for which the recording has no instant at all."""
+    return DivergenceError(
+        f"the program reads {function} here, and the recording has no read of it at all",
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+    )
+
+
+def clock_drift(run_id: str, kind: str, function: str, count: int, where: str | None) -> DivergenceError:
+    """Reads of a clock too many (``surplus``) or too few (``missing``), under ``strict={"clock"}``."""
+    return DivergenceError(
+        f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'} (strict clock)",
+        run_id=run_id,
+        location=where,
+        next_action='leave "clock" out of strict, if the program may read the clock as often as it likes',
+    )
+
+
+def another_identity(
+    run_id: str, seq: int | None, agent: str, recorded: Any, actual: Any, found: list[dict[str, Any]]
+) -> DivergenceError:
+    """An agent acts under another identity than the recorded one."""
+    return DivergenceError(
+        f"the agent {agent!r} is not who it was in the recording\n" + describe(found),
+        run_id=run_id,
+        step=seq,
+        location=caller(),
+        next_action="replay as the agent that was recorded; record again if the change is meant",
+        recorded=recorded,
+        actual=actual,
+        differences=found,
+    )

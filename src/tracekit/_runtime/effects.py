@@ -1,0 +1,564 @@
+"""The effects of open calls: what has happened below a call that may be made again, and what is in doubt."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NamedTuple
+
+from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of
+from ..errors import RunEndedError
+from .context import Scope, current
+from .step import Spec
+
+__all__ = [
+    "CLASSES",
+    "Begun",
+    "Below",
+    "Doubt",
+    "EffectStep",
+    "OpenCall",
+    "Steps",
+    "innermost",
+    "open_calls",
+    "outside_run",
+]
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+#
+# The open calls of the process, and one question about each: has something irreversible happened below it, or may it have?
+#
+# A call is kept here while somebody may make it again, put another in its place, or undo it: an attempt at a tool with retries or
+# fallbacks, a compensation, an agent for which another may stand in. In a run the scope carries it, so that tasks, threads and pools
+# do; outside every run a context variable does, and what has lost its context there counts in every call that is open. What it
+# came to goes into the log with the call's outcome: a replay and a resumption read it there.
+
+#: Every open call, those included whose threads go on though they were given up. Empty: nobody asks, and nothing is to be counted.
+open_calls: Final[set[OpenCall]] = set()
+#: The side-effect classes of what is no mere look.
+EFFECTS: Final = frozenset(("reversible", "irreversible"))
+#: The innermost open call of code outside every run; in a run it is the scope's.
+_outside: Final[ContextVar[OpenCall | None]] = ContextVar("tracekit.open_call", default=None)
+_lock: Final = threading.Lock()
+
+
+class Below(NamedTuple):
+    """What has happened below a call: the first step that can't be undone, and the first that may take effect yet, by name."""
+
+    irreversible: str | None = None
+    in_doubt: str | None = None
+
+
+class OpenCall:
+    """One open call; ``outer`` is the one around it. ``seq`` is its step in the run ``run_id``, where it is one.
+
+    What happens below a call that ``undoes`` another counts beyond it only if the undoing fails.
+    """
+
+    __slots__ = ("_in_doubt", "_irreversible", "_under_way", "_working", "outer", "run_id", "seq", "undoes")
+
+    def __init__(
+        self, outer: OpenCall | None, *, run_id: str | None = None, seq: int = 0, undoes: bool = False
+    ) -> None:
+        self.outer: Final = outer
+        self.run_id: Final = run_id
+        self.seq: Final = seq
+        self.undoes: Final = undoes
+        self._irreversible: str | None = None
+        self._in_doubt: str | None = None
+        #: The effects below it that have begun and not ended, in the order of their beginnings.
+        self._under_way: Final[dict[Begun, None]] = {}
+        #: Where nobody waits for it any longer: whether its thread still goes on.
+        self._working: Callable[[], bool] | None = None
+        open_calls.add(self)
+
+    # -- where it is -----------------------------------------------------------------------------------------------------
+
+    def around(self) -> Iterator[OpenCall]:
+        """This one and those around it, innermost first."""
+        one: OpenCall | None = self
+        while one is not None:
+            yield one
+            one = one.outer
+
+    def steps(self, run_id: str) -> list[int]:
+        """The steps of this one and those around it in the run ``run_id``, innermost first."""
+        return [one.seq for one in self.around() if one.seq and one.run_id == run_id]
+
+    def body(self, scope: Scope | None) -> Scope | None:
+        """The scope of its body; outside every run, where there is none, the running context is in it from here on."""
+        if scope is None:
+            _outside.set(self)
+            return None
+        return scope.within_call(self)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """A block that is (a part of) its body."""
+        scope = current.get()
+        if scope is None:
+            before = _outside.get()
+            _outside.set(self)
+            try:
+                yield
+            finally:
+                _outside.set(before)  # no reset: the block may be left in another context
+            return
+        token = current.set(scope.within_call(self))
+        try:
+            yield
+        finally:
+            current.reset(token)
+
+    # -- what happens below it -------------------------------------------------------------------------------------------
+
+    def begins(
+        self, name: str, side_effect: str, once: object = None, run_id: str | None = None, *, undoes: bool = False
+    ) -> Begun:
+        """An effect is about to begin below it. ``RunEndedError`` if it comes too late.
+
+        ``once``: whether a second call is answered by the first, in the run ``run_id`` or (``"store"``) everywhere.
+        """
+        with _lock:
+            reached = self._reached(name, side_effect)
+            begun = Begun(name, reached, undoes=undoes and side_effect == "irreversible")
+            for one in reached:
+                one._under_way[begun] = None
+                answered = once == "store" or (once and one.run_id == run_id)
+                if side_effect == "irreversible" and not undoes and not answered:
+                    one._irreversible = one._irreversible or name
+        return begun
+
+    def _reached(self, name: str, side_effect: str) -> list[OpenCall]:
+        """The calls that it counts in."""
+        reached: list[OpenCall] = []
+        counts = True
+        for one in self.around():
+            if one._working is not None and one._working():
+                raise _too_late(one, name, side_effect)
+            if counts:
+                reached.append(one)
+            counts = counts and not one.undoes
+        return reached
+
+    def given_up(self, working: Callable[[], bool]) -> None:
+        """Nobody waits for it any longer; while its thread is ``working``, no effect begins below it."""
+        with _lock:
+            self._working = working
+
+    def doubt(self, name: str) -> None:
+        """Something below it was given up, and may take effect yet."""
+        with _lock:
+            for one in self.around():
+                one._in_doubt = one._in_doubt or name
+
+    def recall(self, entries: Iterable[Mapping[str, Any]], run_id: str) -> None:
+        """Count what a log says of a step below it, and of all that happened inside: a resumed run is answered from there."""
+        bodies: dict[int, OpenCall] = {}
+        begun: dict[int, Begun] = {}
+        for entry in entries:
+            family, meta = family_of(entry["type"]), entry.get("meta") or {}
+            info = meta.get("info") or {}
+            if family is None:
+                continue
+            if family[1] == "intention":
+                body = bodies.get(entry.get("parent", 0), self)
+                undoes = "compensates" in info
+                if meta.get("side_effect") in EFFECTS:
+                    once = (meta.get("contract") or {}).get("exactly_once")
+                    begun[entry["seq"]] = body.begins(
+                        str(entry.get("name")), meta["side_effect"], once, run_id, undoes=undoes
+                    )
+                bodies[entry["seq"]] = OpenCall(body, undoes=True) if undoes else body
+                continue
+            step, failed = entry.get("step", 0), family[1] == "error"
+            if step in begun:
+                begun[step].end(failed=failed)
+            if step in bodies and family[1] != "chunk":
+                if info.get("in_doubt") and info.get("final"):
+                    bodies[step].doubt(f"step {step}")
+                if bodies[step].undoes:
+                    bodies[step].end(failed=failed)
+
+    def _below(self) -> Below:
+        undoing = next((one.name for one in self._under_way if one.undoes), None)
+        under_way = next((one.name for one in self._under_way), None)
+        return Below(self._irreversible or undoing, self._in_doubt or under_way)
+
+    def end(self, *, failed: bool = False) -> Below:
+        """Its body is over; returns what happened in it."""
+        with _lock:
+            below = self._below()
+            if self.undoes and failed and self.outer is not None:
+                for one in self.outer.around():
+                    one._irreversible = one._irreversible or below.irreversible
+        if self._working is None or not self._working():  # else when its thread has come to its end
+            self.over()
+        if _outside.get() is self:
+            _outside.set(self.outer)
+        return below
+
+    def over(self) -> None:
+        """Nothing goes on in it any more."""
+        open_calls.discard(self)
+
+
+class Begun:
+    """An effect that has begun below open calls, until it has ended."""
+
+    __slots__ = ("_reached", "name", "undoes")
+
+    def __init__(self, name: str, reached: list[OpenCall], *, undoes: bool) -> None:
+        self.name: Final = name
+        self._reached: Final = reached
+        #: Whether it takes another one back, and can't be taken back itself.
+        self.undoes: Final = undoes
+
+    def around(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what it is."""
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.end()
+
+    async def around_async(self, made: Awaitable[Any]) -> Any:
+        try:
+            return await made
+        finally:
+            self.end()
+
+    def end(self, *, failed: bool = False) -> None:
+        """It has come to its end. What undoes another is no reason against anything, unless it ``failed``."""
+        with _lock:
+            for one in self._reached:
+                under_way = one._under_way.pop(self, self) is None
+                if under_way and failed and self.undoes:
+                    one._irreversible = one._irreversible or self.name
+
+
+def innermost() -> OpenCall | None:
+    """The open call that the running code is in."""
+    scope = current.get()
+    return _outside.get() if scope is None else scope.call
+
+
+def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
+    """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
+
+    A thread or callback that has lost its context may be of any call that is open, and then none of them is made again: one time too
+    few is better than one too many.
+    """
+    if side_effect not in EFFECTS:
+        return None
+    call = _outside.get()
+    if call is not None:
+        return call.begins(name, side_effect, undoes=undoes)
+    if side_effect == "irreversible" and not undoes:
+        with _lock:
+            for one in [*open_calls]:
+                one._irreversible = one._irreversible or name
+    return None
+
+
+def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
+    where = f"step {one.seq}, which" if one.seq else "a call that"
+    return RunEndedError(
+        f"{name!r} ({side_effect}) was called inside {where} had been given up when its time was over; it was not executed",
+        step=one.seq or None,
+        next_action="give the call more time, or make its function look at a deadline itself",
+    )
+
+
+class EffectStep:
+    """A live step with an effect below an open call, which is told when it has ended; see ``gate.Step``."""
+
+    __slots__ = ("_begun", "_step")
+
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, step: Any, begun: Begun) -> None:
+        self._step: Final = step
+        self._begun: Final = begun
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self._begun.end()  # between two pieces nothing goes on by itself
+        self._step.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self._begun.end()
+        self._step.done(output, info=info, data=data)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._begun.end(failed=True)
+        self._step.failed(error, output=output, info=info)
+
+
+def once_of(spec: Spec) -> object:
+    """Whether a second call of a step of ``spec`` is answered by the first: in its run, or (``"store"``) everywhere."""
+    return (spec.signature.get("contract") or {}).get("exactly_once")
+
+
+# -- doubt -------------------------------------------------------------------------------------------------------------
+#
+# What a log says of its steps after a crash: finished, failed, given up or pending, and inside what.
+#
+# One pass over the entries as they stand in the file (references are not followed), a small object a step.
+
+State = Literal["pending", "done", "failed", "given_up"]
+
+#: The side-effect classes. A step of any other is as good as one of none.
+CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
+_INTENTIONS: Final = frozenset(types.intention for types in FAMILIES.values())
+#: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
+_NO_EFFECTS: Final = SINGLES | READS | REFUSALS
+#: Types that only tell of steps to come, and may name their class.
+_TOLD: Final = frozenset(("contract.validated", "budget.estimated"))
+
+
+class Doubt:
+    """One step. ``inner`` is the innermost enclosing step that a replay does not run (0: none), ``outcome`` its last outcome.
+
+    ``duplicate`` marks a call that was answered by an earlier one, ``settled`` one that a person decided, ``in_doubt`` a failure
+    after which the effect may still have happened. ``hidden`` is ``redacted`` or ``opaque`` where the log does not have the whole output.
+    """
+
+    __slots__ = (
+        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "name", "outcome",
+        "passed", "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
+    )  # fmt: skip
+
+    def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
+        meta, info = _meta(entry)
+        self.seq: Final[int] = entry["seq"]
+        self.type: Final[str] = entry["type"]
+        self.lane: Final[int] = entry["lane"]
+        self.name: Final[Any] = entry.get("name")
+        self.family: Final = family
+        self.inner: Final = inner
+        self.side_effect: Final = _class(family, meta)
+        self.attempt: Final[Any] = info.get("attempt", meta.get("attempt", 1))
+        self.duplicate = "duplicate_of" in info
+        #: The step that this one undoes (a compensation), or 0.
+        self.undoes: Final[int] = info["compensates"] if type(info.get("compensates")) is int else 0
+        #: Of a call that happens once: the secret that its key was made under.
+        self.key_by: Final[Any] = None if self.duplicate else info.get("once_by")
+        self.state: State = "pending"
+        self.outcome = 0
+        self.settled = False
+        self.in_doubt = False
+        self.hidden: str | None = None
+        self.chunks = 0
+        self.first_chunk = 0
+        self.went_on = 0
+        #: Whether the program has gone on after its failure: where it was called, or around that.
+        self.passed = False
+
+    @property
+    def effect(self) -> bool:
+        """Whether it may have done something that can't be taken back."""
+        return self.side_effect not in ("read_only", "reversible") and not self.duplicate
+
+    def about(self) -> dict[str, Any]:
+        """Its facts, for whoever makes it again."""
+        return {
+            "step": self.seq,
+            "type": self.type,
+            "name": self.name,
+            "side_effect": self.side_effect,
+            "lane": self.lane,
+            "attempt": self.attempt,
+            "chunks": self.chunks,
+            "inside": self.inner,
+        }
+
+
+class Steps:
+    """Built from all entries in order. ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway.
+
+    ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery began, ``abort`` is where
+    an operator's abort did (0: nowhere).
+    """
+
+    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        self.steps: Final[dict[int, Doubt]] = {}
+        self.unknown: Final[list[Mapping[str, Any]]] = []
+        self.recoveries = 0
+        self.abort = 0
+        self.durability: Any = None
+        self.last_lane = 0
+        #: The processes that were started: each with its name and the step that it was started in, or 0.
+        self.processes: Final[list[tuple[str, int]]] = []
+        self._inner: Final = array("Q", [0])
+        self._under: Final[dict[int, int]] = {}
+        #: Blobs that hold something opaque.
+        self._opaque: Final[set[int]] = set()
+        #: Streams without an outcome, by the lanes that they were read in.
+        self._streams: Final[dict[int, set[int]]] = {}
+        #: Failed effects, by the lanes in which the program may go on after them.
+        self._failed: Final[dict[int, set[int]]] = {}
+        self._parents: Final[dict[int, int]] = {}
+        for entry in entries:
+            self._add(entry)
+
+    def enclosing(self, step: Doubt) -> Iterable[Doubt]:
+        """The steps around ``step`` that a replay answers as a whole, from the inside out."""
+        seq = step.inner
+        while seq:
+            yield (around := self.steps[seq])
+            seq = around.inner
+
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
+        parent = entry.get("parent", 0)
+        inner = parent if parent in self.steps else self._inner[parent]
+        inner = inner or self._under.get(lane, 0)
+        self._inner.append(inner)
+        found = family_of(kind)
+        if found is not None or kind in _NO_EFFECTS:
+            if lane in self._streams:
+                self._went_on(seq, entry.get("step", 0), inner, self._streams[lane])
+            if lane in self._failed:
+                self._passed(inner, lane)
+            if found is not None and found[0] != "span":
+                self._step(entry, found[0], found[1], inner)
+            return
+        if kind == "blob":
+            if self._is_opaque(entry.get("output")):
+                self._opaque.add(seq)
+        elif kind == "lane":
+            about = entry.get("input")
+            if isinstance(about, dict) and type(about.get("id")) is int:
+                self._lane(about["id"], about.get("parent"), about.get("under"))
+                if about.get("process"):
+                    self.processes.append((str(about.get("name")), self._under.get(about["id"], 0) or inner))
+        elif kind == "recovery.settled":
+            if (step := self.steps.get(entry.get("step", 0))) is not None:
+                step.settled = True
+        elif kind == "recovery.started":
+            if "abort" in _meta(entry)[0]:
+                self.abort = self.abort or seq
+            else:
+                self.recoveries += 1
+        elif kind == "run.started":
+            self.durability = _meta(entry)[0].get("durability")
+        elif kind not in _TOLD and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
+            self.unknown.append(entry)
+
+    def _lane(self, number: int, parent: Any, under: Any) -> None:
+        self.last_lane = max(self.last_lane, number)
+        if type(parent) is int and parent < number:
+            self._parents[number] = parent
+        if type(under) is int and under in self.steps:
+            self._under[number] = under
+
+    def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
+        if role == "intention":
+            self.steps[entry["seq"]] = Doubt(entry, family, inner)
+            return
+        step = self.steps.get(entry.get("step", 0))
+        if step is None:
+            return  # an outcome of nothing: no intention, no effect
+        meta, info = _meta(entry)
+        if role == "chunk":
+            self._chunk(step, entry, meta)
+        else:
+            self._outcome(step, entry, role, meta, info)
+
+    def _chunk(self, step: Doubt, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        step.chunks += 1
+        step.first_chunk = step.first_chunk or entry["seq"]
+        self._hides(step, entry, meta)
+        for lane in {step.lane, entry["lane"]}:
+            self._streams.setdefault(lane, set()).add(step.seq)
+
+    def _outcome(
+        self, step: Doubt, entry: Mapping[str, Any], role: str, meta: Mapping[str, Any], info: Mapping[str, Any]
+    ) -> None:
+        """The last outcome counts: a person may settle what had failed."""
+        settled = "settled" in info or "settled" in meta
+        if settled or "output" in entry:
+            step.hidden = None if settled or not step.chunks else step.hidden
+        step.outcome = entry["seq"]
+        step.settled = step.settled or settled
+        step.duplicate = step.duplicate or "duplicate_of" in info or "duplicate_of" in meta
+        step.in_doubt = bool(meta.get("in_doubt") or info.get("in_doubt"))
+        if role == "skipped" and "output" not in entry and "error" not in entry:
+            step.state = "given_up"
+        elif role == "error" or (role == "skipped" and "error" in entry):
+            step.state = "failed"
+            step.hidden = "redacted" if meta.get("redacted") else None
+            self._may_pass(step)
+        else:
+            step.state = "done"
+            self._hides(step, entry, meta)
+        if step.chunks:
+            for streams in self._streams.values():
+                streams.discard(step.seq)
+
+    def _hides(self, step: Doubt, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        if meta.get("redacted"):
+            step.hidden = "redacted"
+        elif step.hidden is None and self._is_opaque(entry.get("output")):
+            step.hidden = "opaque"
+
+    def _went_on(self, seq: int, step: int, inner: int, streams: set[int]) -> None:
+        """Something happened in the lane of a stream whose pieces were read: note it, unless it is the stream's own."""
+        for stream in streams:
+            if step == stream or self.steps[stream].went_on:
+                continue
+            if not self._inside(inner, stream):
+                self.steps[stream].went_on = seq
+
+    def _may_pass(self, step: Doubt) -> None:
+        lane: int | None = step.lane if step.effect else None
+        while lane is not None:
+            self._failed.setdefault(lane, set()).add(step.seq)
+            lane = self._parents.get(lane)
+
+    def _passed(self, inner: int, lane: int) -> None:
+        """Something happened where the program goes on after failures: it has seen them."""
+        for failed in [*self._failed[lane]]:
+            if not self._inside(inner, failed):
+                self.steps[failed].passed = True
+                self._failed[lane].discard(failed)
+
+    def _inside(self, inner: int, step: int) -> bool:
+        while inner and inner != step:
+            inner = self.steps[inner].inner
+        return inner == step
+
+    def _is_opaque(self, tree: Any) -> bool:
+        """Whether something in ``tree``, or in what it refers to, could not be recorded."""
+        stack = [tree]
+        while stack:
+            node = stack.pop()
+            if type(node) is dict:
+                blob = node.get("$ref", node.get("$extend"))
+                if node.get("$t") == "opaque" or (type(blob) is int and blob in self._opaque):
+                    return True
+                stack.extend(node.values())
+            elif type(node) is list:
+                stack.extend(node)
+        return False
+
+
+def _class(family: str, meta: Mapping[str, Any]) -> str | None:
+    """The recorded class; a model call is a read where nothing else is said. ``None`` for one that nobody knows."""
+    found = meta.get("side_effect", "read_only" if family == "llm" else None)
+    return found if isinstance(found, str) and found in CLASSES else None
+
+
+def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """``meta`` and ``meta.info``; a trace may say anything."""
+    meta = entry.get("meta")
+    if not isinstance(meta, dict):
+        return {}, {}
+    info = meta.get("info")
+    return meta, info if isinstance(info, dict) else {}

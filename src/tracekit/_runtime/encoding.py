@@ -1,0 +1,171 @@
+"""From Python values to the bytes that go into the log: encoded, redacted, interned, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from .._journal.entry import DEFAULT, too_costly
+from .._journal.intern import Interner, Places
+from .._values import dumps_in_order, fingerprint, quick, snapshot, to_json
+from .context import current
+from .redaction import Redactor
+
+__all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
+
+#: An encoding shorter than this holds nothing worth interning.
+_LARGE: Final = 1024
+#: The same for conversations and their answers.
+_SOME: Final = 64
+#: What a reader takes by default, and room for the rest of an entry: bytes of one text, and of what stands in one line
+#: (texts of ``_APART`` and more stand in lines of their own).
+_TEXT: Final = DEFAULT.line - (4 << 20)
+_LINE: Final = DEFAULT.line // 2 - (2 << 20)
+_APART: Final = 1 << 18
+_EXPANDED: Final = DEFAULT.expanded - (16 << 20)
+#: A shorter encoding is within every limit.
+_CERTAIN: Final = _EXPANDED // 48
+
+
+def oversized(tree: Any, data: bytes) -> bool:
+    """Whether a reader would refuse, by its default limits, a tree whose encoding is ``data``. Told from the value alone."""
+    size = len(data)
+    if size <= _CERTAIN:
+        return False
+    if size > _LINE:
+        texts = _long_texts(tree)
+        if size - sum(texts) > _LINE or max(texts, default=0) > _TEXT:
+            return True
+    return size > _EXPANDED or too_costly(data, _EXPANDED)
+
+
+def _long_texts(tree: Any) -> list[int]:
+    """The encoded sizes of the texts that stand in lines of their own."""
+    found, pending = [], [tree]
+    while pending:
+        node = pending.pop()
+        if type(node) is str:
+            if len(node) >= _APART // 4 and len(node.encode()) >= _APART:
+                found.append(len(orjson.dumps(node)))
+        elif type(node) is dict:
+            pending.extend(node.values())
+        elif type(node) is list:
+            pending.extend(node)
+    return found
+
+
+def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
+    """The opaque tree of a value that is too large, and a sentence about it."""
+    name = f"{type(value).__module__}:{type(value).__qualname__}"
+    size = f"{len(data) >> 20} MiB"
+    if notes is not None:
+        notes.append(f"A value of type {name} can't be recorded: it is too large, {size}. It is opaque in the trace.")
+    return to_json({"type": name[:200], "repr": f"<too large: {size}>"}) | {"$t": "opaque"}
+
+
+class Encoded:
+    """One value as it goes into the log.
+
+    ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
+    ``notes`` says what could not be encoded, ``redacted`` how many secrets were taken out. ``places`` is for
+    :meth:`Encoder.remember`, once the entry is written.
+    """
+
+    __slots__ = ("data", "notes", "places", "redacted", "tree", "whole")
+
+    def __init__(
+        self, data: bytes, tree: Any, notes: list[str], redacted: int, whole: bool, places: Places | None = None
+    ) -> None:
+        self.data: Final = data
+        self.tree: Final = tree
+        self.notes: Final = notes
+        self.redacted: Final = redacted
+        self.whole: Final = whole
+        self.places: Final = places
+
+
+class Encoder:
+    """Encodes the values of one run. ``write_blob`` appends an interned value and returns its ``seq``."""
+
+    def __init__(self, redactor: Redactor, write_blob: Callable[[bytes], int]) -> None:
+        self.redactor: Final = redactor
+        self._interner = Interner(write_blob)
+
+    def plain(self, value: Any) -> bytes | None:
+        """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path."""
+        data = quick(value)
+        if data is None or len(data) >= _LARGE or self.redactor.look(data):
+            return None
+        return data
+
+    def encode(
+        self,
+        value: Any,
+        *,
+        lists: bool = False,
+        places: Places | None = None,
+        at: str = "input",
+        data: bytes | None = None,
+        own: Redactor | None = None,
+    ) -> Encoded:
+        """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
+
+        ``data`` is the JSON of a ``value`` that nobody else holds, where that is at hand. ``own`` redacts it too.
+        """
+        notes: list[str] = []
+        ours = data is not None
+        tree = value
+        if data is None:
+            tree, data = self._encoded(value, notes)
+        if len(data) > _CERTAIN and oversized(tree, data):
+            tree = stand_in(value, data, notes)
+            return Encoded(dumps_in_order(tree), tree, notes, 0, True, places)
+        redacted, suspicious = 0, own is not None or self.redactor.suspicious(data)
+        large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
+        if not ours and tree is value and type(tree) is not str and (suspicious or large):
+            # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
+            tree = orjson.loads(data)
+        if suspicious:
+            tree, redacted = self.redactor.redact(tree)
+            if own is not None:
+                tree, more = own.redact(tree)
+                redacted += more
+            if redacted:
+                data = dumps_in_order(tree)
+        if large:
+            interned = self._interner.intern(tree, lists=lists, places=places, at=at)
+            if interned is not tree:
+                return Encoded(dumps_in_order(interned), tree, notes, redacted, False, places)
+        return Encoded(data, tree, notes, redacted, True, places)
+
+    def remember(self, places: Places, seq: int) -> None:
+        """The entry ``seq`` is written: its strings can be referred to."""
+        self._interner.remember(places, seq)
+
+    def _encoded(self, value: Any, notes: list[str]) -> tuple[Any, bytes]:
+        # A ``__repr__`` is the program's own code: what it does is no part of the run.
+        token = current.set(None)
+        try:
+            tree = to_json(value, notes)
+            try:
+                return tree, dumps_in_order(tree)
+            except (TypeError, RuntimeError):  # another thread has changed the value since the look at it
+                tree = snapshot(value, notes)
+                return tree, dumps_in_order(tree)
+        finally:
+            current.reset(token)
+
+    def encode_whole(self, value: Any) -> Encoded:
+        """The encoding of a value with nothing interned: for the first entry, which can't refer to any other."""
+        notes: list[str] = []
+        tree, redacted = self.redactor.redact(snapshot(value, notes))
+        data = dumps_in_order(tree)
+        if len(data) > _LINE or oversized(tree, data):
+            tree = stand_in(value, data, notes)
+            data = dumps_in_order(tree)
+        return Encoded(data, tree, notes, redacted, whole=True)
+
+    def fingerprint(self, name: str, encoded: Encoded) -> str:
+        return fingerprint(name, encoded.tree)

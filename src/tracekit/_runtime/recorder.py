@@ -1,0 +1,1045 @@
+"""The session that records: an intent record before each live call, its outcome before the caller gets it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar
+
+import orjson
+
+from .._journal.intern import Places
+from .._journal.writer import Journal
+from .._policy import budget as metered
+from .._policy.budget import Spending
+from .._values import contains_opaque, dumps_in_order, exception_to_json, quick, to_json
+from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
+from .context import Lane, Scope
+from .effects import Begun, EffectStep, once_of
+from .encoding import Encoded, Encoder
+from .redaction import Redactor, StreamRedactor
+from .schedule import place
+from .session import Outcome, Refusal, here
+from .step import Circumstances, Request, Spec
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .._policy.budget import Budget
+    from .._policy.once import DuplicateStep, Once
+    from ..failures import StructuredFailure
+    from .threads import ThreadMonitor
+
+__all__ = [
+    "Closing",
+    "Raised",
+    "RecordedStep",
+    "RecordedTimer",
+    "Recording",
+    "UndoingStep",
+    "UnloggedStep",
+    "of_run",
+    "of_step",
+    "undoing",
+]
+
+# -- classified --------------------------------------------------------------------------------------------------------
+#
+# What the log says of a failure beside the exception itself: ``meta.failure``, small and without secrets.
+
+#: How much of a text, and how many causes, an entry repeats: the exception itself stands beside it.
+MAX_REASON: Final = 300
+MAX_CAUSES: Final = 3
+#: Steps of which it is remembered what they raised.
+_KEPT: Final = 256
+#: How far from the run's own exception the one of a step is looked for.
+_REACH: Final = 64
+
+
+class _Raised(NamedTuple):
+    seq: int
+    name: str
+    agent: str | None
+    side_effect: str | None
+    looks: tuple[type, str]
+
+
+class Raised:
+    """Which steps raised what, so that the run's end can name the one that it ended by.
+
+    The exceptions are not held on to, which would keep alive what their frames hold; an equal one at the same address is taken for
+    the same, and of several the one of the latest step.
+    """
+
+    __slots__ = ("_by_id",)
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, _Raised] = {}
+
+    def remember(self, error: BaseException, raised: _Raised) -> None:
+        """A step raised ``error``, which may have come out of a step inside it."""
+        known = self._by_id.get(id(error))
+        if known is not None and known.looks == raised.looks and known.seq > raised.seq:
+            if raised.side_effect == "irreversible":  # around the one that raised first
+                self._by_id[id(error)] = known._replace(side_effect=raised.side_effect)
+            return
+        if len(self._by_id) >= _KEPT:
+            self._by_id.pop(next(iter(self._by_id)), None)
+        self._by_id[id(error)] = raised
+
+    def behind(self, error: BaseException) -> list[_Raised]:
+        """The steps that raised ``error``, or one of the exceptions behind it."""
+        known = ((self._by_id.get(id(behind)), behind) for behind in _behind(error))
+        return [found for found, behind in known if found is not None and found.looks == _looks(behind)]
+
+
+def of_step(error: BaseException, session: Recording, step: RecordedStep) -> dict[str, Any]:
+    """``meta.failure`` of a step that was started and raised."""
+    spec, agent = step.spec, step.scope.agent
+    try:
+        from ..failures import classify
+
+        failure = classify(error, side_effect=spec.side_effect, name=spec.name)
+        session.raised.remember(error, _Raised(step.seq, spec.name, agent, spec.side_effect, _looks(error)))
+        return _small(replace(failure, name=None), session.redactor)
+    except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
+        return _unclear(unclear)
+
+
+def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
+    """``meta.failure`` of a run that ends with an exception, and the innermost step that it came from, where that is known."""
+    try:
+        from ..failures import classify
+
+        steps = session.raised.behind(error)
+        if not steps:
+            return _small(classify(error), session.redactor)
+        inner = max(steps, key=lambda step: step.seq)
+        side_effect = "irreversible" if any(step.side_effect == "irreversible" for step in steps) else None
+        failure = classify(error, side_effect=side_effect, step=inner.seq, name=inner.name, agent=inner.agent)
+        return _small(failure, session.redactor)
+    except Exception as unclear:
+        return _unclear(unclear)
+
+
+def _unclear(error: Exception) -> dict[str, Any]:
+    return {
+        "type": "unknown",
+        "reason": f"not classified: {type(error).__name__}",
+        "recoverable": False,
+        "recovery_strategy": "abort",
+    }
+
+
+def _small(failure: StructuredFailure, redactor: Redactor) -> dict[str, Any]:
+    tree: dict[str, Any] = redactor.redact(failure.as_dict())[0]
+    tree.pop("run_id", None)
+    level, depth = tree, 0
+    while True:
+        if len(level["reason"]) > MAX_REASON:
+            level["reason"] = level["reason"][: MAX_REASON - 1] + "…"
+        depth += 1
+        if depth > MAX_CAUSES:
+            level.pop("caused_by", None)
+        if "caused_by" not in level:
+            return tree
+        level = level["caused_by"]
+
+
+def _looks(error: BaseException) -> tuple[type, str]:
+    try:
+        return type(error), str(error)[:MAX_REASON]
+    except Exception:
+        return type(error), ""
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """``error``, its causes and contexts, the members of groups: the nearest first."""
+    queue, seen = [error], {id(error)}
+    while queue and len(seen) < _REACH:
+        found = queue.pop(0)
+        yield found
+        members = found.exceptions if isinstance(found, BaseExceptionGroup) else ()
+        for other in (*members, found.__cause__, None if found.__suppress_context__ else found.__context__):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                queue.append(other)
+
+
+# -- recorded ----------------------------------------------------------------------------------------------------------
+#
+# Steps and timers that are being recorded.
+
+#: Pieces of one stream are one text, in which a secret may be split.
+_STREAMED: Final = frozenset((str, bytes))
+#: A piece of a stream shorter than this needs no interning, however it is encoded.
+_PIECE: Final = 256
+#: What a loop brings: several may come before the program goes on.
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
+
+
+class RecordedStep:
+    """A step that is being recorded; see ``gate.Step``."""
+
+    __slots__ = ("_inside", "_streams", "request", "scope", "seq", "session", "spec", "watched")
+
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.request: Final = request
+        self.spec: Final = request.spec
+        self.seq: Final = seq
+        #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
+        self._streams: tuple[StreamRedactor, ...] = ()
+        #: The input and its encoding, where the step might change what it was given.
+        self.watched: tuple[dict[str, Any], bytes] | None = None
+        self._inside: Spending
+
+    def body(self) -> Scope:
+        scope, spec, seq = self.scope, self.spec, self.seq
+        live = scope.live if spec.structural else seq
+        if spec.budget is not None:
+            return Scope(scope.session, scope.lane, seq, scope.agent, live, self._budget(spec.budget), scope.call)
+        return Scope(scope.session, scope.lane, seq, scope.agent, live, scope.spending, scope.call)
+
+    def _budget(self, budget: Budget) -> Spending:
+        """What is spent in the body: one ledger, however often the body is entered."""
+        try:
+            return self._inside
+        except AttributeError:
+            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+            return self._inside
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        session, spec = self.session, self.spec
+        if session.ended:
+            return
+        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
+        scope = here()
+        lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
+        try:
+            if type(stored) is str and not replaced and not info and len(stored) < _PIECE:
+                # The everyday piece: looked through for secrets already, as part of its stream.
+                tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
+            else:
+                meta = dict(info) if info else {}
+                fields = session.value(stored, meta, spec=spec, step=self.seq)
+                if replaced:
+                    meta["redacted"] = replaced
+                    session.redacted_output(spec)
+                tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
+            if lane.id < 0:
+                session._enroll(lane)
+            session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
+        except LogWriteError:
+            if self._unwritten():
+                raise
+
+    def _without_secrets(self, output: Any) -> tuple[Any, int]:
+        """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
+        if not self._streams:
+            own = self.spec.redactor
+            run = self.session.redactor.stream()
+            self._streams = (run,) if own is None else (run, own.stream())
+        found = 0
+        for stream in self._streams:
+            output, replaced = stream.feed(output)
+            found += replaced
+        return output, found
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        session, spec = self.session, self.spec
+        if session.ended:
+            if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
+                session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
+            return
+        if self.watched is not None:
+            info = self._looked(info)
+        if info is None and self.scope.agent is None:
+            plain = session._plain(output)
+            if plain is not None:
+                seq = self.seq
+                tail = b',"step":%d,"output":%b' % (seq, plain)
+                try:
+                    session.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
+                except LogWriteError:
+                    if self._unwritten():
+                        raise
+                return
+        meta = dict(info) if info else {}
+        places: Places | None = [] if spec.lists else None
+        try:
+            fields = session.value(output, meta, spec=spec, step=self.seq, places=places, data=data)
+            self._finish(spec.types.outcome, fields, meta, places)
+        except LogWriteError:
+            if self._unwritten():
+                raise
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        session = self.session
+        if session.ended:
+            return
+        meta = dict(info) if info else {}
+        meta["failure"] = of_step(error, session, self)
+        try:
+            fields = b"" if output is None else session.value(output, meta, spec=self.spec, step=self.seq)
+            own = self.spec.redactor
+            if own is not None:
+                meta["failure"] = own.redact(meta["failure"])[0]
+            self._finish(self.spec.types.error, fields + session.error(error, meta, own), meta)
+        except LogWriteError:
+            if self._unwritten():
+                raise
+
+    def _looked(self, info: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """``info``, and which arguments the step has changed: what a replay does not repeat."""
+        assert self.watched is not None
+        given, before = self.watched
+        self.watched = None
+        if quick(given) == before:
+            return info
+        was = orjson.loads(before)
+        changed = [
+            name
+            for name, item in given.items()
+            if self.session._plain({name: item}) != dumps_in_order({name: was.get(name)})
+        ]
+        tool = f"{self.spec.family} {self.spec.name!r}"
+        names = ", ".join(changed)
+        self.session.warn(
+            f"{tool} changes what it is given ({names}): a replay does not repeat that. Return it instead."
+        )
+        return {**(info or {}), "mutated": changed}
+
+    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
+        session = self.session
+        if "suspended" in meta:
+            burst = place()
+            if burst is not None:
+                meta["burst"] = burst
+        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+        if places:
+            session.encoder.remember(places, seq)
+
+    def _unwritten(self) -> bool:
+        """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
+        self.session.journal.lost += 1
+        self.session.warn("the log could not be written for a while: outcomes are missing from it")
+        return self.spec.effect
+
+    def answer(self) -> Outcome:
+        raise AssertionError("a live step is not answered from the log")
+
+    async def answer_async(self) -> Outcome:
+        raise AssertionError("a live step is not answered from the log")
+
+    def next_chunk(self) -> Outcome | None:
+        raise AssertionError("a live step is not answered from the log")
+
+    async def next_chunk_async(self) -> Outcome | None:
+        raise AssertionError("a live step is not answered from the log")
+
+    def lazy(self) -> str | None:
+        raise AssertionError("a live step is not answered from the log")
+
+    def go(self) -> RecordedStep:
+        return self
+
+    async def go_async(self) -> RecordedStep:
+        return self
+
+
+def _text(text: str) -> bytes:
+    """The stored bytes of a text."""
+    try:
+        return dumps_in_order(text)
+    except TypeError:  # half a surrogate pair
+        return dumps_in_order(to_json(text))
+
+
+class UnloggedStep(RecordedStep):
+    """A read-only step that could not be logged, or came after the end: it is made, and nothing is written."""
+
+    __slots__ = ()
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        pass
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        pass
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        pass
+
+
+class RecordedTimer:
+    """A sleep or deadline that is armed; see ``gate.Timer``."""
+
+    __slots__ = ("_after", "_function", "_n", "_scope", "_session")
+
+    live: Final = True
+    #: Whether it fired in a recording that is being replayed.
+    comes: Final = False
+
+    def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
+        self._session = session
+        self._scope = scope
+        self._function = function
+        self._after = after
+        self._n = n
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        if self._session.ended:
+            return
+        after = b',"after":%d' % self._after if self._after else b""
+        if about:
+            after += b"," + orjson.dumps(about)[1:-1]
+        tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
+        burst = place() if self._function in IN_LOOP else None
+        if burst is not None:
+            tail += b',"meta":{"burst":%d}' % burst
+        try:
+            self._session.append(self._scope, "clock", tail)
+        except LogWriteError:
+            self._session.warn("the log could not be written for a while: timers are missing from it")
+
+    def wait(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    async def wait_async(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def cancel(self) -> None:
+        pass
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+#
+# The session that records: an intention before the live call, its outcome before the caller gets it.
+
+T = TypeVar("T")
+
+#: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
+MAX_ERROR: Final = 16 << 20
+#: What a tool may change in its caller's hands.
+_MUTABLE: Final = frozenset((list, dict))
+#: ``seq`` of ``run.started``: the parent of whatever has no other.
+ROOT: Final = 1
+
+
+class Recording:
+    """One run being recorded into ``journal``.
+
+    ``warn`` receives a sentence for each thing that the run must say at its end (no silent gaps).
+    """
+
+    recording = True
+    #: Whether what is spent here is counted: calls may be live.
+    meters = True
+    #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
+    ordered = True
+    #: Who runs is of no account while recording.
+    threads: ThreadMonitor | None = None
+
+    def __init__(self, journal: Journal, redactor: Redactor) -> None:
+        self.journal = journal
+        self.redactor: Final = redactor
+        self.run_id: Final = journal.run_id
+        self.encoder: Final = Encoder(redactor, self._write_blob)
+        self._plain: Final = self.encoder.plain
+        self.warnings: list[str] = []
+        self.remarks: list[str] = []
+        #: The lanes of the processes that it has started and told of itself.
+        self.invited: list[str] = []
+        #: What was said of values that can't be recorded.
+        self._told: set[tuple[str, str]] = set()
+        #: The run's own line of execution.
+        self.root: Lane | None = None
+        self.ended = False
+        #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
+        self.discarded = False
+        #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
+        self.what_if = False
+        #: What the run may spend, and has spent.
+        self.spending: Spending | None = None
+        #: The budgets that a call was refused for, by whose they are, and which limit it was.
+        self.overruns: Final[dict[str, str]] = {}
+        self.steps = 0
+        self._lanes: list[Lane] = []
+        self._last_lane = 0
+        self._identities: set[str] = set()
+        self._once: Once | None = None
+        #: Set when the run is aborted: what keeps effects from beginning.
+        self.closing: Closing | None = None
+        #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
+        self.undone: Final[dict[int, int]] = {}
+        #: Whether other processes write parts of this run.
+        self.shared = False
+        self._validated: set[str] | None = None
+        self.raised: Final = Raised()
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, scope: Scope, request: Request) -> RecordedStep | DuplicateStep | EffectStep:
+        """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        spec = request.spec
+        if scope.spending is not None and not spec.structural:
+            step: RecordedStep = metered.begin(self, scope, request)
+            return step
+        if self.ended:
+            return self._late(scope, request)
+        if self.closing is not None and not self.closing.admits(scope, request):
+            raise Recording.refuse(self, scope, request, self.closing.refusal(spec))
+        if request.once_key is not None:
+            return self.begin_once(scope, request)
+        begun = None if scope.call is None else self._begins(scope, request)
+        lane = scope.lane
+        places: Places | None = None
+        plain = None
+        info = request.info
+        if spec.lists:
+            places = []
+        elif info is None and request.key is None and scope.agent is None:
+            plain = self._plain(request.input)
+        try:
+            if plain is not None:
+                told = spec.told
+                if told.state is not self.redactor.state:
+                    told = spec.tell(self.redactor)
+                tail = told.prefix + plain + told.suffix
+            else:  # what is large in it is written on the way
+                tail = self._intention(scope, request, places)
+            if lane.id < 0:
+                self._enroll(lane)
+            seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+        except LogWriteError:
+            if begun is not None:
+                begun.end()
+            if spec.effect:
+                raise
+            return self._unlogged(scope, request)
+        if places:
+            self.encoder.remember(places, seq)
+        if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
+            lane.last = seq
+        self.steps += 1
+        if info is not None and "compensates" in info:
+            undoing = UndoingStep(self, scope, request, seq, info["compensates"])
+            return undoing if begun is None else EffectStep(undoing, begun)
+        step = RecordedStep(self, scope, request, seq)
+        if plain is not None and (91 in plain or plain.rfind(123) > 0):  # a "[" or a second "{"
+            input = request.input
+            if _changeable(input) and not spec.structural:
+                step.watched = (input, plain)  # of what a replay does not run again
+        return step if begun is None else EffectStep(step, begun)
+
+    def begin_once(
+        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
+    ) -> RecordedStep | DuplicateStep | EffectStep:
+        begun = None if scope.call is None else self._begins(scope, request)
+        try:
+            step = self.once().begin(scope, request, reserve)
+        except BaseException:
+            if begun is not None:
+                begun.end()
+            raise
+        if begun is None:
+            return step
+        if step.live:
+            return EffectStep(step, begun)
+        begun.end()
+        return step
+
+    def _begins(self, scope: Scope, request: Request) -> Begun | None:
+        """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
+        spec, info = request.spec, request.info
+        if scope.call is None or not spec.effect:
+            return None
+        undoes = info is not None and "compensates" in info
+        return scope.call.begins(spec.name, str(spec.side_effect), once_of(spec), self.run_id, undoes=undoes)
+
+    def once(self) -> Once:
+        """The keys of this run's calls that happen once, looked up when there is a first."""
+        found = self._once
+        if found is None:
+            from .._policy.once import Once
+
+            with self.journal.held():
+                found = self._once = self._once or Once(self, self.past())
+            found.shared |= self.shared
+        return found
+
+    def share(self) -> None:
+        """From now on another process may write a part of this run."""
+        self.shared = True
+        if self._once is not None:
+            self._once.share()
+
+    @property
+    def supplied(self) -> Mapping[int, Any]:
+        """Outputs that its log does not have, by step, where a person gives them."""
+        return {}
+
+    def past(self) -> Trace | None:
+        """The log that this run goes on from, where it is resumed."""
+        return None
+
+    def intend(self, scope: Scope, request: Request, *, sync: bool) -> int:
+        """Write the intention of a step that says more of itself; raises ``LogWriteError`` whatever its class is."""
+        tail = self._intention(scope, request, None)
+        if scope.lane.id < 0:
+            self._enroll(scope.lane)
+        seq = self.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        if not scope.live:
+            scope.lane.last = seq
+        self.steps += 1
+        return seq
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        """Write that a call was not made, in the place of its intention; returns ``error``."""
+        spec = request.spec
+        encoded = self.encoder.encode(request.input, own=spec.redactor)
+        told = spec.tell(self.redactor)
+        about: dict[str, Any] = {"family": spec.family}
+        self._mark_input(about, encoded, spec)
+        tail = self._agent(scope) + told.prefix + encoded.data + self.error(error, about, spec.redactor)
+        if not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
+        kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
+        try:
+            seq = self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}))
+        except LogWriteError:
+            self._unnoted()
+        else:
+            if not scope.live:
+                scope.lane.last = seq
+            self.steps += 1
+        return error
+
+    def overspent(self, error: BudgetExceededError) -> None:
+        """A budget has refused a call."""
+        if not isinstance(error, UnknownPriceError):
+            self.overruns[error.budget] = error.resource
+
+    def _intention(self, scope: Scope, request: Request, places: Places | None) -> bytes:
+        spec, info, key = request.spec, request.info, request.key
+        encoded = self.encoder.encode(
+            request.input, lists=spec.lists, places=places, data=request.data, own=spec.redactor
+        )
+        told = spec.tell(self.redactor)
+        tail = self._agent(scope) + told.prefix + encoded.data
+        if key is not None:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, self.encoder.encode(key)).encode()
+        elif not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
+        if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
+            return tail + info.tell(spec, self.redactor)
+        about = dict(info or {})
+        self._mark_input(about, encoded, spec)
+        if not about:
+            return tail + told.suffix
+        return tail + self._tree({**spec.meta, "info": to_json(about)})
+
+    def outcome(
+        self,
+        step: RecordedStep | DuplicateStep,
+        kind: str,
+        fields: bytes,
+        meta: Mapping[str, Any] | None,
+        *,
+        sync: bool,
+    ) -> int:
+        tail = b',"step":%d%b' % (step.seq, fields)
+        if meta:
+            tail += self.meta(meta)
+        scope = step.scope
+        if scope.agent is not None:
+            tail = self._agent(scope) + tail
+        return self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
+
+    def value(
+        self,
+        value: object,
+        meta: dict[str, Any],
+        *,
+        spec: Spec,
+        step: int,
+        places: Places | None = None,
+        data: bytes | None = None,
+    ) -> bytes:
+        """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
+        if places is None and data is None and spec.redactor is None:
+            data = self.encoder.plain(value)
+            if data is not None:
+                return b',"output":%b' % data
+        encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.redactor)
+        if encoded.notes or encoded.redacted:
+            self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
+            if encoded.redacted:
+                self.redacted_output(spec)
+        return b',"output":%b' % encoded.data
+
+    def redacted_output(self, spec: Spec) -> None:
+        self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
+
+    def error(self, error: BaseException, meta: dict[str, Any], own: Redactor | None = None) -> bytes:
+        notes: list[str] = []
+        tree, redacted = self.redactor.redact(exception_to_json(error, notes))
+        if own is not None:
+            tree, more = own.redact(tree)
+            redacted += more
+        data = dumps_in_order(tree)
+        if len(data) > MAX_ERROR:
+            tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
+            notes = [
+                f"An exception of type {tree['type']} is too large, {len(data) >> 20} MiB: only its text is recorded."
+            ]
+            data = dumps_in_order(tree)
+        if notes:
+            meta["notes"] = notes
+        if redacted:
+            meta["redacted"] = redacted
+        return b',"error":%b' % data
+
+    def meta(self, meta: Mapping[str, Any]) -> bytes:
+        """``,"meta":{…}``, redacted, or nothing."""
+        if not meta:
+            return b""
+        data = self._plain(meta)
+        return self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
+
+    def _tree(self, tree: Any) -> bytes:
+        data = dumps_in_order(tree)
+        if self.redactor.suspicious(data):
+            data = dumps_in_order(self.redactor.redact(tree)[0])
+        return b',"meta":%b' % data
+
+    def _mark(self, meta: dict[str, Any], encoded: Encoded, what: str, step: int = 0) -> None:
+        """Say of ``what``, which a replay needs, what is not in the trace; at the first step (``0``: none) where it is so."""
+        if encoded.notes:
+            meta["notes"] = encoded.notes
+            for note in encoded.notes:
+                if (what, note) not in self._told and len(self._told) < 100:
+                    self._told.add((what, note))
+                    where = f" (step {step})" if step else ""
+                    self.warn(f"{what}{where}: {note} A replay that needs it stops there.")
+        if encoded.redacted:
+            meta["redacted"] = encoded.redacted
+
+    def _mark_input(self, about: dict[str, Any], encoded: Encoded, spec: Spec) -> None:
+        """An input that can't be recorded is no loss: a replay compares its type."""
+        if encoded.notes:
+            about["notes"] = encoded.notes
+            tree = encoded.tree if type(encoded.tree) is dict else {}
+            names = [name for name, item in tree.items() if contains_opaque(item) is not None]
+            inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
+            said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
+            self.remark(f"{said} It is compared by its type and description only.")
+        if encoded.redacted:
+            about["redacted"] = encoded.redacted
+
+    def _agent(self, scope: Scope) -> bytes:
+        return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
+
+    # -- one-entry steps, clock and dice ---------------------------------------------------------------------------------
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        try:
+            return self._note(scope, type, name, input, output, dict(signature or {}), dict(info or {}))
+        except LogWriteError:
+            self._unnoted()
+            return 0
+
+    def _note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        input: object,
+        output: object,
+        meta: dict[str, Any],
+        about: dict[str, Any],
+    ) -> int:
+        encoded, answer = self._noted(input), self._noted(output)
+        self._mark(about, encoded, f"the input of {type} {name!r}")
+        self._mark(about, answer, f"the output of {type} {name!r}")
+        cause = about.pop("cause", None)
+        if about:
+            meta["info"] = about
+        name = self.redactor.redact_text(name)[0]
+        tail = self._agent(scope) + b',"name":%b,"input":%b,"output":%b' % (
+            orjson.dumps(name), encoded.data, answer.data,
+        )  # fmt: skip
+        if not encoded.whole:
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(name, encoded).encode()
+        if cause:
+            tail += b',"cause":%b' % orjson.dumps(cause)
+        self.steps += 1
+        return self.append(scope, type, tail + self.meta(meta))
+
+    def _noted(self, value: object) -> Encoded:
+        plain = self._plain(value)
+        return self.encoder.encode(value) if plain is None else Encoded(plain, value, [], 0, True)
+
+    def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
+        """One entry in the scope's lane."""
+        if self.ended:
+            self._late_warning(kind)
+            return 0
+        if scope.lane.id < 0:
+            self._enroll(scope.lane)
+        return self.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = real()
+        self._read("clock", scope, function, value)
+        return value
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        value = real()
+        self._read("random", scope, function, value)
+        return value
+
+    def _read(self, kind: str, scope: Scope, function: str, value: object) -> None:
+        if self.ended:
+            return
+        lane = scope.lane
+        if lane.id < 0:
+            try:
+                self._enroll(lane)
+            except LogWriteError:
+                self._unnoted()
+                return
+        self.journal.read(kind, lane.id, scope.parent, function, value)
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        if not self.ended:
+            tail = b',"name":%b,"output":%b' % (orjson.dumps(name), dumps_in_order(state))
+            self.journal.append("random", 0, ROOT, tail)
+        return None
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
+        return RecordedTimer(self, scope, function, *scope.lane.armed(function))
+
+    # -- lanes and blobs -------------------------------------------------------------------------------------------------
+
+    def starts(self, lane: Lane) -> None:
+        """A process is about to be started in ``lane``: after a crash the log must tell, even if the process has written nothing."""
+        if lane.id < 0:
+            self._enroll(lane, process=True)
+
+    def _enroll(self, lane: Lane, *, process: bool = False) -> None:
+        """Give a lane its number and its entry; its ancestors first."""
+        parent = lane.parent
+        assert parent is not None
+        if parent.id < 0:
+            self._enroll(parent)
+        with self.journal.held():
+            if lane.id >= 0:
+                return
+            number = self._number(lane, parent)
+            if number:
+                lane.id = number
+                return
+            number = self._last_lane + 1
+            about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
+            if lane.under:
+                about["under"] = lane.under
+            if process:
+                about["process"] = True
+            self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+            self._lanes.append(lane)
+            self._last_lane = lane.id = number
+
+    def _number(self, lane: Lane, parent: Lane) -> int:
+        """The number that ``lane`` has in the log already, or 0."""
+        return 0
+
+    def _write_blob(self, data: bytes) -> int:
+        return self.journal.append("blob", 0, ROOT, b',"output":%b' % data)
+
+    def open_lanes(self) -> list[Lane]:
+        """The lanes whose task, thread or call has not ended."""
+        return [lane for lane in self._lanes if lane.open]
+
+    # -- the run's own entries -------------------------------------------------------------------------------------------
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        said = self._validated
+        if said is None:
+            past = self.past()
+            entries = () if past is None else past.entries()
+            said = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
+        name = spec.tell(self.redactor).name
+        if name not in said and self.recording:
+            said.add(name)
+            about = self._tree(spec.tell(self.redactor).meta)
+            try:
+                self.append(scope, "contract.validated", b',"name":%b%b' % (orjson.dumps(name), about))
+            except LogWriteError:
+                self._unnoted()
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        """Say who ``agent`` is, once; entries refer to it by ``agent_id``."""
+        if agent in self._identities:
+            return
+        try:
+            encoded = self.encoder.encode(dict(identity or {}))
+            tail = b',"agent_id":%b,"name":%b,"input":%b' % (orjson.dumps(agent), orjson.dumps(agent), encoded.data)
+            self.journal.append("identity", 0, ROOT, tail)
+        except LogWriteError:
+            self._unnoted()
+        else:
+            self._identities.add(agent)
+
+    def result(self, value: object, meta: dict[str, Any]) -> bytes:
+        encoded = self.encoder.encode(value)
+        self._mark(meta, encoded, "the result of the run")
+        return b',"output":%b' % encoded.data
+
+    def discard(self) -> None:
+        """Give this run up, and its file with it."""
+        self.ended = self.discarded = True
+        self.journal.close()
+        os.unlink(self.journal.path)
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        return error
+
+    # -- what the run must say -------------------------------------------------------------------------------------------
+
+    def warn(self, sentence: str) -> None:
+        sentence = self.redactor.redact_text(sentence)[0]
+        if sentence not in self.warnings and len(self.warnings) < 100:
+            self.warnings.append(sentence)
+
+    def remark(self, sentence: str) -> None:
+        """As ``warn``, for what may well be meant so: kept in the trace, not told as a Python warning."""
+        sentence = self.redactor.redact_text(sentence)[0]
+        if sentence not in self.remarks and len(self.remarks) < 100:
+            self.remarks.append(sentence)
+
+    def _unnoted(self) -> None:
+        self.journal.lost += 1
+        self.warn("the log could not be written for a while: steps are missing from it")
+
+    def _unlogged(self, scope: Scope, request: Request) -> RecordedStep:
+        self._unnoted()
+        return UnloggedStep(self, scope, request, scope.parent)
+
+    def _late(self, scope: Scope, request: Request) -> RecordedStep:
+        spec = request.spec
+        if self.discarded:
+            return UnloggedStep(self, scope, request, scope.parent)
+        if spec.effect:
+            raise RunEndedError(
+                f"{spec.family} {spec.name!r} ({spec.side_effect}) was called after run {self.run_id} had ended; it was not executed",
+                run_id=self.run_id,
+                next_action="wait for the task or thread that calls it before the record() block ends",
+            )
+        self._late_warning(f"{spec.family} {spec.name!r}")
+        return UnloggedStep(self, scope, request, scope.parent)
+
+    def _late_warning(self, what: str) -> None:
+        if self.discarded:
+            return
+        what = self.redactor.redact_text(what)[0]
+        warnings.warn(
+            f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _changeable(input: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a tool is given what it may change."""
+    return type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values()))
+
+
+def encode_reads(values: list[Any]) -> bytes:
+    """The values of clock and random reads as JSON."""
+    return dumps_in_order(to_json(values))
+
+
+# -- undone ------------------------------------------------------------------------------------------------------------
+#
+# Steps that undo others: a call that happens once and was undone may be made again.
+
+
+class UndoingStep(RecordedStep):
+    """The compensation of step ``of``. Until it has returned, nobody knows whether that step is undone."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, session: Recording, scope: Scope, request: Request, seq: int, of: int) -> None:
+        super().__init__(session, scope, request, seq)
+        self._of: Final = of
+        session.undone[of] = seq
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        super().done(output, info=info, data=data)
+        self.session.undone[self._of] = 0
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+#
+# A run that is being aborted: from then on no effect of it begins but those that undo others.
+
+#: Whether a compensation is called here.
+undoing: Final[ContextVar[bool]] = ContextVar("tracekit.undoing", default=False)
+
+
+class Closing:
+    """What may still begin in a run that is aborted for ``reason``.
+
+    When the abort is ``over``, the line of execution that asked for it, ``lane``, goes on with what it likes. Others don't.
+    """
+
+    def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[Scope], bool]) -> None:
+        self._run_id: Final = run_id
+        self._reason: Final = reason
+        self.lane = lane
+        self.over = False
+        #: The last entry before.
+        self.at = at
+        #: Whether it is inside a step that is waited for, or that undoes something.
+        self._within: Final = within
+
+    def admits(self, scope: Scope, request: Request) -> bool:
+        """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
+        info = request.info
+        if not request.spec.effect or undoing.get() or (info is not None and "compensates" in info):
+            return True
+        return self._within(scope) or (self.over and self._is_askers(scope.lane))
+
+    def _is_askers(self, lane: Lane) -> bool:
+        line: Lane | None = self.lane
+        while line is not None and line is not lane:
+            line = line.parent
+        return line is not None
+
+    def refusal(self, spec: Spec) -> RunEndedError:
+        return RunEndedError(
+            f"{spec.family} {spec.name!r} ({spec.side_effect}) was called when run {self._run_id} was being aborted ({self._reason}); "
+            "it was not executed",
+            run_id=self._run_id,
+            next_action="let the tasks and threads of the run end before it is aborted, or let them see this error",
+        )

@@ -1,0 +1,606 @@
+"""Takes secrets out of values before they are hashed and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from base64 import b64decode
+from binascii import a2b_base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from .secrets import (
+    HEADERS,
+    KINDS,
+    NOT_SECRET,
+    SECRET_HEADERS,
+    SECRET_NAMES,
+    holds_secret,
+    hot,
+    hot_bytes,
+    is_field,
+    key_like,
+    plain,
+    warm,
+)
+
+__all__ = [
+    "LEAST",
+    "PLACEHOLDER",
+    "VARIABLES",
+    "KnownSecrets",
+    "Redactor",
+    "StreamRedactor",
+    "of_environment",
+    "of_header",
+    "patterns_of",
+]
+
+# -- known secrets -----------------------------------------------------------------------------------------------------
+#
+# Secrets whose very text is known: the values of secret environment variables, and credentials that an SDK was seen to send.
+
+#: A shorter text is not looked for: it would be found in ordinary words.
+LEAST: Final = 8
+#: How many credentials are learned while a run goes on.
+_MOST: Final = 256
+
+#: The last words of an environment variable's name that say its value is a secret.
+VARIABLES: Final = (
+    "PASSWORD", "PASSWD", "PWD", "PASSPHRASE", "SECRET", "SECRET_KEY", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "TOKEN",
+    "PASS", "CREDENTIAL", "CREDENTIALS", "AUTHORIZATION",
+)  # fmt: skip
+_VARIABLE: Final = re.compile(rf"(?i)(?:.*_)?(?:(?:PG|MYSQL_?)?(?:{'|'.join(VARIABLES)}))").fullmatch
+_KEY: Final = re.compile(r"(?i).*_KEY").fullmatch
+_IN_URL: Final = re.compile(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
+_UNSAFE: Final = re.compile(r'["\\\x00-\x1f]')
+#: Words that stand in the place of a secret, paths, and addresses without a password.
+_NO_SECRET: Final = re.compile(
+    r"(?i)(?:\*+|x+|\.+|-+|0+|<.*>|\$.*|\{.*\}|true|false|none|null|enabled|disabled|required|optional|default|password|passw0rd"
+    r"|change.?me|placeholder|undefined|anonymous|unused|.*your.*(?:key|token|secret|password).*"
+    r"|(?:test|dummy|fake|example|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
+    r"|(?:sk-)?(?:not?|without)[-_ ].*|tracekit-replay-no-key|ollama|lm-studio|\[REDACTED:.*\])"
+    r"|(?:~|\.{0,2})/.*|[A-Za-z]:\\.*|https?://[^@]*",
+    re.DOTALL,
+)
+
+
+def _worth(value: str) -> bool:
+    """Whether a text can be looked for everywhere: long enough, no placeholder, no path, no sentence."""
+    return (
+        LEAST <= len(value) <= 16384
+        and not _NO_SECRET.fullmatch(value)
+        and value.count(" ") <= 4
+        and value.isprintable()
+    )
+
+
+class KnownSecrets:
+    """Texts that are secrets, each with its kind, longest first. Immutable: :meth:`plus` makes another one.
+
+    ``needles`` stand in any encoded JSON (read as Latin-1) that holds one of them.
+    """
+
+    __slots__ = ("needles", "texts")
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts: Final = dict(sorted(texts.items(), key=lambda item: (-len(item[0]), item[0])))
+        self.needles: Final = tuple(dict.fromkeys(map(_needle, self.texts)))
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    def plus(self, found: Iterable[tuple[str, str]]) -> KnownSecrets:
+        """These and those that are found, where one is new."""
+        texts = dict(self.texts)
+        for value, kind in found:
+            if len(texts) < _MOST or kind == "environment":
+                for form in _forms(value):
+                    texts.setdefault(form, kind)
+        return self if len(texts) == len(self.texts) else KnownSecrets(texts)
+
+    def within(self, text: str) -> bool:
+        return any(known in text for known in self.texts)
+
+    def looker(self, first: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+        """``first``, and then whether encoded JSON may hold one of these."""
+        if len(self.needles) == 1:
+            find = re.compile(re.escape(self.needles[0]).encode("latin-1")).search
+            return lambda data: first(data) or find(data) is not None
+        needles = self.needles
+
+        def look(data: bytes) -> bool:
+            if first(data):
+                return True
+            text = str(data, "latin-1")
+            return any(needle in text for needle in needles)
+
+        return look
+
+    def spans(self, text: str) -> Iterator[tuple[int, int, str]]:
+        for known, kind in self.texts.items():
+            start = text.find(known)
+            while start >= 0:
+                yield start, start + len(known), kind
+                start = text.find(known, start + 1)
+
+    def beginning(self, window: str) -> tuple[int, int, int, str] | None:
+        """What at the end of a text may be the beginning of one: where it stands (twice), where it ends, its kind."""
+        for known, kind in self.texts.items():
+            start = window.rfind(known[:6], max(0, len(window) - len(known)))
+            if start >= 0 and known.startswith(window[start:]):
+                return start, start, len(window), kind
+        return None
+
+
+def _needle(value: str) -> str:
+    """What of a text looks the same in JSON however often it is encoded."""
+    return max(_UNSAFE.split(value), key=len).encode().decode("latin-1")
+
+
+def _forms(value: str) -> set[str]:
+    """A text as it is, in a URL, and in JSON."""
+    return {value, quote(value, safe=""), json.dumps(value, ensure_ascii=False)[1:-1]}
+
+
+def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The secrets in environment variables: the values of secret names, and passwords in URLs."""
+    for name, value in variables.items():
+        if "://" in value:
+            for match in _IN_URL.finditer(value):
+                for password in {match[1], unquote(match[1])}:
+                    if _worth(password):
+                        yield password, "environment"
+        elif (_VARIABLE(name) or (_KEY(name) and key_like(value))) and _worth(value):
+            yield value, "environment"
+
+
+def of_header(value: str) -> Iterator[tuple[str, str]]:
+    """The secrets in the value of a credential header: without its scheme; of ``Basic`` the password, too."""
+    scheme, _, rest = value.strip().rpartition(" ")
+    if not _worth(rest):
+        return
+    yield rest, "credential"
+    if scheme.lower() == "basic":
+        try:
+            password = b64decode(rest, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return
+        if _worth(password):
+            yield password, "credential"
+
+
+# -- redaction ---------------------------------------------------------------------------------------------------------
+#
+# Secrets out of the stored copy: by their format, by the name of their field, by their text where it is known, by the user's patterns.
+#
+# What the program gets is never changed. Three promises: replacing is deterministic, doing it twice changes nothing more, and
+# :meth:`Redactor.suspicious` never misses what :meth:`Redactor.redact` would find.
+
+Tree = Any
+
+#: What stands in the place of a secret.
+PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
+_DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
+#: Mappings with keys that are no texts, and others that are stored as pairs.
+_PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
+#: What a text under a secret name may be wrapped in.
+_WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
+_ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
+_QUERY: Final = re.compile(r"(?P<before>[?&;])(?P<name>[^=&;#\s]{1,80})=(?P<value>[^&;#\s\"'<>]+)")
+_FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
+
+
+def _placeholder(kind: str) -> str:
+    return f"[REDACTED:{kind}]"
+
+
+def _is_secret_name(name: str, *, any_key: bool = False) -> bool:
+    """Whether a header, parameter, option or variable of this name holds a secret: by its whole name or its last words.
+
+    ``any_key`` counts every ``…_key``, as is right for variables; among parameters most are cache or sort keys.
+    """
+    plain = name.strip("-_").lower().replace("-", "_").replace(".", "_")
+    if plain in NOT_SECRET:
+        return False
+    return plain in SECRET_NAMES or any(
+        plain.endswith("_" + word) for word in SECRET_NAMES if any_key or word not in ("key", "sig", "auth")
+    )
+
+
+def _always(data: bytes) -> bool:
+    return True
+
+
+def patterns_of(redact: str | re.Pattern[str] | Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
+    """The user's patterns, compiled; one by itself counts as one. ``ValueError`` names the pattern that is none."""
+    given = (redact,) if isinstance(redact, (str, re.Pattern)) else tuple(redact)
+    return tuple(map(_pattern, given))
+
+
+def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
+    try:
+        found = re.compile(item)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"redact takes regular expressions, and {item!r} is none: {error}") from None
+    if not isinstance(found.pattern, str):
+        raise ValueError(f"redact takes regular expressions for texts, and {item!r} is one for bytes")
+    return found
+
+
+class Redactor:
+    """Finds secrets and puts ``[REDACTED:<kind>]`` in their place.
+
+    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret (kind ``user``). One
+    by itself may be given as it is; ``ValueError`` where it is none. ``environment`` holds variables whose secret values are
+    replaced wherever they appear.
+    """
+
+    def __init__(
+        self,
+        patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._user: Final = patterns_of(patterns)
+        self._lock: Final = threading.Lock()
+        self._seen: Final[set[str]] = set()
+        #: The secrets whose text is known.
+        self.known = KnownSecrets({}).plus(of_environment(environment or {}))
+        #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
+        self.state: object = object() if self._user or self.known else None
+        #: :meth:`suspicious` for encoded JSON that holds no base64 data. Read it anew each time: it changes with what is learned.
+        self.look: Callable[[bytes], bool] = self._looker()
+
+    @classmethod
+    def of_process(cls, patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = ()) -> Redactor:
+        """For one run: it knows the secrets in the environment as it is now."""
+        return cls(patterns, os.environ)
+
+    def _looker(self) -> Callable[[bytes], bool]:
+        if self._user:
+            return _always
+        return self.known.looker(hot_bytes) if self.known else hot_bytes
+
+    def learn(self, credential: str) -> None:
+        """Replace ``credential``, the value of a header that was just sent, from now on. Callable from any thread."""
+        if credential in self._seen:
+            return
+        with self._lock:
+            if len(self._seen) < 1024:
+                self._seen.add(credential)
+            known = self.known.plus(of_header(credential))
+            if known is not self.known:
+                self.known = known
+                self.look = self._looker()
+                self.state = object()
+
+    @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The user's own."""
+        return self._user
+
+    def suspicious(self, data: bytes) -> bool:
+        """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
+
+        With user patterns it is always yes: what they match can't be told from the encoded form.
+        """
+        if self.look(data):
+            return True
+        return 36 in data and _ENCODED(data) is not None
+
+    def redact_text(self, text: str) -> tuple[str, int]:
+        """``text`` without its secrets, and how many were replaced."""
+        total = 0
+        while self._user or hot(text) or (self.known and self.known.within(text)):
+            text, count = self._pass(text)
+            if not count:
+                break
+            total += count
+        return text, total
+
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping."""
+        found = []
+        if hot(text):
+            for kind in KINDS:
+                if any(literal in text for literal in kind.literals):
+                    found += [(*match.span(kind.group), kind.name) for match in kind.pattern.finditer(text)]
+            found += self._query_spans(text)
+        if self.known:
+            found += self.known.spans(text)
+        for pattern in self._user:
+            found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
+        return _apart(found)
+
+    def _query_spans(self, text: str) -> list[tuple[int, int, str]]:
+        if "=" not in text or ("?" not in text and "&" not in text):
+            return []
+        return [(*match.span("value"), "query") for match in _QUERY.finditer(text) if _is_secret_name(match["name"])]
+
+    def _pass(self, text: str) -> tuple[str, int]:
+        covered = [match.span() for match in PLACEHOLDER.finditer(text)]
+        parts, last, count = [], 0, 0
+        for start, end, kind in self.spans(text):
+            if covered and _within(start, end, covered):
+                continue
+            for left, right in covered:  # a placeholder is taken whole or not at all
+                if left < start < right:
+                    start = right
+                if left < end < right:
+                    end = left
+            if start >= end or start < last:
+                continue
+            parts += [text[last:start], _placeholder(kind)]
+            last, count = end, count + 1
+        parts.append(text[last:])
+        return "".join(parts), count
+
+    def redact(self, tree: Tree) -> tuple[Tree, int]:
+        """``tree`` (as ``to_json`` makes it) without secrets, and how many were replaced; the tree itself where there is none.
+
+        Looks into every text, keys included, and into base64 data, which is replaced whole.
+        """
+        if type(tree) is str:
+            return self.redact_text(tree)
+        if type(tree) is dict:
+            return self._mapping(tree)
+        if type(tree) is list:
+            return self._items(tree)
+        return tree, 0
+
+    def _items(self, tree: list[Tree]) -> tuple[Tree, int]:
+        if len(tree) == 2 and type(tree[0]) is str and plain(tree[0]) in HEADERS:
+            return self._pair(tree)
+        done = [self.redact(item) for item in tree]
+        count = sum(count for _, count in done)
+        return ([item for item, _ in done], count) if count else (tree, 0)
+
+    def _pair(self, tree: list[Tree]) -> tuple[Tree, int]:
+        """A name and its value."""
+        name, first = self.redact_text(tree[0])
+        value, second = self._field(tree[0], tree[1])
+        return ([name, value], first + second) if first or second else (tree, 0)
+
+    def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        tag = tree.get("$t")
+        if tag in _DATA_TAGS and type(tree.get("v")) is str:
+            return self._data(tree)
+        if tag in _PAIRS and type(tree.get("v")) is list:
+            return self._pairs(tree)
+        changed: dict[str, Tree] = {}
+        total = 0
+        for key, item in tree.items():
+            if key == "$t" or (key == "c" and tag is not None):
+                changed[key] = item
+                continue
+            name, count = self.redact_text(key)
+            changed[_unused(name, changed) if count else name], inner = self._field(key, item)
+            total += count + inner
+        return (changed, total) if total else (tree, 0)
+
+    def _pairs(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        done = [
+            self._pair(item) if type(item) is list and len(item) == 2 and type(item[0]) is str else self.redact(item)
+            for item in tree["v"]
+        ]
+        count = sum(count for _, count in done)
+        return ({**tree, "v": [item for item, _ in done]}, count) if count else (tree, 0)
+
+    def _field(self, name: str, item: Tree) -> tuple[Tree, int]:
+        """What stands under a name: a secret, where the name says so."""
+        if type(item) not in _BY_NAME or not is_field(name):
+            return self.redact(item)
+        if type(item) is str:
+            text, count = self.redact_text(item)
+            if (count and PLACEHOLDER.fullmatch(text)) or not holds_secret(name, item):
+                return text, count
+            return _placeholder("field"), 1
+        if type(item) is dict:
+            return self._wrapped(name, item)
+        done = [self._field(name, one) if type(one) is str else self.redact(one) for one in item]
+        count = sum(count for _, count in done)
+        return ([one for one, _ in done], count) if count else (item, 0)
+
+    def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+        tag, value = item.get("$t"), item.get("v")
+        if tag in _DATA_TAGS and type(value) is str:
+            return self._hidden(name, item)
+        if tag in _WRAPPED and type(value) in (str, list):
+            inner, count = self._field(name, value)
+            return ({**item, "v": inner}, count) if count else (item, 0)
+        if tag is None and plain(name).endswith("cookies") and "type" not in item:
+            done = {key: self._field(name, one) for key, one in item.items()}
+            count = sum(count for _, count in done.values())
+            return ({key: one for key, (one, _) in done.items()}, count) if count else (item, 0)
+        return self.redact(item)
+
+    def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+        """Bytes, or a text with surrogates, under a secret name."""
+        try:
+            text = a2b_base64(item["v"]).decode("utf-8", "replace")
+        except ValueError:
+            return item, 0
+        return _replaced(item, "field") if holds_secret(name, text) else self._data(item)
+
+    def _data(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+        """Base64 data: the tag stays, so that the type does; a text with surrogates becomes the placeholder itself."""
+        try:
+            raw = a2b_base64(tree["v"])
+        except ValueError:
+            return tree, 0
+        spans = self.spans(raw.decode("latin-1"))
+        text = raw.decode("utf-8", "replace")
+        if (self._user or self.known) and not spans and not text.isascii():
+            spans = self.spans(text)
+        if not spans or PLACEHOLDER.fullmatch(text):
+            return tree, 0
+        return _replaced(tree, spans[0][2])
+
+    def redact_url(self, url: str) -> tuple[str, int]:
+        """A URL without its password, its secret parameters, and whatever else looks like a key; and how many there were."""
+        return self.redact_text(url)
+
+    def redact_headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Headers to be stored: those that carry credentials, and ``set-cookie``, are left out; other values are redacted."""
+        return [
+            (name, self.redact_text(value)[0])
+            for name, value in headers
+            if name.lower() not in SECRET_HEADERS and not _is_secret_name(name)
+        ]
+
+    def redact_argv(self, argv: Iterable[str]) -> list[str]:
+        """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
+        words, secret_next = [], False
+        for word in argv:
+            if secret_next and not word.startswith("-"):
+                words.append(word if PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
+                secret_next = False
+                continue
+            secret_next = word.startswith("-") and "=" not in word and _is_secret_name(word, any_key=True)
+            words.append(self._word(word))
+        return words
+
+    def _word(self, word: str) -> str:
+        flag = _FLAG.fullmatch(word)
+        if flag and _is_secret_name(flag["name"], any_key=True) and not PLACEHOLDER.fullmatch(flag["value"]):
+            return f"{flag['name']}={_placeholder('argument')}"
+        return self.redact_text(word)[0]
+
+    def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Environment variables, the values of secret names replaced, other values redacted."""
+        return {
+            name: _placeholder("environment")
+            if value and _is_secret_name(name, any_key=True)
+            else self.redact_text(value)[0]
+            for name, value in variables
+        }
+
+    def stream(self) -> StreamRedactor:
+        """For one stream of chunks."""
+        return StreamRedactor(self)
+
+    @property
+    def has_user_patterns(self) -> bool:
+        return bool(self._user)
+
+
+#: The types of JSON values in which a name can say that a secret is inside.
+_BY_NAME: Final = frozenset((str, dict, list))
+
+
+def _replaced(tree: dict[str, Tree], kind: str) -> tuple[Tree, int]:
+    """The placeholder in the form of base64 data; for a text with surrogates itself."""
+    if tree["$t"] == "str":
+        return _placeholder(kind), 1
+    from binascii import b2a_base64
+
+    return {**tree, "v": b2a_base64(_placeholder(kind).encode(), newline=False).decode()}, 1
+
+
+def _unused(name: str, taken: dict[str, Tree]) -> str:
+    """Two keys that were two stay two."""
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}#{number}", number + 1
+    return free
+
+
+def _within(start: int, end: int, covered: list[tuple[int, int]]) -> bool:
+    """Whether every character from ``start`` to ``end`` belongs to a placeholder already."""
+    for left, right in covered:
+        if left <= start < right:
+            start = right
+    return start >= end
+
+
+def _apart(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Overlapping spans as one, under the name of the one that begins first (the longest of those)."""
+    merged: list[tuple[int, int, str]] = []
+    for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
+        if merged and start < merged[-1][1]:
+            first, last, name = merged[-1]
+            merged[-1] = (first, max(last, end), name)
+        else:
+            merged.append((start, end, kind))
+    return merged
+
+
+class StreamRedactor:
+    """Redacts chunk by chunk; each goes out at once, so a secret may begin in one and end in another.
+
+    Of a secret that is split no whole copy is ever stored: what looks like the beginning of one (its whole prefix, then characters
+    of a key, up to the end of the chunk) is replaced at once, and what follows of it in later chunks too.
+    """
+
+    #: How much of the text before a chunk is kept for patterns that began there.
+    TAIL: Final = 64
+    USER_TAIL: Final = 512
+    #: A secret longer than this is followed by its first and last characters only.
+    OPEN: Final = 8192
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._tail = ""
+        self._user = redactor.has_user_patterns
+        self._keep = self.USER_TAIL if self._user else self.TAIL
+
+    def feed(self, chunk: str | bytes) -> tuple[Any, int]:
+        """The chunk as it is to be stored (of the same type), and how many places in it were replaced."""
+        if type(chunk) is str:
+            return self._feed(chunk)
+        data = bytes(chunk)  # type: ignore[arg-type]
+        text, count = self._feed(data.decode("latin-1"))
+        return (text.encode("latin-1"), count) if count else (chunk, 0)
+
+    def _feed(self, chunk: str) -> tuple[str, int]:
+        window = self._tail + chunk
+        known = self._redactor.known
+        opened = None
+        if not (self._user or "://" in window or warm(window)):
+            if not known.texts:  # the everyday chunk
+                self._tail = window[-self._keep :]
+                return chunk, 0
+            opened = known.beginning(window)
+            if opened is None and not known.within(window):
+                self._tail = window[-self._keep :]
+                return chunk, 0
+        return self._cut_out(chunk, window, opened or known.beginning(window))
+
+    def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, int]:
+        old = len(self._tail)
+        spans = self._redactor.spans(window)
+        opened = opened or _beginning(window)
+        if opened is not None:
+            spans = _apart([*spans, opened[1:]])
+        self._remember(window, spans, opened[0] if opened is not None else len(window))
+        return _cut(chunk, [(start - old, end - old, kind) for start, end, kind in spans if end > old])
+
+    def _remember(self, window: str, spans: list[tuple[int, int, str]], opened: int) -> None:
+        """Keep what a secret that goes on in the next chunk is known by: all of it, with what stands before."""
+        start = min(opened, len(window) - self._keep)
+        if spans and spans[-1][1] == len(window):
+            start = min(start, spans[-1][0] - self.TAIL)
+        tail = window[max(0, start - 8) :]
+        self._tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]
+
+
+def _beginning(window: str) -> tuple[int, int, int, str] | None:
+    """What at the end of the window may be the beginning of a secret: where its context begins, its span, its kind."""
+    for kind in KINDS:
+        if any(literal in window for literal in kind.literals):
+            match = kind.partial.search(window)
+            if match:
+                return (match.start(), *match.span(kind.group), kind.name)
+    return None
+
+
+def _cut(chunk: str, spans: list[tuple[int, int, str]]) -> tuple[str, int]:
+    parts, last = [], 0
+    for start, end, kind in spans:
+        parts += [chunk[last : max(start, 0)], _placeholder(kind)]
+        last = end
+    parts.append(chunk[last:])
+    return "".join(parts), len(spans)

@@ -1,0 +1,1313 @@
+"""The session that replays: each step is matched with the recorded one, and answered from the log."""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from asyncio.events import _get_running_loop
+from binascii import a2b_base64
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+
+from orjson import loads
+
+from .._journal.entry import READS, REFUSALS, SINGLES, family_of
+from .._journal.reader import TAIL, Trace
+from .._policy.budget import Spending
+from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
+from ..errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    NotReplayableError,
+    ReplayError,
+    RunEndedError,
+    TracekitError,
+)
+from . import divergence as failures
+from .callsite import caller, say, stop_in_caller
+from .context import Lane, Scope
+from .divergence import OPAQUE, differences, nearest, steady
+from .encoding import oversized, stand_in
+from .redaction import PLACEHOLDER, Redactor
+from .schedule import Schedule, can_go_on, go_on
+from .session import Outcome, Refusal, here
+from .step import Circumstances, Request, Spec, Told
+from .verdict import Report
+
+if TYPE_CHECKING:
+    from .._policy.budget import Budget
+    from .schedule import Ticket
+
+__all__ = [
+    "EVENT",
+    "INTENTION",
+    "OTHER",
+    "READ",
+    "SINGLE",
+    "Index",
+    "LaneKey",
+    "LaneState",
+    "Replay",
+    "ReplayedStep",
+    "ReplayedTimer",
+    "alike",
+]
+
+# -- replayed ----------------------------------------------------------------------------------------------------------
+#
+# Steps and timers that the log answers.
+
+
+class ReplayedStep:
+    """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
+
+    __slots__ = ("_chunk", "_inside", "live", "request", "scope", "seq", "session", "spec")
+
+    deferred: Final = False
+
+    def __init__(self, session: Replay, scope: Scope, request: Request, seq: int) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.request: Final = request
+        self.spec: Final = request.spec
+        self.seq: Final = seq
+        self.live: Final = request.spec.structural
+        self._chunk = session.index.next_chunk[seq]
+        self._inside: Spending | None = None
+
+    def body(self) -> Scope:
+        inside = self.scope.inside(self.seq, live=not self.spec.structural)
+        if self.spec.budget is None or not getattr(inside.session, "meters", False):
+            return inside
+        return inside.within(self._budget(self.spec.budget))
+
+    def _budget(self, budget: Budget) -> Spending:
+        """In a run that is resumed the body may go live: it starts with what the log says was spent in it."""
+        if self._inside is None:
+            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+        return self._inside
+
+    def go(self) -> ReplayedStep:
+        raise AssertionError("the log answers this step")
+
+    async def go_async(self) -> ReplayedStep:
+        raise AssertionError("the log answers this step")
+
+    def answer(self) -> Outcome:
+        seq = self._outcome()
+        if self.seq in self.session.index.waited:
+            self.session.let_others_go_on(seq)
+        self.session.schedule.wait(seq)
+        return self.session.outcome(self, seq)
+
+    async def answer_async(self) -> Outcome:
+        seq = self._outcome()
+        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        return self.session.outcome(self, seq)
+
+    def next_chunk(self) -> Outcome | None:
+        seq = self._chunk
+        if not seq:
+            return None
+        self._chunk = self.session.index.next_chunk[seq]
+        self.session.schedule.wait(seq)
+        return self.session.outcome(self, seq)
+
+    async def next_chunk_async(self) -> Outcome | None:
+        seq = self._chunk
+        if not seq:
+            return None
+        self._chunk = self.session.index.next_chunk[seq]
+        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        return self.session.outcome(self, seq)
+
+    def lazy(self) -> str | None:
+        session = self.session
+        seq = self._chunk or session.index.answer[self.seq]
+        if not seq or b'"lazy":' not in session.trace.line(seq):
+            return None
+        found = (session.trace.entry(seq).get("meta") or {}).get("lazy")
+        return found if isinstance(found, str) else None
+
+    def _outcome(self) -> int:
+        session = self.session
+        seq = session.index.answer[self.seq]
+        if seq == 0:
+            raise session.fail(failures.ends_inside(session.run_id, self.seq, self.spec.family, self.spec.name))
+        return seq
+
+    def _suspended(self, seq: int) -> bool:
+        trace = self.session.trace
+        line = trace.line(seq)
+        if b'"suspended":' in line and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
+            return True
+        if b'"settled":' in line and "settled" in ((trace.entry(seq).get("meta") or {}).get("info") or {}):
+            return True  # by a person, after everything that went on beside it
+        return self.seq in self.session.index.waited
+
+    # -- structural steps ------------------------------------------------------------------------------------------------
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        seq = self._chunk
+        if seq and self.session.failure is None:
+            self._chunk = self.session.index.next_chunk[seq]
+            self.session.schedule.skip(seq)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self._end()
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        session = self.session
+        seq = session.index.answer[self.seq]
+        if seq and session.failure is None:
+            session.schedule.skip(seq)
+            session.passed(self.scope, seq)
+
+
+class ReplayedTimer:
+    """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
+
+    __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
+
+    live: Final = False
+
+    def __init__(self, session: Replay, seq: int | None) -> None:
+        self._session = session
+        self._seq = seq
+        self._ticket: Ticket | None = None
+        #: Told that it fires, before whoever waits for it goes on.
+        self.on_delivery: Callable[[], object] | None = None
+
+    @property
+    def comes(self) -> bool:
+        """Whether it fired in the recording."""
+        return self._seq is not None
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What was recorded beside it."""
+        return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
+
+    def from_outside(self) -> None:
+        """Another process brings it about: it is waited for."""
+        if self._seq is not None:
+            self._session.schedule.outside.add(self._seq)
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a replayed timer fires at its recorded place")
+
+    def comes_yet(self) -> bool:
+        """Whether it may come after all: past the end of the log of a run that goes on, and only there."""
+        return False
+
+    def happened(self) -> None:
+        """What threads hand to one another has been handed over, as it was in the recording."""
+        if self._seq is not None:
+            self._session.handed_over(self._seq)
+
+    def wait(self) -> None:
+        if self._seq is not None and b'"waited":true' in self._session.trace.line(self._seq):
+            self._session.let_others_go_on(self._seq)
+        self._session.schedule.wait(self._seq)
+        self._delivered()
+
+    async def wait_async(self) -> None:
+        await self._session.schedule.wait_async(self._seq, True)
+        self._delivered()
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        def fire() -> None:
+            self._delivered()
+            callback()
+
+        act = callback if self.on_delivery is None else fire
+        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere)
+
+    def _delivered(self) -> None:
+        if self.on_delivery is not None:
+            self.on_delivery()
+
+    def cancel(self) -> None:
+        if self._ticket is not None:
+            self._session.schedule.cancel(self._ticket)
+
+
+# -- index -------------------------------------------------------------------------------------------------------------
+#
+# The index of a recorded run: who answers whom, in which lane, inside what.
+#
+# One pass over the file, a few dozen bytes an entry; the entries themselves stay on disk until they are asked for.
+
+#: What an entry is to a replay.
+OTHER: Final = 0
+INTENTION: Final = 1
+EVENT: Final = 2
+SINGLE: Final = 3
+READ: Final = 4
+#: What threads do to one another, by the names of its entries: none of a loop's events.
+HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
+
+#: Those that move an item of a queue.
+QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss"))
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class LaneKey(NamedTuple):
+    """A lane's identity: the parent lane's number, the name, the how-manieth of that name, the live step it is under."""
+
+    parent: int
+    name: str
+    n: int
+    under: int
+
+
+class Index:
+    """Built from all entries in order; every array is addressed by ``seq``.
+
+    ``role`` says what an entry is; ``answer`` leads from an intention to its outcome (0 where there is none) and from a chunk
+    or outcome to its intention; ``next_chunk`` from an intention to its first chunk and on; ``lane`` to the lane.
+    ``intentions`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    """
+
+    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        self.role: Final = bytearray(1)
+        self.lane: Final = array("I", [0])
+        self.answer: Final = array("I", [0])
+        self.next_chunk: Final = array("I", [0])
+        self.intentions: Final[dict[tuple[int, str], array[int]]] = {}
+        self.items: Final[dict[int, array[int]]] = {}
+        #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
+        self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
+        self.lanes: Final[dict[LaneKey, int]] = {}
+        self.identities: Final[dict[str, int]] = {}
+        #: States that the run started from, by name.
+        self.snapshots: Final[dict[str, int]] = {}
+        self.events: Final = array("I")
+        #: Every intention and step of one entry, in order.
+        self.steps: Final = array("I")
+        #: How each event came, parallel to ``events``; see ``Schedule``.
+        self.near: Final = bytearray()
+        self.abandoned: Final[set[int]] = set()
+        #: Intentions that a resumed run made again.
+        self.repeated: Final[set[int]] = set()
+        #: Outcomes that a later one took the place of: a person has settled the step.
+        self.overruled: Final[set[int]] = set()
+        #: Steps that began after others had gone on beside them; see ``Resumption.make``.
+        self.waited: Final[set[int]] = set()
+        #: The step that undid another, by that.
+        self.compensations: Final[dict[int, int]] = {}
+        #: Calls that were not made: an error stands in their intention's place.
+        self.refused: Final[set[int]] = set()
+        self._first_child: Final = array("I", [0])
+        self._next_sibling: Final = array("I", [0])
+        #: The places of events that are asked for earlier than they came; see ``_gather``.
+        self.moved: Final[dict[int, int]] = {}
+        self._arrived: list[tuple[int, int]] = []
+        self._last_chunk: dict[int, int] = {}
+        for entry in entries:
+            self._add(entry)
+        del self._last_chunk
+        self._gather()
+
+    def __len__(self) -> int:
+        return len(self.role) - 1
+
+    # -- building --------------------------------------------------------------------------------------------------------
+
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
+        self.lane.append(lane)
+        self.answer.append(0)
+        self.next_chunk.append(0)
+        self._first_child.append(0)
+        parent = entry.get("parent", 0)
+        self._next_sibling.append(self._first_child[parent] if parent else 0)
+        if parent:
+            self._first_child[parent] = seq
+        self.role.append(self._role(seq, kind, lane, entry))
+        if self.role[seq] != OTHER:
+            self._append(self.items, lane, seq)
+        if self.role[seq] in (INTENTION, SINGLE):
+            self.steps.append(seq)
+
+    def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
+        family = family_of(kind)
+        if family is not None:
+            return self._step(seq, lane, family[0], family[1], entry)
+        if kind in REFUSALS:
+            refused = ((entry.get("meta") or {}).get("info") or {}).get("family")
+            if refused is not None:
+                self.refused.add(seq)
+                self._append(self.intentions, (lane, refused), seq)
+                return INTENTION
+        if kind in SINGLES:
+            self._append(self.intentions, (lane, kind), seq)
+            return SINGLE
+        if kind == "lane":
+            about = entry["input"]
+            self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
+            return OTHER
+        if kind == "identity":
+            self.identities.setdefault(entry["agent_id"], seq)
+            return OTHER
+        if kind in READS:
+            if "values" in entry:
+                return READ
+            if "output" in entry:
+                self.snapshots.setdefault(entry["name"], seq)
+                return OTHER
+            about = entry["input"]
+            self.timers[lane, entry["name"], about.get("after", 0), about["n"]] = seq
+            if entry["name"] == "future.arrival":
+                self._arrived.append((seq, about.get("of", -1)))
+            return self._event(seq, 0 if entry["name"] in HAND_OVERS else _near(entry.get("meta") or {}))
+        return OTHER
+
+    def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
+        if role == "intention":
+            self._append(self.intentions, (lane, family), seq)
+            info = (entry.get("meta") or _NOTHING).get("info")
+            if info:
+                if type(info.get("compensates")) is int:
+                    self.compensations[info["compensates"]] = seq
+                if info.get("waited"):
+                    self.waited.add(seq)
+            return INTENTION
+        step = entry["step"]
+        if role == "chunk":
+            self.next_chunk[self._last_chunk.get(step, step)] = seq
+            self._last_chunk[step] = seq
+        else:
+            if self.answer[step]:
+                self.overruled.add(self.answer[step])
+            self.answer[step] = seq
+            self._last_chunk.pop(step, None)
+            if role == "skipped" and "output" not in entry and "error" not in entry:
+                self.repeated.add(step)
+                return OTHER
+            self.repeated.discard(step)  # a person had given it up, and then said what it gave
+            meta = entry.get("meta")
+            if meta and meta.get("abandoned"):
+                # Nobody waits for it: the caller had left. It is no event of the simulation.
+                self.abandoned.add(seq)
+                self.answer[seq] = step
+                return EVENT
+        self.answer[seq] = step
+        meta = entry.get("meta")
+        return self._event(seq, _near(meta) if meta and "suspended" in meta else 0)
+
+    def _event(self, seq: int, near: int) -> int:
+        self.events.append(seq)
+        self.near.append(near)
+        return EVENT
+
+    def _gather(self) -> None:
+        """Put what a thread did for an arrival in a burst before the burst: a loop gets the whole burst before it goes on.
+
+        The events keep the places that they have between them, and change them among themselves.
+        """
+        events, near, order = self.events, self.near, None
+        for seq, lane in self._arrived:
+            last = bisect_left(events, seq)
+            if near[last] < 2:
+                continue
+            first = last - 1
+            while first > 0 and near[first] != 1:
+                first -= 1
+            order = order or list(events)
+            span = range(first, last)
+            before = [i for i in span if near[i] == 0 and self.lane[order[i]] == lane]
+            if before:
+                chosen = set(before)
+                places = before + [i for i in span if i not in chosen]
+                order[first:last] = [order[i] for i in places]
+                near[first:last] = bytes(near[i] for i in places)
+        if order is not None:
+            self.moved.update((seq, place) for seq, place in zip(order, events, strict=True) if seq != place)
+
+    @staticmethod
+    def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:
+        found = lists.get(key)
+        if found is None:
+            found = lists[key] = array("I")
+        found.append(seq)
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def inside(self, step: int) -> Iterator[int]:
+        """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
+        stack = [step]
+        while stack:
+            child = self._first_child[stack.pop()]
+            while child:
+                if self.answer[child] != step or self.role[child] != EVENT:
+                    yield child
+                    if self._first_child[child]:
+                        stack.append(child)
+                child = self._next_sibling[child]
+
+
+def _near(meta: Mapping[str, Any]) -> int:
+    """How an event that a loop brought came: 1 by itself, else 2 and its place among those it came with."""
+    burst = meta.get("burst")
+    return 1 if burst is None else min(255, 2 + int(burst))
+
+
+# -- placeholders ------------------------------------------------------------------------------------------------------
+#
+# Recorded and actual values compared where one of them holds placeholders for secrets that the other shows.
+
+#: How placeholders begin.
+_MARK: Final = "[REDACTED:"
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two JSON trees are equal, a placeholder on either side standing for any text in its place."""
+    if type(one) is dict and type(other) is dict:
+        data = _data(one), _data(other)
+        if None not in data and one["$t"] == other["$t"]:
+            return _texts(*data)  # type: ignore[arg-type]
+        return _mappings(one, other)
+    if type(one) is list and type(other) is list:
+        return len(one) == len(other) and all(map(alike, one, other))
+    if type(one) is str and type(other) is str:
+        return _texts(one, other)
+    if type(one) is str or type(other) is str:  # a text with surrogates is stored as data, its placeholder is not
+        return _is_one(one, other) or _is_one(other, one)
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def _mappings(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if len(one) != len(other):
+        return False
+    if one.keys() == other.keys():
+        return all(alike(item, other[key]) for key, item in one.items())
+    # A key was replaced: its place in the order is left to tell which one.
+    return all(
+        _texts(key, name) and alike(item, thing)
+        for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
+    )
+
+
+def _texts(one: str, other: str) -> bool:
+    return one == other or _fits(one, other) or _fits(other, one)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether ``text`` is ``pattern`` with something in the place of each placeholder."""
+    if _MARK not in pattern:
+        return False
+    parts = [re.escape(part) for part in PLACEHOLDER.split(pattern)]
+    return re.fullmatch("(?s:.+?)".join(parts), text) is not None
+
+
+def _is_one(placeholder: Any, data: Any) -> bool:
+    return type(placeholder) is str and PLACEHOLDER.fullmatch(placeholder) is not None and _data(data) is not None
+
+
+def _data(tree: Any) -> str | None:
+    """What base64 data say, or ``None``."""
+    if type(tree) is not dict or tree.get("$t") not in ("bytes", "bytearray", "memoryview", "str", "npbytes"):
+        return None
+    try:
+        return a2b_base64(tree["v"]).decode("latin-1")
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+#
+# Where a lane of a replay is, and the reads of clock and dice that belong between two of its steps.
+
+_NONE: Final = array("I")
+
+
+class LaneState:
+    """A lane's position among its recorded ``items`` and its cursors by kind of step.
+
+    Between two steps the reads form a window, matched by function; passing the next step closes it.
+    """
+
+    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "lane")
+
+    def __init__(self, lane: int, items: array[int] | None) -> None:
+        self.lane: Final = lane
+        self.cursors: dict[str, int] = {}
+        self._items: Final = _NONE if items is None else items
+        self._at = 0
+        self._window: dict[str, list[tuple[int, Any]]] | None = None
+        self._taken: dict[int, int] = {}
+        self._last: dict[str, Any] = {}
+
+    def advance(self, seq: int) -> list[int]:
+        """Move past ``seq``; returns the items between, which were not consumed in their place."""
+        at, items = self._at, self._items
+        if at < len(items) and items[at] == seq:
+            self._at = at + 1
+            return []
+        to = bisect_left(items, seq, at)
+        if to >= len(items) or items[to] != seq:
+            return []  # it lies behind: passed out of order before
+        between = list(items[at:to])
+        self._at = to + 1
+        return between
+
+    def close(self) -> None:
+        self._window = None
+        if self._taken:
+            self._taken = {}
+
+    def ahead(self) -> Iterator[int]:
+        """The items from here on."""
+        items = self._items
+        for i in range(self._at, len(items)):
+            yield items[i]
+
+    def rest(self) -> list[int]:
+        return list(self._items[self._at :])
+
+    def taken(self, seq: int) -> int:
+        """How many values of the read entry ``seq`` the program has had."""
+        return self._taken.get(seq, 0)
+
+    def take(self, function: str, window: Callable[[LaneState], list[tuple[int, str, list[Any]]]]) -> tuple[bool, Any]:
+        """The next value of ``function`` in the present window: ``(True, value)``, or ``(False, None)``."""
+        if self._window is None:
+            self._window = _by_function(window(self))
+        values = self._window.get(function)
+        if not values:
+            return False, None
+        seq, value = values.pop()
+        self._taken[seq] = self._taken.get(seq, 0) + 1
+        self._last[function] = value
+        return True, value
+
+    def last(self, function: str) -> Any:
+        """The last value of ``function`` that this lane was given, or ``None``."""
+        return self._last.get(function)
+
+
+def _by_function(window: list[tuple[int, str, list[Any]]]) -> dict[str, list[tuple[int, Any]]]:
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for seq, name, values in reversed(window):
+        found.setdefault(name, []).extend((seq, value) for value in reversed(values))
+    return found
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+#
+# The session that replays: each step is matched with the recorded one and answered from the log.
+
+T = TypeVar("T")
+
+_DIGITS: Final = b"0123456789"
+#: What the caller of a call that must not be made gets.
+_REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
+#: How many recorded steps are looked at to find the nearest one for a message.
+_NEIGHBOURS: Final = 50
+#: One of these is in the canonical bytes of every value that holds something opaque, or a placeholder as text or bytes.
+_MARKS: Final = (OPAQUE, b"[REDACTED:", b'"W1JFREFDVEVEO')
+
+
+class Replay:
+    """One recorded run being replayed from ``trace``.
+
+    ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes more
+    things failures: ``"clock"``, ``"order"``.
+    """
+
+    recording: Final = False
+
+    def __init__(
+        self,
+        trace: Trace,
+        redactor: Redactor,
+        *,
+        on_divergence: str = "raise",
+        strict: frozenset[str] = frozenset(),
+    ) -> None:
+        self.trace: Final = trace
+        self.redactor: Final = redactor
+        self.index: Final = Index(trace.entries())
+        self.run_id: Final[str] = trace.entry(1)["run_id"]
+        self.report: Final = Report(self.run_id, trace.path)
+        #: 1 consumed, 2 skipped, by seq.
+        self._used = bytearray(len(self.index) + 1)
+        self.schedule: Final = Schedule(
+            self.index.events,
+            failure=self._again,
+            stuck=self._stuck,
+            slow=self._slow,
+            steps=self.index.steps,
+            made=self._used,
+            near=self.index.near,
+            moved=self.index.moved,
+        )
+        #: Whether the trace says in which order threads handed things to one another.
+        self.ordered: Final = bool(trace.entry(1).get("meta", {}).get("ordered"))
+        #: The hooks tell it which threads take part.
+        self.threads: Final = self.schedule.threads
+        self.on_divergence: Final = on_divergence
+        self.strict: Final = strict
+        self.failure: ReplayError | None = None
+        self.ended = False
+        #: Whether other processes have steps of the run: then it shows something, even if this file has none.
+        self.elsewhere = False
+        #: The session that scopes point to.
+        self.face: Any = self
+        #: The step at which to stop in the debugger.
+        self.break_at: int | None = None
+        self._lock = threading.RLock()
+        self._states: list[LaneState] = []
+        self._lanes: list[Lane] = []
+        # An attempt that a resumed run made again is no step of the replay.
+        for seq in self.index.repeated:
+            self._give_up(seq)
+            undone = self.index.compensations.get(seq)
+            if undone is not None:
+                self._give_up(undone)
+        for seq in self.index.overruled:
+            self.schedule.skip(seq)
+            self._used[seq] = 2
+
+    def _give_up(self, seq: int) -> None:
+        """A recorded step of which the program knows nothing: nobody asks for it, nor for what belongs to it."""
+        self._used[seq] = 2
+        self._skip_inside(seq)
+        piece = self.index.next_chunk[seq]
+        while piece:
+            self.schedule.skip(piece)
+            self._used[piece] = 2
+            piece = self.index.next_chunk[piece]
+        if self.index.answer[seq]:
+            self.schedule.skip(self.index.answer[seq])
+            self._used[self.index.answer[seq]] = 2
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, scope: Scope, request: Request) -> ReplayedStep:
+        """Match a step with the next recorded one of its family in its lane, or fail."""
+        spec = request.spec
+        tail = self._tail(scope, request)
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, spec.family)
+            same = seq is not None and tail is not None and self._ends_so(seq, tail)
+        if not same:
+            seq = self._compared(scope, request, *self._encode_input(request))
+        assert seq is not None
+        with self._lock:
+            self._consume(state, spec.family, seq)
+            if not spec.structural:
+                self._skip_inside(seq)
+            scope.lane.last = seq
+        if seq == self.break_at:
+            stop_in_caller()
+        if seq in self.index.refused:
+            raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
+        return ReplayedStep(self, scope, request, seq)
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
+        spec = request.spec
+        try:
+            step = self.begin(scope, Request(spec, request.input))
+        except _REFUSALS as recorded:
+            return recorded
+        return self.fail(failures.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
+
+    def _compared(self, scope: Scope, request: Request, tree: Any, data: bytes) -> int:
+        """The next recorded step of the family, compared part by part."""
+        spec = request.spec
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, spec.family)
+            if seq is None:
+                raise self._exhausted(scope, spec.family, spec.name, data, state)
+            entry = self.trace.entry(seq)
+            if not self._matches(entry, spec, scope.agent, tree, data, request.key):
+                self._diverged(scope, spec, data, seq, entry)
+        return seq
+
+    def _tail(self, scope: Scope, request: Request) -> bytes | None:
+        """How the line of this very step ends in a recording, where that is quickly told: the short way to an exact match."""
+        if request.key is not None or scope.agent is not None:
+            return None
+        spec, info, data = request.spec, request.info, request.data
+        told = spec.tell(self.redactor)
+        if info is None:
+            suffix = told.suffix
+        elif type(info) is Circumstances:
+            suffix = info.tell(spec, self.redactor)
+        else:
+            return None
+        if data is None:
+            data = quick(request.input)
+        return None if data is None else told.prefix + data + suffix
+
+    def _ends_so(self, seq: int, tail: bytes) -> bool:
+        """Whether the entry ``seq`` ends in ``tail``, right after the numbers that every entry begins with.
+
+        Equal bytes are an equal step, redacted or not: redaction makes of what stands in the log the same again.
+        """
+        line = self.trace.line(seq)
+        end = len(line) - TAIL
+        return line.endswith(tail, 0, end) and line[end - len(tail) - 1] in _DIGITS
+
+    def pass_over(self, scope: Scope, spec: Spec) -> int | None:
+        """The recorded step in whose place one goes live: passed with all that happened in it. ``None`` where there is none."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, spec.family)
+            if seq is None:
+                return None
+            self._consume(state, spec.family, seq)
+            self._skip_inside(seq)
+            scope.lane.last = seq
+            answer = self.index.answer[seq]
+            chunk = self.index.next_chunk[seq]
+            while chunk:
+                self.schedule.skip(chunk)
+                self._used[chunk] = 2
+                chunk = self.index.next_chunk[chunk]
+            if answer:
+                self.schedule.skip(answer)
+                self._used[answer] = 2
+        return seq
+
+    def note_otherwise(self, scope: Scope, type: str, name: str, output: object) -> int:
+        """:meth:`note` of what came of steps that went live: how it differs is noted, and the program goes on."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, type)
+            if seq is None:
+                raise self._exhausted(scope, type, name, self._encode(output)[1], state)
+            self._consume(state, type, seq)
+        recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self._encode(output)[0]
+        if not self.equal(recorded, actual):
+            found = differences(recorded, actual)
+            self.report.differences.append({"step": seq, "family": type, "name": name, "differences": found})
+        return seq
+
+    def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
+        """Note how the outcome of a step that went live differs from the one recorded in its place; headers always do."""
+        answer = 0 if seq is None else self.index.answer[seq]
+        recorded = self.trace.expand(self.trace.entry(answer).get("output")) if answer else None
+        found = [one for one in differences(recorded, actual) if not one["path"].startswith("headers")]
+        if found or not answer:
+            place = {"step": seq, "family": spec.family, "name": spec.name}
+            self.report.differences.append({**place, "differences": found})
+
+    def _encode_input(self, request: Request) -> tuple[Any, bytes]:
+        return self._encode(request.input, owned=request.data is not None, own=request.spec.redactor)
+
+    def _encode(self, value: object, *, owned: bool = False, own: Redactor | None = None) -> tuple[Any, bytes]:
+        tree = value if owned else to_json(value)
+        data = dumps(tree)
+        if oversized(tree, data):
+            tree = stand_in(value, data)
+            return tree, dumps(tree)
+        if self.redactor.suspicious(data):
+            tree, redacted = self.redactor.redact(tree)
+            if redacted:
+                data = dumps(tree)
+        if own is not None:
+            tree, redacted = own.redact(tree)
+            if redacted:
+                data = dumps(tree)
+        return tree, data
+
+    def _matches(
+        self, entry: Mapping[str, Any], spec: Spec, agent: str | None, tree: Any, data: bytes, key: object
+    ) -> bool:
+        told = spec.tell(self.redactor)
+        if entry.get("agent_id") != agent:
+            return False
+        if entry.get("name") == told.name and _signature(entry) == told.meta:
+            recorded = entry.get("input_hash")
+            if recorded is not None:
+                equal = bool(recorded == fingerprint(told.name, tree if key is None else self._encode(key)[0]))
+            else:
+                equal = dumps(entry["input"]) == data
+            if equal or key is not None:
+                return equal
+        return key is None and self._resembles(entry, told, tree, data)
+
+    def _resembles(self, entry: Mapping[str, Any], told: Told, tree: Any, data: bytes) -> bool:
+        """Whether a step is the recorded one but for addresses, and for secrets: each process knows other ones by their text."""
+        facts = {"name": entry.get("name"), "meta": _signature(entry), "input": self.trace.expand(entry["input"])}
+        recorded = self.redactor.redact(facts)[0]
+        actual = {"name": told.name, "meta": told.meta, "input": tree}
+        if not any(mark in one for one in (dumps(recorded), dumps(actual)) for mark in _MARKS):
+            return False
+        return alike(steady(recorded), steady(actual))
+
+    def _next(self, state: LaneState, kind: str) -> int | None:
+        """The first step of a kind in a lane that has neither been consumed nor skipped."""
+        steps = self.index.intentions.get((state.lane, kind))
+        if steps is None:
+            return None
+        i, used = state.cursors.get(kind, 0), self._used
+        while i < len(steps) and used[steps[i]]:
+            i += 1
+        state.cursors[kind] = i
+        return steps[i] if i < len(steps) else None
+
+    def _consume(self, state: LaneState, kind: str, seq: int) -> None:
+        self._used[seq] = 1
+        self.report.consumed += 1
+        state.cursors[kind] = state.cursors.get(kind, 0) + 1
+        self._pass(state, seq)
+
+    def _skip_inside(self, step: int) -> None:
+        role, used = self.index.role, self._used
+        for seq in self.index.inside(step):
+            if role[seq] == EVENT:
+                self.schedule.skip(seq)
+                used[seq] = 2
+            elif not used[seq]:
+                if role[seq] in (INTENTION, SINGLE):
+                    self.report.skipped += 1
+                used[seq] = 2
+
+    # -- lanes and their windows -----------------------------------------------------------------------------------------
+
+    def _state(self, lane: Lane) -> LaneState:
+        state = lane.state
+        if type(state) is LaneState:
+            return state
+        if lane.parent is None:
+            number: int | None = 0
+        else:
+            parent = self._state(lane.parent)
+            number = self.index.lanes.get(LaneKey(parent.lane, lane.name, lane.n, lane.under))
+        lane.id = -1 if number is None else number
+        state = LaneState(lane.id, self.index.items.get(lane.id))
+        lane.state = state
+        self._states.append(state)
+        if lane.parent is not None:
+            self._lanes.append(lane)
+        return state
+
+    def open_lanes(self) -> list[Lane]:
+        """The lanes whose task, thread or call has not ended."""
+        return [lane for lane in self._lanes if lane.open]
+
+    def _pass(self, state: LaneState, seq: int) -> None:
+        """The lane has come to ``seq``: the window of reads before it closes."""
+        for missed in state.advance(seq):
+            role = self.index.role[missed]
+            if role == READ:
+                self._unread(state, missed)
+            elif role in (INTENTION, SINGLE) and not self._used[missed]:
+                self._out_of_order(missed)
+        state.close()
+
+    def _unread(self, state: LaneState, seq: int) -> None:
+        if self._used[seq]:
+            return
+        entry = self.trace.entry(seq)
+        left = len(entry["values"]) - state.taken(seq)
+        if left <= 0:
+            return
+        if entry["type"] == "random":
+            self._fail(failures.draws_left(entry, left))
+        self._drift("missing", entry["name"], left, None)
+
+    def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
+        self.report.clock_drift.append({"kind": kind, "function": function, "count": count, "where": where})
+        if "clock" in self.strict:
+            self._fail(failures.clock_drift(self.run_id, kind, function, count, where))
+
+    def _out_of_order(self, seq: int) -> None:
+        self.report.reordered.append(seq)
+        if self.on_divergence != "warn":
+            self._fail(failures.out_of_order(self.trace.entry(seq)))
+
+    # -- reads -----------------------------------------------------------------------------------------------------------
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            found, value = state.take(function, self._window)
+            if not found:
+                where = caller()
+                self._drift("surplus", function, 1, where)
+                value = state.last(function)
+                if value is None:
+                    value = self._instant(function)
+        return from_json(value)  # type: ignore[no-any-return]
+
+    def status_read(self, scope: Scope, function: str, process: str | None) -> Any:
+        """What the recorded program was told of ``process`` here; one question more than it asked is a divergence. ``None``: there
+        may be nothing to tell."""
+        with self._lock:
+            self._check()
+            found, value = self._state(scope.lane).take(function, self._window)
+            if not found and process is not None:
+                self._fail(failures.asked_too_often(self.run_id, process))
+        return from_json(value)
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        real()  # so that the state of a generator that the program seeded follows
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            found, value = state.take(function, self._window)
+            if not found:
+                self._fail(failures.draw_too_many(self.run_id, function))
+        return from_json(value)  # type: ignore[no-any-return]
+
+    def _window(self, state: LaneState) -> list[tuple[int, str, list[Any]]]:
+        """The reads between the lane's position and its next step."""
+        window: list[tuple[int, str, list[Any]]] = []
+        for seq in state.ahead():
+            role = self.index.role[seq]
+            if role == READ:
+                if not self._used[seq]:
+                    entry = self.trace.entry(seq)
+                    window.append((seq, entry["name"], self.trace.expand(entry["values"])))
+            elif not (self._used[seq] or seq in self.index.abandoned or (role == EVENT and not self.index.answer[seq])):
+                break
+        return window
+
+    def _instant(self, function: str) -> Any:
+        """Where a clock was never read in the recording: its reading when the run started."""
+        clocks = self.trace.entry(1).get("meta", {}).get("clocks", {})
+        if function not in clocks:
+            self._fail(failures.clock_never_read(self.run_id, function))
+        return clocks[function]
+
+    # -- one-entry steps and timers --------------------------------------------------------------------------------------
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        tree = {"input": self._encode(input)[0], "output": self._encode(output)[0]}  # apart, as they were recorded
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, type)
+            if seq is None:
+                raise self._exhausted(scope, type, name, dumps(tree), state)
+            entry = self.trace.entry(seq)
+            recorded = {"input": self.trace.expand(entry["input"]), "output": self.trace.expand(entry["output"])}
+            about = dict(signature or {})
+            about.pop("info", None)
+            facts = {
+                "name": entry.get("name"),
+                "agent_id": entry.get("agent_id"),
+                **recorded,
+                "meta": _signature(entry),
+            }
+            name = self.redactor.redact_text(name)[0]
+            actual = {"name": name, "agent_id": scope.agent, **tree, "meta": self._encode(about)[0]}
+            if not self.equal(steady(facts), steady(actual)):
+                self._report_divergence(type, seq, facts, actual, "", harmless=facts["name"] == name)
+            self._consume(state, type, seq)
+        return seq
+
+    def equal(self, recorded: Any, actual: Any) -> bool:
+        """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for any text."""
+        return dumps(recorded) == dumps(actual) or alike(self.redactor.redact(recorded)[0], actual)
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        pass
+
+    def next_undone(self, scope: Scope) -> int | None:
+        """What the next recorded step of the scope's lane undoes, or ``None``.
+
+        Compensations of steps that happened inside others are passed: a replay has none of those steps.
+        """
+        while True:
+            with self._lock:
+                self._check()
+                seq = self._next(self._state(scope.lane), "tool")
+            about = {} if seq is None else (self.trace.entry(seq).get("meta") or {}).get("info") or {}
+            of = about.get("compensates")
+            if seq is None or type(of) is not int or not 0 < of < len(self._used):
+                return None
+            if self._used[of] != 2:
+                return of
+            self.take(seq)
+            scope.lane.last = seq
+
+    def left_standing(self) -> set[int]:
+        """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""
+        last = self.trace.entry(len(self.trace))
+        named = (last.get("meta") or {}).get("uncompensated") if last["type"] == "run.aborted" else None
+        return {*self.index.compensations, *(one for one in named or () if type(one) is int)}
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        """The identity that ``agent`` has now must be the recorded one."""
+        with self._lock:
+            self._check()
+        seq = self.index.identities.get(agent)
+        recorded = None if seq is None else self.trace.expand(self.trace.entry(seq)["input"])
+        actual = self.redactor.redact(to_json(dict(identity or {})))[0]
+        found = differences(recorded, actual)
+        if found and not self.equal(recorded, actual):
+            self._fail(failures.another_identity(self.run_id, seq, agent, recorded, actual, found))
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        at_start = self.trace.entry(1).get("meta", {}).get("snapshots", {})
+        if name in at_start:
+            return at_start[name]
+        seq = self.index.snapshots.get(name)
+        return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
+        lane = scope.lane
+        with self._lock:
+            self._check()
+            state = self._state(lane)
+            seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
+        return ReplayedTimer(self, seq)
+
+    def handed_over(self, seq: int) -> None:
+        """What threads hand to one another has been handed over where the log has it, at ``seq``."""
+
+    # -- outcomes --------------------------------------------------------------------------------------------------------
+
+    def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
+        """The entry ``seq`` decoded, delivered now."""
+        with self._lock:
+            self._used[seq] = 1
+            scope = here()
+            lane = scope.lane if scope is not None and scope.session is self.face else step.scope.lane
+            state = self._state(lane)
+            if self.index.lane[seq] == state.lane:
+                self._pass(state, seq)
+            line = self.trace.line(seq)
+        entry = loads(line)
+        meta = entry.get("meta", {})
+        if "redacted" in meta:
+            self._tell_placeholder(step)
+        if 36 not in line and "error" not in entry:  # no dollar: neither a tag nor a reference
+            return Outcome(entry.get("output"), None, meta, entry)
+        try:
+            output = self._decode(entry.get("output"), step.spec.hint())
+            error = self._error(step, entry["error"]) if "error" in entry else None
+        except NotReplayableError as failure:
+            raise self.fail(self._located(failure, seq)) from None
+        return Outcome(output, error, meta, entry)
+
+    def let_others_go_on(self, seq: int) -> None:
+        """In an event loop: the other tasks go on until the turn of ``seq``, for a call that does not await."""
+        loop = _get_running_loop()
+        if loop is None or not can_go_on(loop):
+            return
+        came: list[bool] = []
+        self.schedule.callback(seq, lambda: came.append(True))
+        go_on(loop, lambda: bool(came) or self.failure is not None)
+        self._check()
+
+    def _tell_placeholder(self, step: ReplayedStep) -> None:
+        sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"
+        if sentence not in self.report.warnings and len(self.report.warnings) < 100:
+            self.report.warnings.append(sentence)
+
+    def _error(self, step: ReplayedStep, error: Any) -> BaseException:
+        tree = self.trace.expand(error)
+        exception = exception_from_json(tree)
+        for sentence in shortfalls(tree, exception):
+            name = step.spec.tell(self.redactor).name
+            said = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
+            if len(self.report.warnings) < 100:
+                self.report.warnings.append(said)
+        return exception
+
+    def _decode(self, output: Any, returns: Any) -> Any:
+        return from_json(self.trace.expand(output), returns)
+
+    def _located(self, failure: NotReplayableError, seq: int) -> NotReplayableError:
+        failure.run_id, failure.step, failure.location = self.run_id, seq, caller()
+        return failure
+
+    # -- failures --------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        """Make ``error`` the replay's failure (the first one stays) and return what to raise here."""
+        with self._lock:
+            if self.failure is None:
+                self.failure = error
+                self.report.failure = error
+                if not self.ended:  # the program still has to unwind, and need not come out of that alive
+                    say(f"the replay has failed: {error}")
+                self.schedule.fail()
+                return error
+        return self._again()
+
+    def _fail(self, error: ReplayError) -> NoReturn:
+        raise self.fail(error)
+
+    def _again(self) -> ReplayError:
+        assert self.failure is not None
+        copy = self.failure.fresh()
+        assert isinstance(copy, ReplayError)
+        return copy
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self._again()
+
+    def _stuck(self, waiting: list[str]) -> ReplayError | None:
+        return self.fail(failures.everything_waits(self.run_id, waiting))
+
+    def _slow(self, seq: int | None, waiting: list[str]) -> None:
+        """The next event has been waited for for long."""
+        what = "something that was never recorded"
+        if seq is not None:
+            entry = self.trace.entry(seq)
+            step = self.index.answer[seq] if self.index.role[self.index.answer[seq]] == INTENTION else seq
+            what = (
+                f"step {step} ({self.trace.entry(step)['type']} {self.trace.entry(step).get('name', entry['type'])!r})"
+            )
+        said = "".join(f"\n  {line}" for line in waiting)
+        say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{said}")
+
+    def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
+        near = self._nearest(kind, data, None) + self._beside()
+        steps = self.index.intentions.get((state.lane, kind))
+        count = len(steps) if steps is not None else 0
+        lane = scope.lane.path or "the run's own line"
+        used = f"{count} in lane {lane}, all used{near}"
+        if self.trace.entry(len(self.trace))["type"] == "run.aborted":
+            return self.fail(failures.aborted_here(self.run_id, kind, name))
+        return self.fail(failures.no_more(self.run_id, kind, name, used))
+
+    def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
+        recorded = {
+            "name": entry.get("name"),
+            "agent_id": entry.get("agent_id"),
+            "input": self.trace.expand(entry["input"]),
+            "meta": _signature(entry),
+        }
+        told = spec.tell(self.redactor)
+        actual = {"name": told.name, "agent_id": scope.agent, "input": loads(data), "meta": told.meta}
+        same_kind = recorded["name"] == told.name and recorded["meta"].get("side_effect") == spec.side_effect
+        near = self._nearest(spec.family, data, seq) + self._beside()
+        self._report_divergence(
+            spec.family, seq, recorded, actual, near, harmless=same_kind and spec.side_effect != "irreversible"
+        )
+
+    def _report_divergence(
+        self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], near: str, *, harmless: bool
+    ) -> None:
+        """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
+        found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
+        if self.on_divergence == "warn" and harmless:
+            self.report.differences.append({"step": seq, "where": caller(), "differences": found})
+            return
+        recorded = {"type": self.trace.entry(seq)["type"], **recorded}
+        self._fail(failures.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
+
+    def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
+        candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
+        for (_lane, family), steps in self.index.intentions.items():
+            if family == kind:
+                for seq in steps[:]:
+                    if seq != mismatched and self._used[seq] != 2 and len(candidates) < _NEIGHBOURS:
+                        entry = self.trace.entry(seq)
+                        candidates.append((seq, entry, dumps(self.trace.expand(entry.get("input")))))
+        near = nearest(data, candidates)
+        if near is None:
+            return ""
+        seq, equal = near
+        used = " (already answered)" if self._used[seq] else ""
+        return f"\n  nearest recorded step: {seq}{used}, " + ("with equal input" if equal else "with other input")
+
+    def _beside(self) -> str:
+        """What to think of where several threads take part."""
+        return failures.THREAD_ORDER if self.threads.several else ""
+
+    def used(self, seq: int) -> bool:
+        """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
+        return bool(self._used[seq])
+
+    def take(self, seq: int) -> None:
+        """Consume the recorded step ``seq`` with all that belongs to it: for who reads the recording and compares it himself."""
+        with self._lock:
+            self._check()
+            self._used[seq] = 1
+            self.report.consumed += 1
+            self._skip_inside(seq)
+            piece = self.index.next_chunk[seq]
+            while piece:
+                self._deliver(piece)
+                piece = self.index.next_chunk[piece]
+            if self.index.role[seq] == INTENTION and self.index.answer[seq]:
+                self._deliver(self.index.answer[seq])
+
+    def _deliver(self, seq: int) -> None:
+        self._used[seq] = 1
+        self.schedule.skip(seq)
+
+    def passed(self, scope: Scope, seq: int) -> None:
+        """A structural step has ended: its end is behind the lane now."""
+        with self._lock:
+            self._used[seq] = 1
+            self._pass(self._state(scope.lane), seq)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def account(self) -> None:
+        """Bring the report up to date."""
+        with self._lock:
+            self.report.reordered += [seq for seq in self.schedule.reordered if seq not in self.report.reordered]
+            self.report.unconsumed = self._unconsumed()
+
+    def finish(self) -> None:
+        """The program has ended: whatever was recorded and not asked for is told. Raises the first failure."""
+        self.account()
+        with self._lock:
+            if self.failure is None:
+                self._leftovers()
+            self._check()
+
+    def _leftovers(self) -> None:
+        if not any(self.index.role) and not self.elsewhere:
+            self._fail(failures.nothing_recorded(self.run_id))
+        if "order" in self.strict and self.report.reordered:
+            self._fail(failures.handed_out_of_order(self.run_id, self.report.reordered))
+        if self.report.unconsumed:
+            self._fail(failures.never_asked_for(self.run_id, self.report.unconsumed))
+        entered = {state.lane for state in self._states}
+        unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
+        for state in [*self._states, *unopened]:
+            for seq in state.rest():
+                if self.index.role[seq] == READ:
+                    self._unread(state, seq)
+
+    def _unconsumed(self) -> list[dict[str, Any]]:
+        left: list[dict[str, Any]] = []
+        for seq in range(1, len(self.index) + 1):
+            if self.index.role[seq] in (INTENTION, SINGLE) and not self._used[seq]:
+                entry = self.trace.entry(seq)
+                left.append({"seq": seq, "type": entry["type"], "name": entry.get("name")})
+        return left
+
+
+def _signature(entry: Mapping[str, Any]) -> dict[str, Any]:
+    meta = dict(entry.get("meta") or {})
+    meta.pop("info", None)
+    return meta

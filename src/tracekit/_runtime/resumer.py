@@ -1,0 +1,615 @@
+"""The session that resumes: it replays while the log lasts, then records past its end."""
+
+from __future__ import annotations
+
+import threading
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from .._journal.reader import Trace
+from .._journal.writer import Journal
+from .._values import dumps_in_order, from_json
+from ..errors import ReplayError, TracekitError
+from . import divergence as failures
+from .context import Lane, Scope
+from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
+from .redaction import Redactor
+from .replayer import HAND_OVERS, INTENTION, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .schedule import can_go_on, go_on
+from .session import Outcome, Refusal
+from .step import Request
+from .threads import ThreadMonitor
+
+if TYPE_CHECKING:
+    from .schedule import Ticket
+
+__all__ = ["DeferredStep", "Followed", "HeldTimer", "LateTimer", "ResumedSpan", "ResumedTimer", "Resumption"]
+
+# -- deferred ----------------------------------------------------------------------------------------------------------
+#
+# What a resumed run does not find in its log: steps, ends of spans and timers that come true once the log is open.
+
+
+class DeferredStep:
+    """A step past the end of the log, or one whose outcome the log does not have (``given_up``: its ``seq``).
+
+    ``go`` makes it: after the whole log has been followed, what was cut off is compensated where it can be.
+    """
+
+    __slots__ = ("given_up", "request", "scope", "session", "spec")
+
+    live: Final = False
+    deferred: Final = True
+
+    def __init__(self, session: Resumption, scope: Scope, request: Request, given_up: int | None) -> None:
+        self.session: Final = session
+        self.scope: Final = scope
+        self.request: Final = request
+        self.spec: Final = request.spec
+        self.given_up: Final = given_up
+
+    @property
+    def seq(self) -> int:
+        return self.given_up or 0
+
+    def go(self) -> Any:
+        waited = self.session.wait_open(self.spec.family, self.spec.name)
+        compensation = self._compensation()
+        if compensation is not None:
+            compensation.run(self.scope, self.given_up, self.request.input, None)
+        return self.session.make(self, waited=waited)
+
+    async def go_async(self) -> Any:
+        # Others may have gone on since it was asked for, or since it was first made: its outcome was waited for, in a replay too.
+        waited = self.given_up is not None or not self.session.followed
+        await self.session.wait_open_async()
+        compensation = self._compensation()
+        if compensation is not None:
+            await compensation.run_async(self.scope, self.given_up, self.request.input, None)
+        return self.session.make(self, waited=waited)
+
+    def _compensation(self) -> Any:
+        """How to undo what the attempt that was cut off may have done, where no earlier recovery has."""
+        if self.given_up is None or self.session.log.undone(self.given_up):
+            return None
+        return self.spec.compensation
+
+    def body(self) -> Scope:
+        raise AssertionError("a deferred step is made by go()")
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def answer(self) -> Outcome:
+        raise AssertionError("a deferred step is made by go()")
+
+    async def answer_async(self) -> Outcome:
+        raise AssertionError("a deferred step is made by go()")
+
+    def next_chunk(self) -> Outcome | None:
+        raise AssertionError("a deferred step is made by go()")
+
+    async def next_chunk_async(self) -> Outcome | None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def lazy(self) -> str | None:
+        raise AssertionError("a deferred step is made by go()")
+
+
+class ResumedSpan(ReplayedStep):
+    """A span that was open when the log was cut off: it ends past the end of the log."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Resumption, scope: Scope, request: Request, seq: int) -> None:
+        super().__init__(run.log, scope, request, seq)
+        self._run: Final = run
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        recorded = RecordedStep(self._run, self.scope, self.request, self.seq)
+        self._run.late(lambda: recorded.done(output, info=info, data=data))
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        if self._run.log.failure is None:
+            recorded = RecordedStep(self._run, self.scope, self.request, self.seq)
+            self._run.late(lambda: recorded.failed(error, output=output, info=info))
+
+
+class LateTimer:
+    """What one thread hands to another past the end of the log: it happens at once, and is written in its turn."""
+
+    __slots__ = ("_real", "_run")
+
+    comes: Final = False
+    about: Final[Mapping[str, Any]] = {}
+
+    def __init__(self, run: Resumption, real: RecordedTimer) -> None:
+        self._run: Final = run
+        self._real: Final = real
+
+    @property
+    def live(self) -> bool:
+        return True
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self._run.late(lambda: self._real.fired(about))
+
+    def wait(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    async def wait_async(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def cancel(self) -> None:
+        pass
+
+
+class HeldTimer(LateTimer):
+    """An item put into a queue, or taken, past the end of the log: not before the others have had theirs from it."""
+
+    __slots__ = ("_function", "_now", "_waited")
+
+    def __init__(self, run: Resumption, real: RecordedTimer, function: str) -> None:
+        super().__init__(run, real)
+        self._function: Final = function
+        self._now = False
+        #: Whether the other tasks of the loop have gone on before it: in a replay they do too.
+        self._waited = False
+
+    @property
+    def live(self) -> bool:
+        return self._now or self._run.followed
+
+    def comes_yet(self) -> bool:
+        loop = _get_running_loop()
+        if loop is None or can_go_on(loop):
+            self._waited = self._run.wait_open("queue", self._function)
+        else:  # it can't be kept from it
+            self._now = True
+        return self.live
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        super().fired({**(about or {}), "waited": True} if self._waited else about)
+
+
+class ResumedTimer:
+    """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open.
+
+    ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and tells.
+    """
+
+    __slots__ = ("_real", "_run", "_ticket")
+
+    comes: Final = False
+    about: Final[Mapping[str, Any]] = {}
+
+    def __init__(self, run: Resumption, real: RecordedTimer) -> None:
+        self._run: Final = run
+        self._real: Final = real
+        self._ticket: Ticket | None = None
+
+    @property
+    def live(self) -> bool:
+        return self._run.followed
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self._real.fired(about)
+
+    def wait(self) -> None:
+        self._run.log.schedule.wait(None)
+
+    async def wait_async(self) -> None:
+        await self._run.log.schedule.wait_async(None)
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        self._ticket = self._run.log.schedule.callback(None, callback, anywhere=anywhere)
+
+    def cancel(self) -> None:
+        if self._ticket is not None:
+            self._run.log.schedule.cancel(self._ticket)
+
+
+# -- followed ----------------------------------------------------------------------------------------------------------
+#
+# The log of a run that is to be resumed, followed to its end by the program before anything goes live.
+
+
+class Followed(Replay):
+    """A replay that may come to the end of its log: it says where the program is past it.
+
+    ``supplied`` holds outputs that the log does not have, by step (an operator knows what was redacted).
+    """
+
+    def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
+        super().__init__(trace, redactor)
+        self.supplied: Final = dict(supplied)
+        self._cursor = 1
+        #: What threads have yet to put into queues, and to take, as the log has it.
+        self._moves: Final = {seq for (_, name, _, _), seq in self.index.timers.items() if name in QUEUES}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the program has made every recorded step, and its threads have handed over what they had.
+
+        An item that is taken by one thread now, and was taken by another then, would lead them elsewhere.
+        """
+        return self.stepped and all(self._used[seq] for seq in self._moves.copy())
+
+    def handed_over(self, seq: int) -> None:
+        self._used[seq] = 1
+        self._moves.discard(seq)
+        self.face.look()
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the program has made every recorded step."""
+        role, used, count = self.index.role, self._used, len(self.index)
+        with self._lock:
+            i = self._cursor
+            while i <= count and (used[i] or role[i] not in (INTENTION, SINGLE)):
+                i += 1
+            self._cursor = i
+        return i > count
+
+    def going(self) -> None:
+        """Raise the failure, if there is one."""
+        with self._lock:
+            self._check()
+
+    def next_step(self, scope: Scope, kind: str) -> int | None:
+        """The next recorded step of a kind in the scope's lane; ``None``: what comes now is past the end of the log.
+
+        Being past it, the lane must have nothing left that was recorded: else this is the replay's failure.
+        """
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            seq = self._next(state, kind)
+            if seq is None:
+                for left in state.rest():
+                    if self.index.role[left] == READ:
+                        self._unread(state, left)
+                    elif self.index.role[left] in (INTENTION, SINGLE) and not self._used[left]:
+                        self._fail(failures.out_of_order(self.trace.entry(left)))
+        return seq
+
+    def read_past_end(self, scope: Scope, function: str) -> bool:
+        """Whether a read of ``function`` now comes after all that was recorded in its lane."""
+        with self._lock:
+            self._check()
+            state = self._state(scope.lane)
+            if any(name == function and state.taken(seq) < len(values) for seq, name, values in self._window(state)):
+                return False
+            return all(self.index.role[seq] not in (INTENTION, SINGLE) or self._used[seq] for seq in state.rest())
+
+    def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
+        """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
+        with self._lock:
+            self._check()
+            return self.index.timers.get((self._state(scope.lane).lane, function, after, n))
+
+    def timer(self, seq: int) -> ReplayedTimer:
+        """The timer that fired at ``seq``."""
+        return ReplayedTimer(self, seq)
+
+    def undone(self, seq: int) -> bool:
+        """Whether an earlier recovery has undone a step."""
+        compensation = self.index.compensations.get(seq)
+        return compensation is not None and self.answered(compensation)
+
+    def answered(self, seq: int) -> bool:
+        """Whether the log has the outcome of a step."""
+        return bool(self.index.answer[seq])
+
+    def told_of(self, step: int) -> Iterator[dict[str, Any]]:
+        """The entries of a step: its intention, all that happened inside, and its outcome, where there is one."""
+        answer = self.index.answer[step]
+        for seq in sorted({step, *self.index.inside(step), *((answer,) if answer else ())}):
+            yield self.trace.entry(seq)
+
+    def number_of(self, parent: int, name: str, n: int, under: int) -> int:
+        """The number of a lane in the log, or 0."""
+        return self.index.lanes.get(LaneKey(parent, name, n, under), 0)
+
+    def last_read(self, function: str) -> Any:
+        """The last recorded value of a clock, or ``None``."""
+        for seq in range(len(self.index), 0, -1):
+            if self.index.role[seq] == READ and self.trace.entry(seq)["name"] == function:
+                return self.trace.expand(self.trace.entry(seq)["values"])[-1]
+        return None
+
+    def outcome(self, step: ReplayedStep, seq: int) -> Outcome:
+        if step.seq not in self.supplied:
+            return super().outcome(step, seq)
+        with self._lock:
+            self._used[seq] = 1
+            state = self._state(step.scope.lane)
+            if self.index.lane[seq] == state.lane:
+                self._pass(state, seq)
+        entry = self.trace.entry(seq)
+        return Outcome(self._decode(self.supplied[step.seq], step.spec.hint()), None, entry.get("meta") or {}, entry)
+
+    def _stuck(self, waiting: list[str]) -> ReplayError | None:
+        if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
+            return None
+        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
+
+    def unfollowed(self) -> ReplayError:
+        """The program has ended, and the log has more: its failure."""
+        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
+
+
+# -- resumption --------------------------------------------------------------------------------------------------------
+#
+# The session that resumes: it answers from the log while that lasts, and records from there on.
+#
+# Nothing goes live before the program has made every recorded step: a program that no longer follows its log is noticed while
+# that is harmless. Then the log is *open*: what was never recorded may happen.
+
+T = TypeVar("T")
+
+#: Clocks that begin anywhere, and must not go back.
+_STEADY: Final = frozenset(
+    ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
+)
+#: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
+_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival"}
+
+
+class Resumption(Recording):
+    """One run that goes on in ``journal``, where ``log`` ends.
+
+    ``opened`` is called when the log has been followed to its end; ``about`` goes into ``recovery.started``.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        redactor: Redactor,
+        log: Followed,
+        *,
+        about: Mapping[str, Any],
+        opened: Callable[[], object],
+    ) -> None:
+        super().__init__(journal, redactor)
+        self.log: Final = log
+        log.face = self
+        self.recording = False
+        self.ordered = log.ordered
+        self.followed = False
+        self._about: Final = dict(about)
+        self._opened: Final = opened
+        self._opening: Final = threading.RLock()
+        self._begun = False
+        #: What is to be written once the log is open, in order.
+        self._late_entries: list[Callable[[], object]] = []
+        self._steady: dict[str, Any] = {}
+        #: The lanes that have made a step past the end of the log.
+        self._left: set[Lane] = set()
+        self._last_lane = max(log.index.lanes.values(), default=0)
+        self._identities.update(log.index.identities)
+        self.steps = sum(len(steps) for steps in log.index.intentions.values())
+
+    # -- coming to the end of the log ------------------------------------------------------------------------------------
+
+    @property
+    def threads(self) -> ThreadMonitor | None:  # type: ignore[override]
+        """Whom the hooks tell which threads take part, while the log decides who goes first."""
+        return None if self.followed else self.log.threads
+
+    def look(self) -> bool:
+        """Whether the program has followed the log to its end; the first time, what is past it may come from now on."""
+        if not self.followed and self.log.failure is None and self.log.complete:
+            self._open()
+        return self.followed
+
+    def open_now(self) -> bool:
+        """Open the log, whoever holds it up. Whether that may be: it has been followed without a difference."""
+        if self.log.failure is None and not self.followed:
+            self._open()
+        return self.followed
+
+    def _open(self) -> None:
+        with self._opening:
+            self.begin_recovery()
+            first, self.recording, self.followed = not self.followed, True, True
+        if first:
+            self._opened()
+            self.log.schedule.release()
+
+    def begin_recovery(self) -> None:
+        """Write ``recovery.started``, and what happened past the end of the log meanwhile. Idempotent."""
+        with self._opening:
+            if self._begun:
+                return
+            meta = dumps_in_order(self._about)
+            self.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
+            self._begun = True
+            late, self._late_entries = self._late_entries, []
+            for write in late:
+                write()
+
+    def late(self, write: Callable[[], object]) -> None:
+        """Write something past the end of the log, as soon as that may be."""
+        with self._opening:
+            if not self._begun:
+                self._late_entries.append(write)
+                return
+        write()
+
+    def wait_open(self, family: str, name: str) -> bool:
+        """Return when the log is open. Whether the other tasks of an event loop have gone on meanwhile."""
+        if self.followed:
+            return False
+        loop = _get_running_loop()
+        if loop is None:
+            self.log.schedule.wait(None)
+        elif can_go_on(loop):
+            # That nobody else can go on is seen only while somebody waits.
+            waits = self.log.schedule.callback(None, lambda: None)
+            go_on(loop, lambda: self.followed or self.log.failure is not None)
+            self.log.schedule.cancel(waits)
+            self.log.going()
+            return True
+        else:
+            raise self.log.fail(failures.not_yet_followed(self.run_id, family, name))
+        return False
+
+    async def wait_open_async(self) -> None:
+        if not self.followed:
+            await self.log.schedule.wait_async(None)
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def supplied(self) -> Mapping[int, Any]:
+        return self.log.supplied
+
+    def past(self) -> Trace:
+        return self.log.trace
+
+    def begin(self, scope: Scope, request: Request) -> Any:
+        spec = request.spec
+        if self.followed:
+            self._leave_log(scope, spec.family)
+            return super().begin(scope, request)
+        if self.log.next_step(scope, spec.family) is None:
+            if self.look():
+                self._left.add(scope.lane)
+                return super().begin(scope, request)
+            return DeferredStep(self, scope, request, None)
+        try:
+            step = self.log.begin(scope, request)
+        finally:
+            self.look()
+        if scope.spending is not None and not spec.structural:
+            scope.spending.recall(self.log.told_of(step.seq))
+        if self.log.answered(step.seq):
+            if scope.call is not None:
+                scope.call.recall(self.log.told_of(step.seq), self.run_id)
+            return step
+        if spec.structural:
+            return ResumedSpan(self, scope, request, step.seq)
+        return DeferredStep(self, scope, request, step.seq)
+
+    def make(self, step: DeferredStep, *, waited: bool = False) -> Any:
+        """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
+        request = step.request.saying({"waited": True}) if waited else step.request
+        self._left.add(step.scope.lane)
+        if step.given_up is not None:
+            seq = step.given_up
+            entry = self.log.trace.entry(seq)
+            before = ((entry.get("meta") or {}).get("info") or {}).get("attempt", 1)
+            meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
+            self.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
+            request = request.saying({"attempt": before + 1, "again": seq})
+        return super().begin(step.scope, request)
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        if self._past_end(scope, request.spec.family):
+            return super().refuse(scope, request, error)
+        try:
+            return self.log.refuse(scope, request, error)
+        finally:
+            self.look()
+
+    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
+        if self._past_end(scope, type):
+            return super().note(scope, type, name, **fields)
+        try:
+            return self.log.note(scope, type, name, **fields)
+        finally:
+            self.look()
+
+    def _past_end(self, scope: Scope, kind: str) -> bool:
+        """Whether a step of one entry is to be written: then it may be now. Nothing but the log changes by it."""
+        if self.followed:
+            self._leave_log(scope, kind)
+            return True
+        if self.log.next_step(scope, kind) is not None:
+            return False
+        if not self.look() and _get_running_loop() is None:
+            self.log.schedule.wait(None)
+        self.begin_recovery()
+        return True
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        if agent in self.log.index.identities:
+            self.log.identify(agent, identity)
+        else:
+            self.late(lambda: super(Resumption, self).identify(agent, identity))
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        recorded = self.log.snapshot(name, state)
+        if recorded is None:
+            self.late(lambda: super(Resumption, self).snapshot(name, state))
+        return None if self.followed else recorded
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        return error if self.followed else self.log.fail(error)
+
+    # -- clock, dice and timers ------------------------------------------------------------------------------------------
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        if self._read_in_log(scope, function):
+            return self.log.clock_read(scope, function, real)
+        value: T = self._going_on(function, real())
+        self.late(lambda: self._read("clock", scope, function, value))
+        return value
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        if self._read_in_log(scope, function):
+            return self.log.random_read(scope, function, real)
+        value = real()
+        self.late(lambda: self._read("random", scope, function, value))
+        return value
+
+    def _read_in_log(self, scope: Scope, function: str) -> bool:
+        return scope.lane not in self._left and not self.log.read_past_end(scope, function)
+
+    def _leave_log(self, scope: Scope, kind: str) -> None:
+        """The scope's lane makes its first step past the end of the log: it must have nothing left there."""
+        if scope.lane not in self._left:
+            self.log.next_step(scope, kind)
+            self._left.add(scope.lane)
+
+    def _going_on(self, function: str, value: Any) -> Any:
+        """A clock that began at another instant than in the log goes on from the last value there."""
+        if function not in _STEADY:
+            return value
+        if function not in self._steady:
+            last = self.log.last_read(function)
+            self._steady[function] = 0 if last is None else from_json(last) - value
+        return value + self._steady[function]
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> Any:
+        if scope.lane in self._left:
+            return super().arm(scope, function, seconds)
+        after, n = scope.lane.armed(function)
+        seq = self.log.timer_at(scope, function, after, n)
+        if seq is not None:
+            return self.log.timer(seq)
+        real = RecordedTimer(self, scope, function, after, n)
+        if self.followed:
+            return real
+        if function in QUEUES:
+            return HeldTimer(self, real, function)
+        return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
+
+    # -- lanes -----------------------------------------------------------------------------------------------------------
+
+    def _number(self, lane: Lane, parent: Lane) -> int:
+        return self.log.number_of(parent.id, lane.name, lane.n, lane.under)
+
+    def open_lanes(self) -> list[Lane]:
+        return [*self.log.open_lanes(), *super().open_lanes()]

@@ -1,0 +1,282 @@
+"""The one door that every captured step passes.
+
+A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks :func:`here` for
+the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
+outcome told (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
+Capture points know nothing of replay, sessions know nothing of SDKs.
+"""
+
+from __future__ import annotations
+
+from asyncio import current_task
+from asyncio.events import _get_running_loop
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+from .context import Lane, Scope, collisions, current, started
+
+if TYPE_CHECKING:
+    from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
+    from .redaction import Redactor
+    from .step import Request, Spec
+    from .threads import ThreadMonitor
+
+__all__ = [
+    "Outcome",
+    "Refusal",
+    "Session",
+    "Step",
+    "Timer",
+    "allow_outside",
+    "here",
+    "owner",
+    "refuse_outside",
+    "settled",
+]
+
+T = TypeVar("T")
+
+Refusal: TypeAlias = "ContractViolationError | BudgetExceededError | RunEndedError"
+
+
+class Outcome:
+    """A recorded outcome: ``output`` (decoded), or ``error`` (the exception to raise), and the entry's ``meta``.
+
+    ``entry`` is the raw entry as a dictionary, ``abandoned`` true where the caller left a stream before its end.
+    """
+
+    __slots__ = ("abandoned", "entry", "error", "meta", "output")
+
+    def __init__(
+        self, output: Any, error: BaseException | None, meta: Mapping[str, Any], entry: Mapping[str, Any]
+    ) -> None:
+        self.output: Final = output
+        self.error: Final = error
+        self.meta: Final = meta
+        self.entry: Final = entry
+        self.abandoned: Final = bool(meta.get("abandoned"))
+
+
+class Step(Protocol):
+    """An open step. ``live`` says who answers: the capture point's own call, or the log."""
+
+    @property
+    def live(self) -> bool: ...
+    @property
+    def seq(self) -> int: ...
+
+    # -- live: the capture point makes the call and tells what came of it ------------------------------------------------
+    def body(self) -> Scope:
+        """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
+        ...
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        """One piece of a stream; it is on the log when this returns, before the caller gets it."""
+        ...
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …).
+
+        ``data`` is the JSON of ``output`` as the log writes it, where that is at hand.
+        """
+        ...
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
+        ...
+
+    # -- deferred: the log does not answer, and it is not followed to its end yet (a resumed run) -------------------------
+    @property
+    def deferred(self) -> bool:
+        """Whether a step that is not ``live`` is to be made after all: ask ``go`` for the live one."""
+        ...
+
+    def go(self) -> Step:
+        """The live step, once the rest of the log has been followed. Blocks the calling thread until then."""
+        ...
+
+    async def go_async(self) -> Step: ...
+
+    # -- not live: the log answers ---------------------------------------------------------------------------------------
+    def answer(self) -> Outcome:
+        """The recorded outcome, when its turn has come. Blocks the calling thread until then."""
+        ...
+
+    async def answer_async(self) -> Outcome: ...
+
+    def next_chunk(self) -> Outcome | None:
+        """The next recorded chunk when its turn has come, or ``None`` where the recording has no more of them."""
+        ...
+
+    async def next_chunk_async(self) -> Outcome | None: ...
+
+    def lazy(self) -> str | None:
+        """``"coroutine"``, ``"generator"`` or ``"async generator"``, where a plain function returned one; else ``None``."""
+        ...
+
+
+class Timer(Protocol):
+    """A sleep or deadline that the run's own code armed.
+
+    Recording (``live``): the capture point waits for real, and calls ``fired()`` when (and only if) the time ran out, before
+    the program goes on. Replaying: ``wait``/``wait_async`` return when its recorded place in the log has come, and never
+    return if it did not fire in the recording; ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread);
+    ``cancel`` takes it back.
+    """
+
+    @property
+    def live(self) -> bool: ...
+    def fired(self, about: Mapping[str, Any] | None = None) -> None: ...
+    def wait(self) -> None: ...
+    async def wait_async(self) -> None: ...
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None: ...
+    def cancel(self) -> None: ...
+
+
+class Session(Protocol):
+    """What a scope points to: a recording, or a replay."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def recording(self) -> bool: ...
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of what this session stores and compares."""
+        ...
+
+    @property
+    def threads(self) -> ThreadMonitor | None:
+        """Whom the hooks report to which threads take part; ``None`` where nothing waits for them (a recording)."""
+        ...
+
+    def begin(self, scope: Scope, request: Request) -> Step:
+        """Begin a step: its intention is on the log, or matched with the recorded one (else ``DivergenceError``)."""
+        ...
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        """A call that must not be made: on the log as ``contract.violated`` or ``budget.exceeded``, or matched with the
+        recorded refusal. Returns what to raise."""
+        ...
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        """A tool with a contract is called, and the contract holds so far: said once a run. It has no part in a replay."""
+        ...
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        """Say who ``agent`` is, or compare it with what the recording says."""
+        ...
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        """Make ``error`` the failure of a replay; returns what to raise. A recording has no use for it."""
+        ...
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        """A one-entry step (``decision``, ``data`` …): recorded, or compared whole with the recorded one. Returns its seq."""
+        ...
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        """A read of a clock: ``real()`` recorded, or what was recorded. ``function`` as in ``"time.time"``."""
+        ...
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        """A random draw. In replay ``real`` is called too and its value dropped, so that a generator's state follows."""
+        ...
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
+        ...
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
+        """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
+        ...
+
+
+#: What says what a run would leave undone if it ended now, by session; asked at its end.
+undone: Final[WeakKeyDictionary[Any, list[Callable[[], str | None]]]] = WeakKeyDictionary()
+
+#: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
+strayed: dict[str, int] | None = None
+
+#: Called with family and name for a step outside every run, where the whole process is under replay; ``None`` otherwise.
+outside: Callable[[str, str], None] | None = None
+_refusals: Final[list[Callable[[str, str], None]]] = []
+
+
+def refuse_outside(refuse: Callable[[str, str], None]) -> None:
+    """From now on a captured call outside every run is ``refuse``'s to refuse: it would be live."""
+    global outside
+    _refusals.append(refuse)
+    outside = refuse
+
+
+def allow_outside(refuse: Callable[[str, str], None]) -> None:
+    """Take back ``refuse_outside(refuse)``; in any order."""
+    global outside
+    _refusals.remove(refuse)
+    outside = _refusals[-1] if _refusals else None
+
+
+def owner() -> int:
+    """Who is running: the ``id`` of the current task, or the ident of the thread outside any task."""
+    loop = _get_running_loop()
+    if loop is not None:
+        task = current_task(loop)
+        if task is not None:
+            return id(task)
+    return get_ident()
+
+
+#: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.concurrency``.
+owned: Final[dict[int, Lane]] = {}
+
+
+def here() -> Scope | None:
+    """The scope of the running code, its lane checked against who runs it.
+
+    A step that arrives in a lane from another task or thread than the lane's own (done callbacks, ``call_soon``, signal
+    handlers, contexts that are shared) gets a callback lane of its own.
+    """
+    scope = current.get()
+    return None if scope is None else settled(scope)
+
+
+def settled(scope: Scope) -> Scope:
+    """``scope``, which the context variable has, in the lane of who is running."""
+    lane = scope.lane
+    me = get_ident() if _get_running_loop() is None else owner()
+    if lane.owner == me:
+        return scope
+    if lane.owner == 0:
+        lane.owner = me
+        return scope
+    return scope.in_lane(_lane_of(me, lane, scope))
+
+
+def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
+    known = owned.get(me)
+    if known is not None and known.root is lane.root:
+        return known
+    callbacks = lane.callbacks
+    if callbacks is None:
+        callbacks = lane.callbacks = {}
+    callback = callbacks.get(me)
+    if callback is None:
+        callback = started(lane, "callback", scope.live)
+        callback.owner = me
+        callbacks[me] = callback
+        if len(callbacks) > 1:
+            collisions.append(lane)
+    return callback

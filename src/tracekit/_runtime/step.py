@@ -1,0 +1,181 @@
+"""What a capture point asks of a session: the request for one step, and what is the same at every request of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from .._journal.entry import FAMILIES, EntryFamily
+from .._values import dumps_in_order, to_json
+
+if TYPE_CHECKING:
+    from .._policy.budget import Budget
+    from .redaction import Redactor
+
+__all__ = ["Circumstances", "Family", "Request", "Spec", "Told"]
+
+#: A kind of step; the entry types of a family are in ``_journal.entry``.
+Family = Literal["tool", "llm", "http", "span"]
+
+
+class Circumstances(dict[str, Any]):
+    """The ``info`` of a step, where it is the same at many calls of one spec. Not to be changed.
+
+    ``told`` is a redactor's ``state`` and ``meta`` as the log has it then, once it has been worked out.
+    """
+
+    __slots__ = ("told",)
+
+    def __init__(self, info: Mapping[str, Any]) -> None:
+        super().__init__(info)
+        self.told: tuple[object, bytes] | None = None
+
+    def tell(self, spec: Spec, redactor: Redactor) -> bytes:
+        """``,"meta":{…}`` of the intention of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.tell`."""
+        known, state = self.told, redactor.state
+        if known is not None and known[0] is state:
+            return known[1]
+        tree = redactor.redact({**spec.meta, "info": to_json(dict(self))})[0]
+        suffix = b',"meta":%b' % dumps_in_order(tree)
+        self.told = state, suffix
+        return suffix
+
+
+class Told:
+    """What of a spec goes into the log, without secrets: true as long as the redactor's ``state`` is this one. Immutable."""
+
+    __slots__ = ("meta", "name", "prefix", "state", "suffix")
+
+    def __init__(self, state: object, name: str, meta: dict[str, Any]) -> None:
+        self.state: Final = state
+        self.name: Final = name
+        self.meta: Final = meta
+        self.prefix: Final = b',"name":%b,"input":' % orjson.dumps(name)
+        self.suffix: Final = b',"meta":%b' % dumps_in_order(meta) if meta else b""
+
+
+class Spec:
+    """A capture point's constants: name, family, side-effect class, signature, and how they look in the log.
+
+    ``signature`` (model, decoding parameters, tool version …) goes into ``meta`` as it is, ``side_effect`` beside it; replay
+    compares both. ``returns`` is the type that a recorded output is rebuilt as, where one is declared. ``lists`` asks for the list
+    elements of the input to be interned one by one (conversations).
+    """
+
+    __slots__ = (
+        "budget", "compensation", "effect", "family", "lists", "meta", "name", "redactor", "resolve", "returns", "side_effect",
+        "signature", "structural", "told", "types",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        family: Family,
+        name: str,
+        *,
+        side_effect: str | None = None,
+        signature: Mapping[str, Any] | None = None,
+        returns: Any = None,
+        resolve: Callable[[], Any] | None = None,
+        lists: bool = False,
+        budget: Budget | None = None,
+    ) -> None:
+        self.family: Final = family
+        self.name: Final = name
+        self.side_effect: Final = side_effect
+        #: What its body may spend.
+        self.budget: Final = budget
+        self.signature: Final = dict(signature or {})
+        self.returns = returns
+        #: Works out ``returns`` when it is first needed: annotations may name classes that are defined later.
+        self.resolve = resolve
+        self.lists: Final = lists
+        self.types: Final[EntryFamily] = FAMILIES[family]
+        #: The body of a structural step runs in a replay too.
+        self.structural: Final = family == "span"
+        #: An effect must not start before its intention is on the device.
+        self.effect: Final = side_effect in ("irreversible", "reversible")
+        self.meta: Final = _meta(side_effect, self.signature)
+        #: How what it did is undone, where that is declared.
+        self.compensation: Any = None
+        #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
+        self.redactor: Redactor | None = None
+        #: Read it where its ``state`` is the redactor's, else ask :meth:`tell`.
+        self.told: Told = Told(self, name, self.meta)
+
+    def tell(self, redactor: Redactor) -> Told:
+        """How it looks in the log, remembered until another redactor asks or this one has learned something."""
+        told = self.told
+        if told.state is not redactor.state:
+            state = redactor.state
+            told = self.told = Told(state, redactor.redact_text(self.name)[0], redactor.redact(self.meta)[0])
+        return told
+
+    def hint(self) -> Any:
+        """The declared type of the output, or ``None``."""
+        if self.resolve is not None:
+            self.returns, self.resolve = self.resolve(), None
+        return self.returns
+
+
+class Request:
+    """One step that a capture point asks a session to begin. Never changed once it is made.
+
+    ``input`` holds Python values (the session encodes and redacts them). ``info`` is recorded in ``meta`` and not compared.
+    ``key``, where given, is a value to be fingerprinted instead of ``input`` (a multipart body without its boundary). ``data`` is the
+    JSON of ``input`` as the log writes it, where that is at hand; nobody else holds ``input`` then. ``once_key`` is the key of an
+    ``exactly_once`` contract: a second call under it is not made, but answered.
+    """
+
+    __slots__ = ("data", "info", "input", "key", "once_key", "spec")
+
+    def __init__(
+        self,
+        spec: Spec,
+        input: object,
+        info: Mapping[str, Any] | None = None,
+        key: object = None,
+        data: bytes | None = None,
+        once_key: bytes | None = None,
+    ) -> None:
+        self.spec: Final = spec
+        self.input: Final = input
+        self.info: Final = info
+        self.key: Final = key
+        self.data: Final = data
+        self.once_key: Final = once_key
+
+    @classmethod
+    def of(
+        cls,
+        family: Family,
+        name: str,
+        input: object,
+        *,
+        side_effect: str | None = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        returns: Any = None,
+        lists: bool = False,
+        key: object = None,
+    ) -> Request:
+        """A request with a spec of its own. Who asks often makes the :class:`Spec` once."""
+        spec = Spec(family, name, side_effect=side_effect, signature=signature, returns=returns, lists=lists)
+        return cls(spec, input, info, key)
+
+    def saying(self, more: Mapping[str, Any]) -> Request:
+        """The same request with ``more`` in its ``info``."""
+        return Request(self.spec, self.input, {**(self.info or {}), **more}, self.key, self.data, self.once_key)
+
+    def unkeyed(self) -> Request:
+        """The same request without its ``exactly_once`` key."""
+        return self if self.once_key is None else Request(self.spec, self.input, self.info, self.key, self.data)
+
+
+def _meta(side_effect: str | None, signature: Mapping[str, Any]) -> dict[str, Any]:
+    # By way of its bytes: a copy, which the program can't change later.
+    meta: dict[str, Any] = orjson.loads(dumps_in_order({key: to_json(value) for key, value in signature.items()}))
+    if side_effect is not None:
+        meta["side_effect"] = side_effect
+    return meta

@@ -1,0 +1,39 @@
+"""Python values to canonical JSON and back: tagged types, opaque values, fingerprints.
+
+A value becomes a *tree* (:func:`to_json`): JSON scalars, lists and dictionaries that orjson writes faithfully. Whatever JSON
+has no word for is ``{"$t": tag, "v": …}``. :func:`from_json` is the way back; it treats the tree as untrusted input.
+"""
+
+from __future__ import annotations
+
+from .codec import (
+    canonical,
+    contains_opaque,
+    dumps,
+    dumps_in_order,
+    fingerprint,
+    fingerprint_encoded,
+    from_json,
+    quick,
+    snapshot,
+    to_json,
+)
+from .exceptions import exception_from_json, exception_to_json, shortfalls
+from .registry import register
+
+__all__ = [
+    "canonical",
+    "contains_opaque",
+    "dumps",
+    "dumps_in_order",
+    "exception_from_json",
+    "exception_to_json",
+    "fingerprint",
+    "fingerprint_encoded",
+    "from_json",
+    "quick",
+    "register",
+    "shortfalls",
+    "snapshot",
+    "to_json",
+]

@@ -1,0 +1,1310 @@
+"""Python values as JSON trees with tags, and back: one recursive encoder and one recursive decoder.
+
+JSON values stand for themselves; everything else is ``{"$t": tag, "v": …}``. What can't be encoded is an ``opaque`` value with its
+``repr``. A decoder never imports what a trace names.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime as _datetime_module
+import re
+import sys
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from math import prod
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from ..errors import NotReplayableError
+from .registry import codecs_by_tag, codecs_by_type, is_heap, loaded_class, name_of, set_state, state_of
+
+__all__ = [
+    "BASES",
+    "DTYPE",
+    "MAX_DEPTH",
+    "MAX_ITEMS",
+    "MAX_NESTING",
+    "MUST_BE",
+    "REBUILD",
+    "Decoder",
+    "TooLarge",
+    "Walk",
+    "canonical",
+    "classes_in",
+    "classify",
+    "contains_opaque",
+    "dumps",
+    "dumps_in_order",
+    "fingerprint",
+    "fingerprint_encoded",
+    "from_json",
+    "quick",
+    "refuse",
+    "snapshot",
+    "to_json",
+]
+
+# -- encode ------------------------------------------------------------------------------------------------------------
+#
+# Values to trees, and trees to bytes.
+#
+# The rule of the hot path: a value that is plain JSON all through is returned as it is, after one look at exact types. orjson
+# alone would write tuples as lists, NaN as null, and UUIDs, enums, dataclasses and dates as what they are not.
+
+#: JSON levels of one value; what is nested deeper is opaque. (A reader takes 300 per line: the entry around it has some too.)
+MAX_DEPTH: Final = 190
+#: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
+_LEVELS: Final = MAX_DEPTH - 2
+#: Items visited in one value before it is called too large (shared parts count each time: they are written each time).
+MAX_ITEMS: Final = 2_000_000
+#: Larger integers are opaque: arithmetic on what a trace says must not take for ever.
+MAX_BITS: Final = 400_000
+_PLAIN_WIDTH: Final = 50_000
+#: Containers that the quick way looks into; larger values (and cycles) take the others.
+_QUICK_SIZE: Final = 200
+_REPR: Final = 200
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+Tree = Any
+Handler = Callable[["Walk", Any, int], Tree]
+
+_SAFETY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_SORTED: Final = orjson.OPT_SORT_KEYS | _SAFETY
+_IN_ORDER: Final = _SAFETY
+_orjson_dumps: Final = orjson.dumps
+
+
+def dumps(tree: Tree) -> bytes:
+    """The canonical bytes of a tree: sorted keys, no spaces. Fixed for format version 1; what is hashed."""
+    return _orjson_dumps(tree, None, _SORTED)
+
+
+def dumps_in_order(tree: Tree) -> bytes:
+    """The bytes of a tree with keys as they come: what is stored, since the program sees the order of a dictionary."""
+    return _orjson_dumps(tree, None, _IN_ORDER)
+
+
+def canonical(value: object) -> bytes:
+    """The canonical bytes of any value."""
+    return dumps(to_json(value))
+
+
+def fingerprint(name: str, tree: Tree) -> str:
+    """``sha256:`` and the hex digest of the canonical form of ``{"input": tree, "name": name}``."""
+    return fingerprint_encoded(name, dumps(tree))
+
+
+def fingerprint_encoded(name: str, encoded: bytes) -> str:
+    """As :func:`fingerprint`, for an input whose canonical bytes are at hand."""
+    return "sha256:" + sha256(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}").hexdigest()
+
+
+def to_json(value: object, notes: list[str] | None = None) -> Tree:
+    """The tree of ``value``: the value itself where it is plain JSON, else a copy with tags.
+
+    Never raises: what can't be encoded is opaque, and a sentence about it is appended to ``notes``. Encode the tree before the
+    program goes on: parts of it are the program's own objects.
+    """
+    kind = type(value)
+    if kind is dict or kind is list:
+        if _plain(value):  # type: ignore[arg-type]
+            return value
+    elif value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[attr-defined]
+        return value
+    return snapshot(value, notes)
+
+
+def snapshot(value: object, notes: list[str] | None = None) -> Tree:
+    """As :func:`to_json`, but always a copy: whatever another thread does to ``value`` afterwards, the tree can be written."""
+    walk = Walk(notes)
+    try:
+        return walk.value(value, 0)
+    except TooLarge:
+        return walk.opaque(value, "it is too large")
+    except RecursionError:
+        return {"$t": "opaque", "type": "?", "repr": "<not shown: the stack was exhausted>"}
+
+
+def quick(value: object) -> bytes | None:
+    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes :func:`to_json`.
+
+    Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
+    """
+    seen: list[Any] = []
+    try:
+        tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
+        data = _orjson_dumps(tree, None, _IN_ORDER)
+    except (TypeError, RuntimeError, _Involved):
+        return None
+    if 36 in data:  # a dollar: in a tag of ours, in a text, or in a key that might be taken for a tag
+        for node in seen:
+            if type(node) is dict and "$" in "".join(node):
+                return None
+    if len(seen) > _LEVELS // 2 and data.count(b"[") + data.count(b"{") > _LEVELS:
+        return None  # it may be nested too deep
+    return data
+
+
+class _Involved(Exception):
+    """A value is not for the quick way."""
+
+
+_ATOMS: Final = frozenset((str, int, bool, type(None)))
+
+
+def _tagged(value: Any, seen: list[Any]) -> Tree:
+    """``value`` as orjson writes it faithfully: itself, or a copy where a tuple or a float in it needs a tag."""
+    kind = type(value)
+    if kind is dict:
+        return _tagged_mapping(value, seen)
+    if kind is list or kind is tuple:
+        seen.append(value)
+        if len(seen) > _QUICK_SIZE:
+            raise _Involved
+        items = value if _ATOMS.issuperset(map(type, value)) else [_tagged(item, seen) for item in value]
+        return items if kind is list else {"$t": "tuple", "v": items}
+    if kind is float:
+        return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
+    if kind in _ATOMS:
+        return value
+    raise _Involved
+
+
+def _tagged_mapping(value: dict[str, Any], seen: list[Any]) -> dict[str, Tree]:
+    seen.append(value)
+    if len(seen) > _QUICK_SIZE:
+        raise _Involved
+    changed: dict[str, Tree] | None = None
+    for key, item in value.items():
+        kind = type(item)
+        if kind in _ATOMS or (kind is float and item - item == 0.0):
+            continue
+        tree = _tagged(item, seen)
+        if tree is not item:
+            if changed is None:
+                changed = value.copy()
+            changed[key] = tree
+    return value if changed is None else changed
+
+
+def _plain(value: dict[str, Any] | list[Any]) -> bool:
+    """Whether orjson writes ``value`` faithfully as it is. Level by level: cycles and depth end in the slow walk."""
+    level: list[Any] = [value]
+    left = _LEVELS - 1
+    try:
+        while True:
+            below: list[Any] = []
+            for node in level:
+                if type(node) is dict:
+                    for key in node:
+                        if type(key) is not str or "$" in key or not key.isascii():
+                            return False
+                    node = node.values()
+                for leaf in node:
+                    kind = type(leaf)
+                    if kind is str:
+                        if not leaf.isascii() and not _encodable(leaf):
+                            return False
+                    elif kind is int:
+                        if not -9223372036854775808 <= leaf <= 18446744073709551615:
+                            return False
+                    elif kind is dict or kind is list:
+                        below.append(leaf)
+                    elif leaf is not None and kind is not bool and (kind is not float or leaf - leaf != 0.0):
+                        return False
+            if not below:
+                return True
+            left -= 1
+            if left < 0 or len(below) > _PLAIN_WIDTH:
+                return False
+            level = below
+    except RuntimeError:  # changed by another thread meanwhile
+        return False
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class TooLarge(Exception):
+    """A value has more items than are followed."""
+
+
+class Walk:
+    """One value on its way to a tree: who is above (cycles), how much is left, what there is to say."""
+
+    __slots__ = ("above", "left", "notes")
+
+    def __init__(self, notes: list[str] | None = None) -> None:
+        self.above: set[int] = set()
+        self.left = MAX_ITEMS
+        self.notes = notes
+
+    def value(self, value: Any, depth: int) -> Tree:
+        kind = type(value)
+        if kind is str:
+            return value if value.isascii() or _encodable(value) else _surrogates(value)
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            return value if _LEAST <= value <= _MOST else self._large(value)
+        if kind is float:
+            return value if value - value == 0.0 else {"$t": "float", "v": repr(value)}
+        return self._compound(value, kind, depth)
+
+    def _large(self, value: int) -> Tree:
+        return (
+            {"$t": "int", "v": hex(value)} if value.bit_length() <= MAX_BITS else self.opaque(value, "it is too large")
+        )
+
+    def _compound(self, value: Any, kind: type, depth: int) -> Tree:
+        me = id(value)
+        if me in self.above:
+            return self.opaque(value, "it contains itself")
+        if depth >= _LEVELS:
+            return self.opaque(value, "it is nested too deep")
+        self.above.add(me)
+        try:
+            if kind is list:  # without a handler: the stack has room for all the levels
+                return self.items(value, depth)
+            return handler_of(kind)(self, value, depth)
+        except (KeyboardInterrupt, TooLarge):
+            raise
+        except BaseException as error:  # whatever the value's own code does, the program goes on
+            return self.opaque(value, f"encoding it raised {type(error).__name__}")
+        finally:
+            self.above.discard(me)
+
+    def items(self, values: Any, depth: int) -> list[Tree]:
+        """The trees of several values that stand in a list at ``depth``."""
+        values = list(values)
+        self.spend(len(values))
+        visit = self.value
+        trees = []
+        for item in values:  # a comprehension is a frame of its own
+            trees.append(visit(item, depth + 1))  # noqa: PERF401
+        return trees
+
+    def mapping(self, pairs: Any, depth: int) -> Tree:
+        """A dictionary, as pairs where JSON has no such keys (or a key might be taken for a tag)."""
+        pairs = list(pairs)
+        self.spend(len(pairs))
+        visit = self.value
+        for key, _ in pairs:
+            if type(key) is not str or key[:1] == "$" or not (key.isascii() or _encodable(key)):
+                return {"$t": "dict", "v": [[visit(key, depth + 3), visit(item, depth + 3)] for key, item in pairs]}
+        trees = {}
+        for key, item in pairs:
+            trees[key] = visit(item, depth + 1)
+        return trees
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooLarge
+
+    def opaque(self, value: object, reason: str) -> Tree:
+        """What stands for a value that can't be encoded."""
+        try:
+            name = name_of(type(value))
+        except Exception:
+            name = "?:?"
+        if self.notes is not None:
+            self.notes.append(f"A value of type {name} can't be recorded: {reason}. It is opaque in the trace.")
+        return {"$t": "opaque", "type": name[:_REPR], "repr": _described(value)}
+
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def _described(value: object) -> str:
+    """At most 200 characters; without addresses, which differ between a recording and its replay."""
+    try:
+        for base in (list, dict, tuple, set, frozenset):  # their repr may be endless work
+            if base in type(value).__mro__:
+                return f"<{base.__name__} of {base.__len__(value)} items>"  # type: ignore[arg-type]
+        text = str.__str__(repr(value))[: _REPR * 2]
+        text = _ADDRESS.sub("", text)[:_REPR]
+        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()[:_REPR]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return f"<its repr raised {type(error).__name__}>"[:_REPR]
+
+
+def _surrogates(text: str) -> Tree:
+    from binascii import b2a_base64
+
+    return {"$t": "str", "v": b2a_base64(text.encode("utf-8", "surrogatepass"), newline=False).decode()}
+
+
+_known: Final[dict[type, Handler]] = {}
+_MANY_TYPES: Final = 4096
+
+
+def handler_of(kind: type) -> Handler:
+    """How values of exactly this type are encoded."""
+    handler = _known.get(kind)
+    if handler is not None and not codecs_by_type:
+        return handler
+    codec = codecs_by_type.get(kind)
+    if codec is not None:
+        return lambda walk, value, depth: {"$t": codec.tag, "v": walk.value(codec.encode(value), depth + 1)}
+    if handler is None:
+        handler = classify(kind)
+        if is_heap(kind) and len(_known) > _MANY_TYPES:  # classes made on the fly are not kept alive for ever
+            _known.clear()
+        _known[kind] = handler
+    return handler
+
+
+# -- kinds -------------------------------------------------------------------------------------------------------------
+#
+# How each kind of type is encoded: a table for the standard library by name, and a look at the bases of the rest.
+#
+# Types of modules that are not loaded need no case, so nothing is imported here: a type's own module is there when its values are.
+
+#: The NumPy types whose bytes say everything.
+DTYPE: Final = re.compile(
+    r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SUV]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)"
+)
+#: Built-in types whose subclasses are rebuilt from the base's value and the instance's attributes.
+BASES: Final[tuple[type, ...]] = (str, int, float, complex, bytes, bytearray, list, dict, set, frozenset, tuple)
+
+
+def base64(data: Any) -> str:
+    return b2a_base64(data, newline=False).decode("ascii")
+
+
+def _simple(tag: str, plain: Callable[[Any], Any]) -> Handler:
+    """A type whose value is told by ``plain(value)``, itself a value of simpler types."""
+
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+        return {"$t": tag, "v": walk.value(plain(value), depth + 1)}
+
+    return handler
+
+
+def _list(walk: Walk, value: Any, depth: int) -> Tree:
+    return walk.items(list.__iter__(value), depth)
+
+
+def _dict(walk: Walk, value: Any, depth: int) -> Tree:
+    return walk.mapping(_pairs(value), depth)
+
+
+def _pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    for _ in range(8):
+        try:
+            return list(dict.items(value))
+        except RuntimeError:  # another thread writes to it
+            continue
+    return list(dict.items(dict.copy(value)))
+
+
+def _sequence(tag: str) -> Handler:
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+        return {"$t": tag, "v": walk.items(value, depth + 1)}
+
+    return handler
+
+
+def _tuple(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "tuple", "v": walk.items(tuple.__iter__(value), depth + 1)}
+
+
+def _set(tag: str) -> Handler:
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+
+        base = set if issubclass(type(value), set) else frozenset
+        return {"$t": tag, "v": sorted(walk.items(base.__iter__(value), depth + 1), key=dumps)}
+
+    return handler
+
+
+def _ordered(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "OrderedDict", "v": [walk.items(pair, depth + 2) for pair in value.items()]}
+
+
+def _counter(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "Counter", "v": [walk.items(pair, depth + 2) for pair in dict.items(value)]}
+
+
+_FACTORIES: Final = {list: "list", dict: "dict", set: "set", int: "int", float: "float", str: "str", tuple: "tuple"}
+
+
+def _defaultdict(walk: Walk, value: Any, depth: int) -> Tree:
+    factory = value.default_factory
+    if factory is not None and factory not in _FACTORIES:
+        return walk.opaque(value, "its default_factory is not a built-in type")
+    pairs = [walk.items(pair, depth + 2) for pair in dict.items(value)]
+    return {"$t": "defaultdict", "f": None if factory is None else _FACTORIES[factory], "v": pairs}
+
+
+def _deque(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "deque", "maxlen": value.maxlen, "v": walk.items(value, depth + 1)}
+
+
+def _datetime(walk: Walk, value: Any, depth: int) -> Tree:
+    tree = {"$t": "datetime", "v": value.isoformat()}
+    if value.fold:
+        tree["fold"] = 1
+    zone = value.tzinfo
+    if zone is not None and type(zone).__module__ == "zoneinfo" and isinstance(zone.key, str):
+        tree["v"] = value.replace(tzinfo=None).isoformat()
+        tree["zone"] = zone.key
+    return tree
+
+
+def _time(walk: Walk, value: Any, depth: int) -> Tree:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        return walk.opaque(value, "its time zone has no fixed offset")
+    return {"$t": "time", "v": value.isoformat(), **({"fold": 1} if value.fold else {})}
+
+
+def _timezone(walk: Walk, value: Any, depth: int) -> Tree:
+    offset, *name = value.__getinitargs__()
+    return {
+        "$t": "timezone",
+        "v": [offset.days, offset.seconds, offset.microseconds],
+        "name": name[0] if name else None,
+    }
+
+
+def _path(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "path", "c": type(value).__name__, "v": walk.value(str(value), depth + 1)}
+
+
+def _address(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "ip", "c": type(value).__name__, "v": walk.value(str(value), depth + 1)}
+
+
+def _namespace(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "namespace", "v": walk.mapping(vars(value).items(), depth + 1)}
+
+
+def _opaque(reason: str) -> Handler:
+    return lambda walk, value, depth: walk.opaque(value, reason)
+
+
+_plain_path: Final = {
+    f"{module}:{name}": _path
+    for module in ("pathlib", "pathlib._local")
+    for name in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path")
+}
+_addresses: Final = {
+    f"ipaddress:IPv{version}{kind}": _address for version in (4, 6) for kind in ("Address", "Network", "Interface")
+}
+_days: Final = _simple("timedelta", lambda value: [value.days, value.seconds, value.microseconds])
+
+#: By ``module:qualname``; a type of that name that is not the one in its module does not count.
+_BY_NAME: Final[dict[str, Handler]] = {
+    "builtins:list": _list,
+    "builtins:dict": _dict,
+    "builtins:tuple": _tuple,
+    "builtins:set": _set("set"),
+    "builtins:frozenset": _set("frozenset"),
+    "builtins:bytes": lambda walk, value, depth: {"$t": "bytes", "v": base64(value)},
+    "builtins:bytearray": lambda walk, value, depth: {"$t": "bytearray", "v": base64(value)},
+    "builtins:memoryview": lambda walk, value, depth: {"$t": "memoryview", "v": base64(bytes(value))},
+    "builtins:complex": _simple("complex", lambda value: [value.real, value.imag]),
+    "builtins:range": _simple("range", lambda value: [value.start, value.stop, value.step]),
+    "builtins:slice": _simple("slice", lambda value: [value.start, value.stop, value.step]),
+    "builtins:ellipsis": lambda walk, value, depth: {"$t": "const", "v": "Ellipsis"},
+    "builtins:NotImplementedType": lambda walk, value, depth: {"$t": "const", "v": "NotImplemented"},
+    "datetime:datetime": _datetime,
+    "freezegun.api:FakeDatetime": _datetime,  # stands for datetime itself while time is frozen
+    "datetime:date": _simple("date", lambda value: value.isoformat()),
+    "freezegun.api:FakeDate": _simple("date", lambda value: value.isoformat()),
+    "datetime:time": _time,
+    "datetime:timedelta": _days,
+    "datetime:timezone": _timezone,
+    "zoneinfo:ZoneInfo": _simple("zoneinfo", lambda value: value.key),
+    "decimal:Decimal": _simple("decimal", str),
+    "fractions:Fraction": _simple("fraction", lambda value: [value.numerator, value.denominator]),
+    "uuid:UUID": _simple("uuid", lambda value: f"{value.int:032x}"),
+    "uuid_utils:UUID": _simple("uuid_utils", lambda value: f"{value.int:032x}"),
+    "collections:OrderedDict": _ordered,
+    "collections:Counter": _counter,
+    "collections:defaultdict": _defaultdict,
+    "collections:deque": _deque,
+    "time:struct_time": _simple("struct_time", lambda value: [*value[:9], value.tm_zone, value.tm_gmtoff]),
+    "types:SimpleNamespace": _namespace,
+    "re:Pattern": _simple("pattern", lambda value: [value.pattern, value.flags]),
+    "array:array": lambda walk, value, depth: {"$t": "array", "c": value.typecode, "v": walk.items(value, depth + 1)},
+    "collections:ChainMap": _simple("ChainMap", lambda value: list(value.maps)),
+    **_addresses,
+    **_plain_path,
+}
+
+
+def classify(kind: type) -> Handler:
+    """The handler for a type that was not met before."""
+    handler = _BY_NAME.get(name_of(kind))
+    if handler is not None and (is_heap(kind) is False or loaded_class(name_of(kind)) is kind):
+        return handler
+    bases = kind.__mro__
+    for applies, handler in _FAMILIES:
+        if applies(kind, bases):
+            return handler
+    return _opaque("no codec knows its type")
+
+
+def _from(module: str, name: str) -> Callable[[type, tuple[type, ...]], bool]:
+    """Whether a type derives from a class of a module, which is then loaded."""
+
+    def applies(kind: type, bases: tuple[type, ...]) -> bool:
+        found = sys.modules.get(module)
+        base = found.__dict__.get(name) if isinstance(found, ModuleType) else None
+        return base is not None and any(item is base for item in bases)
+
+    return applies
+
+
+def _marked(mark: str) -> Callable[[type, tuple[type, ...]], bool]:
+    def applies(kind: type, bases: tuple[type, ...]) -> bool:
+        return any(mark in vars(base) for base in bases) and all(base is object or is_heap(base) for base in bases)
+
+    return applies
+
+
+def _is_enum(kind: type, bases: tuple[type, ...]) -> bool:
+    enum = sys.modules.get("enum")
+    return enum is not None and issubclass(type(kind), enum.EnumMeta)
+
+
+def _is_namedtuple(kind: type, bases: tuple[type, ...]) -> bool:
+    return tuple in bases and is_heap(kind) and any("_fields" in vars(base) for base in bases)
+
+
+def _is_subclass(kind: type, bases: tuple[type, ...]) -> bool:
+    native = [base for base in bases if base is not object and not is_heap(base)]
+    return is_heap(kind) and len(native) == 1 and native[0] in BASES
+
+
+def _enum(walk: Walk, value: Any, depth: int) -> Tree:
+    state = state_of(value)
+    plain = walk.value(state["_value_"], depth + 1)
+    return {"$t": "enum", "c": name_of(type(value)), "n": state.get("_name_"), "v": plain}
+
+
+def _namedtuple(walk: Walk, value: Any, depth: int) -> Tree:
+    return {"$t": "namedtuple", "c": name_of(type(value)), "v": walk.items(tuple.__iter__(value), depth + 1)}
+
+
+def _subclass(walk: Walk, value: Any, depth: int) -> Tree:
+    kind = type(value)
+    base = next(base for base in kind.__mro__ if base in BASES)
+    tree = {"$t": "sub", "c": name_of(kind), "b": base.__name__, "v": walk.value(_base_value(base, value), depth + 1)}
+    state = {name: item for name, item in state_of(value).items() if not name.startswith("__")}
+    if state:
+        tree["a"] = walk.mapping(state.items(), depth + 1)
+    return tree
+
+
+def _base_value(base: type, value: Any) -> Any:
+    """The value as one of exactly ``base``, made without methods that a subclass may have replaced."""
+    if base in (str, int, float):
+        return {str: str.__str__, int: int.__int__, float: float.__float__}[base](value)
+    if base is complex:
+        return complex(*complex.__getnewargs__(value))  # type: ignore[attr-defined]
+    if base is dict:
+        return dict(_pairs(value))
+    return base(base.__iter__(value))  # type: ignore[attr-defined]
+
+
+def _fields(tag: str) -> Handler:
+    """A class with declared fields. Other attributes (caches, locks) come along where they can be encoded."""
+
+    def handler(walk: Walk, value: Any, depth: int) -> Tree:
+        return {"$t": tag, "c": name_of(type(value)), "v": _attributes(walk, value, tag, depth)}
+
+    return handler
+
+
+def _attributes(walk: Walk, value: Any, tag: str, depth: int) -> Tree:
+    declared = _declared(type(value), tag)
+    kept = {}
+    for name, item in state_of(value).items():
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        if name in declared or _can_be_encoded(walk, item, depth):
+            kept[name] = item
+    return walk.mapping(kept.items(), depth + 1)
+
+
+def _declared(kind: type, tag: str) -> Any:
+    mark = {"dataclass": "__dataclass_fields__", "pydantic": "__pydantic_fields__"}.get(tag)
+    if mark is not None:
+        return next((vars(base)[mark] for base in kind.__mro__ if mark in vars(base)), ())
+    if tag == "attrs":
+        return {item.name for item in next(vars(base)[_ATTRS] for base in kind.__mro__ if _ATTRS in vars(base))}
+    return kind.__struct_fields__  # type: ignore[attr-defined]
+
+
+def _can_be_encoded(walk: Walk, item: object, depth: int) -> bool:
+    notes: list[str] = []
+    trial = Walk(notes)
+    trial.above, trial.left = set(walk.above), walk.left
+    trial.value(item, depth + 2)
+    return not notes
+
+
+def _pydantic(walk: Walk, value: Any, depth: int) -> Tree:
+    tree = {"$t": "pydantic", "c": name_of(type(value)), "v": _attributes(walk, value, "pydantic", depth)}
+    read = object.__getattribute__
+    tree["set"] = sorted(read(value, "__pydantic_fields_set__"))
+    for key, slot in (("extra", "__pydantic_extra__"), ("private", "__pydantic_private__")):
+        part = read(value, slot)
+        if part is not None:
+            undefined = sys.modules["pydantic_core"].PydanticUndefined
+            tree[key] = walk.mapping([(k, v) for k, v in part.items() if v is not undefined], depth + 1)
+    return tree
+
+
+def _exception(walk: Walk, value: Any, depth: int) -> Tree:
+    from .exceptions import describe
+
+    return {"$t": "exception", "v": describe(walk, value, depth + 1)}
+
+
+def _array(walk: Walk, value: Any, depth: int) -> Tree:
+    dtype = value.dtype.str
+    if dtype == "|O":
+        return {"$t": "ndarray", "dtype": "|O", "shape": list(value.shape), "v": walk.items(value.ravel(), depth + 1)}
+    if not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
+        return walk.opaque(value, "only arrays of plain numbers, dates, texts, bytes and objects can be")
+    return {"$t": "ndarray", "dtype": dtype, "shape": list(value.shape), "v": base64(value.tobytes())}
+
+
+def _scalar(walk: Walk, value: Any, depth: int) -> Tree:
+    name, dtype = type(value).__name__, value.dtype.str
+    if name == "str_":
+        return {"$t": "npstr", "v": walk.value(str.__str__(value), depth + 1)}
+    if name == "bytes_":
+        return {"$t": "npbytes", "v": base64(value)}
+    if not DTYPE.fullmatch(dtype) or value.dtype.names or value.dtype.subdtype:
+        return walk.opaque(value, "only plain NumPy scalars can be")
+    return {"$t": "npscalar", "dtype": dtype, "v": base64(value.tobytes())}
+
+
+def _is_array(kind: type, bases: tuple[type, ...]) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and kind is numpy.__dict__.get("ndarray")
+
+
+def _is_scalar(kind: type, bases: tuple[type, ...]) -> bool:
+    return not is_heap(kind) and kind.__module__ == "numpy" and _from("numpy", "generic")(kind, bases)
+
+
+_ATTRS: Final = "__attrs_attrs__"
+_is_pydantic: Final = _from("pydantic.main", "BaseModel")
+_is_msgspec: Final = _from("msgspec", "Struct")
+_is_attrs: Final = _marked(_ATTRS)
+_is_dataclass: Final = _marked("__dataclass_fields__")
+#: In the order that they are asked; the first that applies wins.
+_FAMILIES: Final[list[tuple[Callable[[type, tuple[type, ...]], bool], Handler]]] = [
+    (_is_enum, _enum),
+    (_is_pydantic, _pydantic),
+    (_is_msgspec, _fields("msgspec")),
+    (lambda kind, bases: BaseException in bases, _exception),
+    (_is_attrs, _fields("attrs")),
+    (_is_dataclass, _fields("dataclass")),
+    (_is_array, _array),
+    (_is_scalar, _scalar),
+    (_is_namedtuple, _namedtuple),
+    (_is_subclass, _subclass),
+]
+#: What a class named in a trace must really be, by tag, before an instance of it is made.
+MUST_BE: Final[dict[str, Callable[[type, tuple[type, ...]], bool]]] = {
+    "enum": _is_enum,
+    "pydantic": _is_pydantic,
+    "msgspec": _is_msgspec,
+    "attrs": _is_attrs,
+    "dataclass": _is_dataclass,
+    "namedtuple": _is_namedtuple,
+    "sub": _is_subclass,
+}
+
+# -- hints -------------------------------------------------------------------------------------------------------------
+#
+# The classes that an annotation holds, and those that their fields hold.
+
+_MOST_HINTS: Final = 2000
+
+
+def classes_in(hint: Any) -> dict[str, type]:
+    """Every class reachable from ``hint``, by ``module:qualname``: through unions, containers, aliases, and fields of classes."""
+    found: dict[str, type] = {}
+    stack: list[Any] = [hint]
+    seen: set[int] = set()
+    while stack and len(seen) < _MOST_HINTS:
+        item = stack.pop()
+        if item is None or isinstance(item, str) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        try:
+            if isinstance(item, type):
+                found.setdefault(name_of(item), item)
+            stack.extend(_inside(item))
+        except Exception:  # an annotation that can't be read names no class
+            continue
+    return found
+
+
+def _inside(item: Any) -> Iterator[Any]:
+    for name in ("__origin__", "__supertype__", "__value__", "__bound__"):
+        yield getattr(item, name, None)
+    if isinstance(item, (list, tuple)):
+        yield from item
+    yield from getattr(item, "__args__", None) or ()
+    if isinstance(item, type) and item.__module__ != "builtins":
+        yield from _annotated_fields(item)
+
+
+def _annotated_fields(cls: type) -> Iterator[Any]:
+    for field in (getattr(cls, "__pydantic_fields__", None) or {}).values():
+        yield getattr(field, "annotation", None)
+    if "__annotations__" in vars(cls) or hasattr(cls, "__dataclass_fields__"):
+        yield from _annotations(cls)
+
+
+def _annotations(cls: type) -> list[Any]:
+    from typing import get_type_hints
+
+    try:
+        return list(get_type_hints(cls).values())
+    except Exception:  # a name that only the type checker knows; those that are no text serve all the same
+        return list(vars(cls).get("__annotations__", {}).values())
+
+
+# -- decode ------------------------------------------------------------------------------------------------------------
+#
+# Trees back to values. A tree is untrusted: nothing is imported, evaluated or initialised because of what it says.
+#
+# Classes come from the return annotation, from a registered codec, or from a module that is loaded already; their instances get
+# their fields without ``__init__``, ``__post_init__`` or validators.
+
+#: JSON levels that are followed: more than were ever written.
+MAX_NESTING: Final = 300
+
+
+def from_json(tree: Tree, hint: Any = None) -> Any:
+    """The value that ``tree`` stands for; new containers throughout, so that nobody shares them.
+
+    ``hint`` is the type where one is declared (a return annotation): classes inside it are found whatever module they
+    are in. ``NotReplayableError`` where the tree is opaque, malformed, or names a class that is not loaded.
+    """
+    return Decoder(hint).whole(tree)
+
+
+def contains_opaque(tree: Tree) -> str | None:
+    """What the first opaque value in ``tree`` was (``"module:Type: repr"``), or ``None`` where there is none."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if type(node) is dict:
+            if node.get("$t") == "opaque":
+                return f"{node.get('type')}: {node.get('repr')}"
+            stack.extend(reversed(node.values()))
+        elif type(node) is list:
+            stack.extend(reversed(node))
+    return None
+
+
+def refuse(reason: str, next_action: str | None = None) -> NoReturn:
+    raise NotReplayableError(
+        f"A recorded value can't be rebuilt: {reason}.",
+        reason=reason,
+        next_action=next_action or "Return a type that can be recorded, or register a codec for it, and record again.",
+    )
+
+
+class Decoder:
+    """One tree on its way back; remembers the classes that the hint holds once they are asked for."""
+
+    __slots__ = ("_classes", "_hint")
+
+    def __init__(self, hint: Any = None) -> None:
+        self._hint = hint
+        self._classes: dict[str, type] | None = None
+
+    def whole(self, tree: Tree) -> Any:
+        """As :meth:`value` from the top, every failure told as ``NotReplayableError``."""
+        try:
+            return self.value(tree, 0)
+        except NotReplayableError:
+            raise
+        except RecursionError as error:
+            raise NotReplayableError(
+                "A recorded value can't be rebuilt: the stack is exhausted.", reason="stack"
+            ) from error
+        except Exception as error:
+            reason = f"it is malformed ({type(error).__name__}: {str(error)[:200]})"
+            raise NotReplayableError(f"A recorded value can't be rebuilt: {reason}.", reason=reason) from error
+
+    def value(self, tree: Tree, depth: int) -> Any:
+        if depth > MAX_NESTING:
+            refuse(f"it is nested deeper than {MAX_NESTING} levels")
+        kind = type(tree)
+        if kind is list:
+            return [self.value(item, depth + 1) for item in tree]
+        if kind is not dict:
+            return tree
+        tag = tree.get("$t")
+        if tag is None:
+            return self._plain(tree, depth)
+        return self._tagged(tag, tree, depth)
+
+    def _plain(self, tree: dict[str, Tree], depth: int) -> dict[str, Any]:
+        value = {}
+        for key, item in tree.items():
+            if key[:1] == "$":
+                refuse(f"the key {key[:40]!r} means nothing here")
+            value[key] = self.value(item, depth + 1)
+        return value
+
+    def _tagged(self, tag: Any, tree: dict[str, Tree], depth: int) -> Any:
+
+        if type(tag) is not str:
+            refuse("a tag is not a text")
+        rebuild = REBUILD.get(tag)
+        if rebuild is not None:
+            return rebuild(self, tree, depth)
+        codec = codecs_by_tag.get(tag)
+        if codec is not None:
+            return codec.decode(self.value(tree["v"], depth + 1))
+        refuse(f"no codec is registered for {tag[:100]!r}", "Register the codec before the replay, or update tracekit.")
+
+    def items(self, tree: Tree, depth: int) -> list[Any]:
+        if type(tree) is not list:
+            refuse("a list was expected")
+        return [self.value(item, depth + 1) for item in tree]
+
+    def pairs(self, tree: Tree, depth: int) -> list[tuple[Any, Any]]:
+        if type(tree) is not list:
+            refuse("pairs were expected")
+        return [(self.value(key, depth + 2), self.value(item, depth + 2)) for key, item in tree]
+
+    def mapping(self, tree: Tree, depth: int) -> dict[Any, Any]:
+        value = self.value(tree, depth + 1)
+        if type(value) is not dict:
+            refuse("a dictionary was expected")
+        return value
+
+    def class_of(self, tree: dict[str, Tree]) -> type:
+        """The class that a node names, checked to be of the kind that its tag says."""
+        name, tag = tree["c"], tree["$t"]
+        if type(name) is not str or len(name) > 1000:
+            refuse("a class name is not a text")
+        cls = loaded_class(name) or self._hinted(name)
+        if cls is None:
+            module = name.partition(":")[0]
+            refuse(
+                f"the class {name} is not loaded",
+                f"Import {module!r} before the replay (a trace never imports anything), or name the class in the return annotation.",
+            )
+        if not MUST_BE[tag](cls, cls.__mro__):
+            refuse(f"the loaded {name} is no {tag} class", "Replay with the code that recorded the run.")
+        return cls
+
+    def _hinted(self, name: str) -> type | None:
+        """From the return annotation: by full name, else by the name within its module (a script's ``__main__`` moves)."""
+        if self._classes is None:
+            self._classes = classes_in(self._hint)
+        exact = self._classes.get(name)
+        if exact is not None:
+            return exact
+        qualname = name.partition(":")[2]
+        alike = [cls for known, cls in self._classes.items() if known.partition(":")[2] == qualname]
+        return alike[0] if len(alike) == 1 else None
+
+
+# -- rebuild -----------------------------------------------------------------------------------------------------------
+#
+# One function per tag, each from a node of a tree to its value.
+
+Rebuild = Callable[[Decoder, dict[str, Tree], int], Any]
+
+
+def _real(name: str) -> Any:
+    """The class itself: tools that freeze time put another in the module's names, and change ours too if it stands alone."""
+    return next(base for base in vars(_datetime_module)[name].__mro__ if base.__module__ in ("datetime", "_datetime"))
+
+
+_REAL: Final = {name: _real(name) for name in ("datetime", "date", "time", "timedelta", "timezone")}
+_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
+_INT: Final = re.compile(r"-?0x[0-9a-f]{1,100000}")
+_CONSTANTS: Final = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
+_FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_FACTORY_OF: Final = {"list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple}
+_LONGEST_PATTERN: Final = 20_000
+_BASES: Final = {base.__name__: base for base in BASES}
+
+
+def _text(tree: Any) -> str:
+    if type(tree) is not str:
+        refuse("a text was expected")
+    return tree
+
+
+def _data(tree: dict[str, Tree]) -> bytes:
+    return a2b_base64(_text(tree["v"]), strict_mode=True) if tree["v"] else b""
+
+
+def _ints(decoder: Decoder, tree: Any, count: int, depth: int) -> list[int]:
+    values = decoder.items(tree, depth + 1)
+    if len(values) != count or any(type(value) is not int for value in values):
+        refuse(f"{count} integers were expected")
+    return values
+
+
+def _decode_opaque(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    refuse(f"a value of type {str(tree.get('type'))[:200]} could not be recorded: {str(tree.get('repr'))[:200]}")
+
+
+def _int(decoder: Decoder, tree: dict[str, Tree], depth: int) -> int:
+    text = _text(tree["v"])
+    if not _INT.fullmatch(text):
+        refuse("it is no integer")
+    return int(text, 16)
+
+
+def _zoned(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    value = _REAL["datetime"].fromisoformat(_text(tree["v"]))
+    if "zone" in tree:
+        value = value.replace(tzinfo=_zone(tree["zone"]))
+    return value.replace(fold=1) if tree.get("fold") == 1 else value
+
+
+def _zone(name: Any) -> Any:
+    from zoneinfo import ZoneInfo
+
+    if not _ZONE.fullmatch(_text(name)):
+        refuse("it is no time zone")
+    return ZoneInfo(name)
+
+
+def _decode_time(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    value = _REAL["time"].fromisoformat(_text(tree["v"]))
+    return value.replace(fold=1) if tree.get("fold") == 1 else value
+
+
+def _decode_timezone(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    offset = _REAL["timedelta"](*_ints(decoder, tree["v"], 3, depth))
+    if tree.get("name") is not None:
+        return _REAL["timezone"](offset, _text(tree["name"]))
+    return _REAL["timezone"](offset)
+
+
+def _decimal(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from decimal import Decimal
+
+    return Decimal(_text(tree["v"]))
+
+
+def _fraction(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from fractions import Fraction
+
+    numerator, denominator = _ints(decoder, tree["v"], 2, depth)
+    if denominator <= 0:
+        refuse("it is no fraction")
+    value = object.__new__(Fraction)  # no common divisor is looked for: that takes long for large numbers
+    set_state(value, {"_numerator": numerator, "_denominator": denominator})
+    return value
+
+
+def _uuid(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from uuid import UUID
+
+    return UUID(hex=_text(tree["v"]))
+
+
+def _loaded(module: str, what: str) -> Any:
+    found = sys.modules.get(module)
+    if found is None:
+        refuse(f"{what} needs {module}, which is not loaded", f"Import {module!r} before the replay.")
+    return found
+
+
+def _uuid_utils(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    return _loaded("uuid_utils", "an id").UUID(hex=_text(tree["v"]))
+
+
+def _decode_path(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    import pathlib
+
+    name = _text(tree.get("c"))
+    if name not in ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath", "PurePath", "Path"):
+        refuse("it is no path")
+    cls = getattr(pathlib, name)
+    foreign = name in ("PosixPath", "WindowsPath") and cls is not type(pathlib.Path())
+    return (pathlib.Path if foreign else cls)(_text(decoder.value(tree["v"], depth + 1)))
+
+
+def _decode_namespace(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from types import SimpleNamespace
+
+    value = SimpleNamespace()
+    vars(value).update(decoder.mapping(tree["v"], depth))
+    return value
+
+
+def _decode_counter(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    value: collections.Counter[Any] = collections.Counter()
+    dict.update(value, decoder.pairs(tree["v"], depth + 1))
+    return value
+
+
+def _decode_defaultdict(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    factory = None if tree["f"] is None else _FACTORY_OF[tree["f"]]
+    return collections.defaultdict(factory, decoder.pairs(tree["v"], depth + 1))
+
+
+def _decode_deque(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    return collections.deque(decoder.items(tree["v"], depth + 1), tree["maxlen"])
+
+
+def _struct_time(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from time import struct_time
+
+    return struct_time(decoder.items(tree["v"], depth + 1))
+
+
+def _complex(decoder: Decoder, tree: dict[str, Tree], depth: int) -> complex:
+    real, imag = decoder.items(tree["v"], depth + 1)
+    if type(real) is not float or type(imag) is not float:
+        refuse("two floats were expected")
+    return complex(real, imag)
+
+
+def _pattern(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    source, flags = decoder.items(tree["v"], depth + 1)
+    if type(source) not in (str, bytes) or type(flags) is not int or len(source) > _LONGEST_PATTERN:
+        refuse("it is no pattern")
+    return re.compile(source, flags & ~re.DEBUG)
+
+
+def _ip(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    import ipaddress
+
+    name = _text(tree.get("c"))
+    if name not in ("IPv4Address", "IPv4Network", "IPv4Interface", "IPv6Address", "IPv6Network", "IPv6Interface"):
+        refuse("it is no address")
+    return getattr(ipaddress, name)(_text(decoder.value(tree["v"], depth + 1)))
+
+
+def _typed_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from array import array
+
+    return array(_text(tree["c"]), decoder.items(tree["v"], depth + 1))
+
+
+def _objects(numpy: Any, decoder: Decoder, shape: list[Any], tree: dict[str, Tree], depth: int) -> Any:
+    items = decoder.items(tree["v"], depth + 1)
+    if any(type(size) is not int or size < 0 for size in shape) or prod(shape) != len(items):
+        refuse("the shape of an array does not fit its data")
+    value = numpy.empty(len(items), dtype=object)
+    for i, item in enumerate(items):
+        value[i] = item
+    return value.reshape(shape)
+
+
+def _decode_array(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    numpy = _loaded("numpy", "an array")
+    shape = decoder.items(tree["shape"], depth + 1)
+    if tree["dtype"] == "|O" and len(shape) <= 32:
+        return _objects(numpy, decoder, shape, tree, depth)
+    data, dtype = _data(tree), _dtype(numpy, tree)
+    if len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
+        refuse("it is no shape of an array")
+    if prod(shape) * dtype.itemsize != len(data):
+        refuse("the shape of an array does not fit its data")
+    if not data:
+        return numpy.empty(shape, dtype)
+    return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
+
+
+def _npscalar(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    numpy = _loaded("numpy", "a NumPy scalar")
+    data, dtype = _data(tree), _dtype(numpy, tree)
+    if dtype.itemsize != len(data) or not data:
+        refuse("a NumPy scalar does not fit its data")
+    return numpy.frombuffer(data, dtype)[0]
+
+
+def _dtype(numpy: Any, tree: dict[str, Tree]) -> Any:
+    if not DTYPE.fullmatch(_text(tree["dtype"])):
+        refuse("it is no dtype")
+    return numpy.dtype(tree["dtype"])
+
+
+def _decode_enum(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls: Any = decoder.class_of(tree)
+    member = vars(cls)["_member_map_"].get(tree["n"])
+    if member is not None:
+        return member
+    value = decoder.value(tree["v"], depth + 1)
+    try:
+        member = vars(cls)["_value2member_map_"].get(value)
+    except TypeError:
+        member = None
+    return member if member is not None else _flag(cls, value, tree)
+
+
+def _flag(cls: Any, value: Any, tree: dict[str, Tree]) -> Any:
+    """A combination of flags that has no name; only where the class has no code of its own for it."""
+    from enum import Flag
+
+    plain = issubclass(cls, Flag) and cls._missing_.__func__ is Flag._missing_.__func__  # type: ignore[attr-defined]
+    if not plain or type(value) is not int:
+        refuse(f"{tree['c']} has no member {str(tree['n'])[:100]!r}", "Replay with the code that recorded the run.")
+    return cls(value)
+
+
+def _decode_namedtuple(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls: Any = decoder.class_of(tree)
+    items = decoder.items(tree["v"], depth + 1)
+    fields = next(vars(base)["_fields"] for base in cls.__mro__ if "_fields" in vars(base))
+    if len(items) != len(fields):
+        refuse(f"{tree['c']} has other fields now", "Replay with the code that recorded the run.")
+    return tuple.__new__(cls, items)
+
+
+_FILL: Final[dict[Any, Callable[[Any, Any], None]]] = {
+    list: list.extend,
+    dict: dict.update,
+    set: set.update,
+    bytearray: bytearray.extend,
+}
+
+
+def _sub(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls: Any = decoder.class_of(tree)
+    base: Any = _BASES[_text(tree["b"])]
+    new: Any = base.__new__
+    plain = decoder.value(tree["v"], depth + 1)
+    if base not in cls.__mro__ or type(plain) is not base:
+        refuse(f"{tree['c']} is no {base.__name__}", "Replay with the code that recorded the run.")
+    fill = _FILL.get(base)
+    if fill is not None:
+        value = new(cls)
+        fill(value, plain)
+    elif base is complex:
+        value = new(cls, plain.real, plain.imag)
+    else:
+        value = new(cls, plain)
+    if "a" in tree:
+        set_state(value, decoder.mapping(tree["a"], depth))
+    return value
+
+
+def _object(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    """A dataclass or attrs instance."""
+    value: object = object.__new__(decoder.class_of(tree))
+    set_state(value, decoder.mapping(tree["v"], depth))
+    return value
+
+
+def _decode_pydantic(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls = decoder.class_of(tree)
+    value: object = object.__new__(cls)
+    put = object.__setattr__
+    put(value, "__dict__", {})
+    set_state(value, decoder.mapping(tree["v"], depth))
+    put(value, "__pydantic_fields_set__", {_text(name) for name in tree["set"]})
+    for key, slot in (("extra", "__pydantic_extra__"), ("private", "__pydantic_private__")):
+        put(value, slot, decoder.mapping(tree[key], depth) if tree.get(key) is not None else None)
+    return value
+
+
+def _msgspec(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    cls = decoder.class_of(tree)
+    state = decoder.mapping(tree["v"], depth)
+    value = _empty_struct(cls)
+    for name, item in state.items():
+        if name in cls.__struct_fields__:  # type: ignore[attr-defined]
+            sys.modules["msgspec"].structs.force_setattr(value, name, item)
+        else:
+            set_state(value, {name: item})
+    return value
+
+
+def _empty_struct(cls: Any) -> Any:
+    """An instance whose ``__post_init__`` did not run: msgspec has no way to make one but by its own constructor."""
+    if hasattr(cls, "__post_init__"):
+        refuse(
+            f"the msgspec class {cls.__qualname__} has a __post_init__, without which msgspec makes no instance",
+            "Register a codec for it (tracekit.integration.register_codec) and record again, or replay that record.",
+        )
+    return cls(**dict.fromkeys(cls.__struct_fields__))
+
+
+def _decode_exception(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    from .exceptions import rebuilt
+
+    return rebuilt(decoder, tree["v"], depth + 1)
+
+
+def _decode_surrogates(decoder: Decoder, tree: dict[str, Tree], depth: int) -> str:
+    return _data(tree).decode("utf-8", "surrogatepass")
+
+
+REBUILD: Final[dict[str, Rebuild]] = {
+    "opaque": _decode_opaque,
+    "str": _decode_surrogates,
+    "int": _int,
+    "float": lambda decoder, tree, depth: _FLOATS[tree["v"]],
+    "complex": _complex,
+    "const": lambda decoder, tree, depth: _CONSTANTS[tree["v"]],
+    "bytes": lambda decoder, tree, depth: _data(tree),
+    "bytearray": lambda decoder, tree, depth: bytearray(_data(tree)),
+    "memoryview": lambda decoder, tree, depth: memoryview(_data(tree)),
+    "tuple": lambda decoder, tree, depth: tuple(decoder.items(tree["v"], depth + 1)),
+    "set": lambda decoder, tree, depth: set(decoder.items(tree["v"], depth + 1)),
+    "frozenset": lambda decoder, tree, depth: frozenset(decoder.items(tree["v"], depth + 1)),
+    "dict": lambda decoder, tree, depth: dict(decoder.pairs(tree["v"], depth + 1)),
+    "OrderedDict": lambda decoder, tree, depth: collections.OrderedDict(decoder.pairs(tree["v"], depth + 1)),
+    "Counter": _decode_counter,
+    "defaultdict": _decode_defaultdict,
+    "deque": _decode_deque,
+    "range": lambda decoder, tree, depth: range(*_ints(decoder, tree["v"], 3, depth)),
+    "slice": lambda decoder, tree, depth: slice(*decoder.items(tree["v"], depth + 1)),
+    "datetime": _zoned,
+    "date": lambda decoder, tree, depth: _REAL["date"].fromisoformat(_text(tree["v"])),
+    "time": _decode_time,
+    "timedelta": lambda decoder, tree, depth: _REAL["timedelta"](*_ints(decoder, tree["v"], 3, depth)),
+    "timezone": _decode_timezone,
+    "zoneinfo": lambda decoder, tree, depth: _zone(tree["v"]),
+    "struct_time": _struct_time,
+    "decimal": _decimal,
+    "fraction": _fraction,
+    "uuid": _uuid,
+    "uuid_utils": _uuid_utils,
+    "path": _decode_path,
+    "namespace": _decode_namespace,
+    "pattern": _pattern,
+    "ip": _ip,
+    "array": _typed_array,
+    "ChainMap": lambda decoder, tree, depth: collections.ChainMap(*decoder.items(tree["v"], depth + 1)),
+    "ndarray": _decode_array,
+    "npscalar": _npscalar,
+    "npstr": lambda decoder, tree, depth: _loaded("numpy", "a text").str_(_text(decoder.value(tree["v"], depth + 1))),
+    "npbytes": lambda decoder, tree, depth: _loaded("numpy", "a value").bytes_(_data(tree)),
+    "enum": _decode_enum,
+    "namedtuple": _decode_namedtuple,
+    "sub": _sub,
+    "dataclass": _object,
+    "attrs": _object,
+    "pydantic": _decode_pydantic,
+    "msgspec": _msgspec,
+    "exception": _decode_exception,
+}
