@@ -311,7 +311,7 @@ async def handle_later(n):
     async with record("later", input={"n": n}) as run:
         run.set_result([look(n), put(n), pay(n)])
 
-def takes_another(thing):
+def takes_others(thing, other):
     put(thing)
 
 if __name__ == "__main__":
@@ -342,7 +342,7 @@ def test_a_function_that_opens_its_run_inside(place: Place, function: str) -> No
     assert done(place) == {"look 1": 1, "put 1": 2, "pay 1": 1}
 
 
-@pytest.mark.parametrize("entry", ["nope:f", "server", "", "server:nope", "server:handle.x", "server:takes_another"])
+@pytest.mark.parametrize("entry", ["nope:f", "server", "", "server:nope", "server:handle.x", "server:takes_others"])
 @pytest.mark.parametrize("command", [["recovery", "resume"], ["replay"]])
 def test_an_entry_that_is_none(place: Place, entry: str, command: list[str]) -> None:
     """A function that is not there is wrong use: exit code 2 and one sentence, no traceback, nothing run."""

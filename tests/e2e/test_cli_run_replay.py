@@ -60,6 +60,74 @@ def test_modules(place: Place) -> None:
     exactly(place, recorded)
 
 
+def test_what_follows_a_module_is_the_programs(place: Place) -> None:
+    """All after ``-m MODULE`` goes to the program as ``python -m`` would hand it on: another ``-m``, our own options, ``--``."""
+    place.program(TOOL + "print(sys.argv[1:], charge(5))\n", "work.py")
+    arguments = ["-m", "X", "--name", "theirs", "--store", "s", "--help", "--", "-mY"]
+    for ours in (["--name", "ours", "-m", "work"], ["-mwork"]):
+        recorded = place.cli("run", *ours, *arguments)
+        assert recorded.stdout.startswith(f"{arguments} receipt"), recorded.stderr
+        replayed = place.cli("replay", "last")
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert not (place.directory / "s").exists()
+    assert sorted(json.loads(line)["name"] for line in place.cli("list", "--json").stdout.splitlines()) == [
+        "ours",
+        "work",
+    ]
+
+
+#: How a run is given something, and what the function gets that ``--entry`` names.
+HANDED_ON = {
+    "a dictionary is the one argument": ("record('r', input={'sku': 'a', 'n': (1, 2)})", "def handle(request)"),
+    "one that is named differently": ("record('r', input={'request': 'a'})", "def handle(event)"),
+    "keys that are no names": ("record('r', input={1: 'a', ('b', 2): None})", "def handle(request, retries=3)"),
+    "a list": ("record('r', input=['a', b'c'])", "def handle(request)"),
+    "by the names of the parameters": ("record('r', input={'sku': 'a', 'n': 2})", "def handle(n, sku)"),
+    "more keys than named parameters": ("record('r', input={'sku': 'a', 'n': 2})", "def handle(sku=None, **more)"),
+}
+
+
+@pytest.mark.parametrize("case", HANDED_ON)
+def test_an_entry_gets_what_the_run_was_given(place: Place, case: str) -> None:
+    """``--entry`` hands on what the run was given, as it was: a dictionary too, unless its keys are the function's parameters."""
+    opened, signature = HANDED_ON[case]
+    names = [name.strip(" *").partition("=")[0] for name in signature.partition("(")[2].rstrip(")").split(",")]
+    got = f"dict({', '.join(f'{name}={name}' for name in names)})"
+    source = f"{TOOL}from tracekit import record\n{signature}:\n    print('got', {got})\n    return charge(5)\n"
+    place.program(source, "handler.py")
+    given = opened.partition("input=")[2].rstrip(")")
+    whole = signature.endswith("(request)") or "event" in signature or "retries" in signature
+    call = f"handle({given})" if whole else f"handle(**{given})"
+    place.program(f"from handler import *\nwith {opened} as run:\n    run.set_result({call})\n", "main.py")
+    recorded = place.cli("run", "main.py")
+    assert recorded.stdout.startswith("got {"), recorded.stderr
+    replayed = place.cli("replay", place.run, "--entry", "handler:handle")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
+def test_an_entry_below_its_own_record(place: Place) -> None:
+    """The arguments of a decorated function come back as they were given, however it takes them; a tool below stays a tool."""
+    source = (
+        TOOL + "from tracekit import record\n"
+        "@record('r')\n"
+        "def handle(first, /, *others, key=1, **more):\n"
+        "    print(first, others, key, more)\n"
+        "    return charge(5)\n"
+        "pay = record('tool')(charge)\n"
+    )
+    place.program(source, "handler.py")
+    place.program("from handler import *\nhandle({'a': 1}, 2, (3,), key=4, more=5)\n", "main.py")
+    recorded = place.cli("run", "main.py")
+    replayed = place.cli("replay", place.run, "--entry", "handler:handle")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout == "{'a': 1} (2, (3,)) 4 {'more': 5}\n"
+    place.program("from handler import *\npay(7)\n", "main.py")
+    place.cli("run", "main.py")
+    assert place.effects() == 2
+    replayed = place.cli("replay", "last", "--entry", "handler:pay")
+    assert (replayed.returncode, place.effects()) == (0, 2), replayed.stderr
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "said"),
     [

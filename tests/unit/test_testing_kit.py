@@ -81,6 +81,33 @@ def test_assert_replays_returns_the_report_of_an_exact_replay() -> None:
     assert assert_replays(asyncio.run(recorded()), coroutine).exact
 
 
+def test_assert_replays_hands_on_the_recorded_input() -> None:
+    """Without arguments the function gets what the run was given; a function without parameters gets nothing."""
+    seen: list[Any] = []
+
+    @record("decorated", run_id="first")
+    def agent(letter: str, *, times: int = 1) -> int:
+        seen.append((letter, times))
+        return sum(send(letter) for _ in range(times))
+
+    @record("later", run_id="second")
+    async def later(letter: str) -> int:
+        seen.append(letter)
+        return send(letter)
+
+    agent("a", times=2)
+    assert assert_replays("first", agent).exact
+    asyncio.run(later("b"))
+    assert assert_replays("second", later).exact
+    with record("block", input={"letter": "c", "copies": [1]}) as run:
+        send("c")
+    assert assert_replays(run, lambda request: seen.append(request) or send(request["letter"])).exact
+    assert assert_replays(run, lambda: send("c")).exact
+    assert seen == [("a", 2), ("a", 2), "b", "b", {"letter": "c", "copies": [1]}]
+    with pytest.raises(TypeError):
+        assert_replays(run, lambda letter, other: None)
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [

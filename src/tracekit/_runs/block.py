@@ -29,6 +29,8 @@ from ..errors import RunStateError, TracekitError
 __all__ = [
     "Block",
     "ServerStopped",
+    "below_run",
+    "call_with",
     "called_from",
     "input_key",
     "is_input",
@@ -197,6 +199,7 @@ class Block(Generic[E]):
                     block._returned(value)
                 return value
 
+            vars(run_async)[_AROUND] = function
             return run_async  # type: ignore[return-value]
 
         @functools.wraps(function)
@@ -209,7 +212,17 @@ class Block(Generic[E]):
                 block._returned(value)
             return value
 
+        vars(run)[_AROUND] = function
         return run  # type: ignore[return-value]
+
+
+#: Where a decorated function keeps the one that its run is around; decorators above take it over with the rest (``functools.wraps``).
+_AROUND: Final = "__tracekit_around__"
+
+
+def below_run(function: Any) -> Any:
+    """What runs inside the run, where ``record`` decorates ``function``: all decorators below it stay, a tool's above all."""
+    return getattr(function, _AROUND, function)
 
 
 def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, Any]]:
@@ -300,7 +313,8 @@ def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
 
 # -- given -------------------------------------------------------------------------------------------------------------
 #
-# What a run was given, told from something else where the log keeps only a part of it: by a hash under the store's secret.
+# What a run was given: how a function is called with it again, and how it is told from something else where the log keeps only a
+# part of it, by a hash under the store's secret.
 
 
 def input_key(keys: Keys, given: Any) -> dict[str, str] | None:
@@ -325,3 +339,57 @@ def is_input(keys: Keys, key: object, given: Any) -> bool | None:
 
 def _digest(keys: Keys, given: Any) -> str:
     return keys.digest(b"input", canonical(given))
+
+
+def call_with(function: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments by which ``function`` gets what the run was ``given``; ``TypeError`` where it can't take it.
+
+    A dictionary by the names of its parameters is its arguments (those of a decorated function are recorded so, ``*args`` and
+    ``**kwargs`` by their names). Anything else, a dictionary included, is handed on as it is, to the one parameter that takes it.
+    """
+    if given is None:
+        return (), {}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without one: the call will tell
+        return ((), {**given}) if _names(given) else ((given,), {})
+    parameters = signature.parameters
+    others = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if _names(given) and (given.keys() & parameters.keys() if others else given.keys() <= parameters.keys()):
+        args, kwargs = _by_name(parameters, given)
+        signature.bind(*args, **kwargs)
+        return args, kwargs
+    places = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in places if p.default is p.empty]
+    if len(required) == 1 or (not required and len(places) == 1):
+        signature.bind(given)
+        return (given,), {}
+    if _names(given):
+        signature.bind(**given)
+        return (), {**given}
+    raise TypeError(f"it has {len(places)} parameters for one value")
+
+
+def _names(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+
+
+def _by_name(
+    parameters: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    several = next((name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL and given.get(name)), None)
+    for name, p in parameters.items():
+        if name not in given:
+            continue
+        if p.kind is p.VAR_KEYWORD and isinstance(given[name], Mapping):
+            kwargs.update(given[name])
+        elif p.kind is p.VAR_POSITIONAL and isinstance(given[name], list | tuple):
+            args.extend(given[name])
+        elif p.kind is p.POSITIONAL_ONLY or (several is not None and p.kind is p.POSITIONAL_OR_KEYWORD):
+            args.append(given[name])
+        else:
+            kwargs[name] = given[name]
+    kwargs.update((name, value) for name, value in given.items() if name not in parameters)
+    return tuple(args), kwargs

@@ -36,7 +36,7 @@ from .._runs import Record, Replaying, Resuming, Run, children
 from .._runs import block as served
 from .._runs import ending as overspending
 from .._runs import role as takeover
-from .._runs.block import is_input
+from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program, set_program
 from .._runs.recording import DEFAULTS
 from .._runtime import session as gate
@@ -258,7 +258,7 @@ class Entry:
         self.opened = False
 
     def function(self) -> Any:
-        """The function, below its decorators. ``RunStateError`` where there is none."""
+        """The function, below a ``record`` that decorates it. ``RunStateError`` where there is none."""
         module, _, name = self._name.partition(":")
         sys.path.insert(0, os.getcwd())
         try:
@@ -271,7 +271,7 @@ class Entry:
             found = getattr(found, part, None)
         if not name or not callable(found):
             raise self._wrong(f"{module!r} has no function {name!r}")
-        return inspect.unwrap(found)
+        return below_run(found)
 
     def _wrong(self, what: str) -> RunStateError:
         return RunStateError(
@@ -286,7 +286,8 @@ class Entry:
             return
         with block:
             self._lend(block, run())
-            value = function(**self._arguments(function, given()))
+            args, kwargs = self._arguments(function, given())
+            value = function(*args, **kwargs)
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
             if not self.opened:
@@ -295,20 +296,17 @@ class Entry:
     async def _awaited(self, function: Any, block: Any, run: Any, given: Any, came: Any) -> None:
         async with block:
             self._lend(block, run())
-            value = await function(**self._arguments(function, given()))
+            args, kwargs = self._arguments(function, given())
+            value = await function(*args, **kwargs)
             if not self.opened:
                 came(value)
 
-    def _arguments(self, function: Any, given: Any) -> Mapping[str, Any]:
-        found = given if isinstance(given, Mapping) else {}
+    def _arguments(self, function: Any, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
-            inspect.signature(function).bind(**found)
+            return call_with(function, given)
         except TypeError as error:
-            with_ = ", ".join(map(str, found)) or "no arguments"
-            raise self._wrong(f"it can't be called with what the run was given, {with_}: {error}") from None
-        except ValueError:  # a builtin without a signature: the call will tell
-            pass
-        return found
+            what = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+            raise self._wrong(f"it can't be called with what the run was given, {what}: {error}") from None
 
     def _lend(self, block: Any, run: Run) -> None:
         takeover.lend(block.session, _Borrowed(self, run))

@@ -267,7 +267,22 @@ def told(run: str, path: str, store: Store, program: Program, options: dict[str,
 _SEED = "0"
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+class _LikePython(click.Command):
+    """``-m MODULE`` ends the options, as it does for ``python``: all that comes after is the program's, another ``-m`` too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            if args[at].startswith("-m"):
+                after = at + (2 if args[at] == "-m" else 1)
+                if after <= len(args):
+                    args = [*args[:after], "--", *args[after:]]
+                break
+            at += 2 if args[at] in ("--name", "--store") else 1
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", help="Run a module, as python -m does.")
 @click.option("--name", help="The run's name; the script or module by default.")
 @click.option(
