@@ -19,8 +19,6 @@ from .._runtime.context import Lane, Scope, current, started
 from .._runtime.session import here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
-from . import guard as guard_caller
-from . import guard as guard_seams
 from .guard import Attempt
 from .patch import AttributePatch, Patch, Switch, when_imported
 from .threads import name_of, parent_lane
@@ -749,7 +747,7 @@ def _uvloop(original: Any, shell: bool) -> Any:
         found.started(transport.get_pid())
         return transport, protocol
 
-    guard_seams.asking.add(start)
+    guard.asking.add(start)
     return start
 
 
@@ -798,7 +796,7 @@ def _popen(original: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         scope = current.get()
         # The commands by which the standard library asks the host what it is are none of the program's.
-        if scope is None or not (args or "args" in kwargs) or guard_caller.find().passes("process"):
+        if scope is None or not (args or "args" in kwargs) or guard.find().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         words = words_of(args[0] if args else kwargs["args"])
         found = None if within.get() else asked(scope, named(words), words)

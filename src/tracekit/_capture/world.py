@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from . import clock, processes, randomness, timers
-from . import threads as concurrency
+from . import clock, processes, randomness, threads, timers
 
 __all__ = ["enter", "leave"]
 
@@ -39,4 +38,4 @@ def leave() -> None:
 
 def _parts() -> list[Any]:
     """In the order in which they are put in."""
-    return [clock, randomness, concurrency, processes, timers]
+    return [clock, randomness, threads, processes, timers]

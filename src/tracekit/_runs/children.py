@@ -18,8 +18,6 @@ from weakref import WeakKeyDictionary, ref
 
 from .. import _reality, errors
 from .._capture import guard, instrumentation, processes
-from .._capture import guard as guard_attempts
-from .._capture import processes as process_pools
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.budget import Spending
@@ -37,8 +35,7 @@ from ..errors import (
     TraceError,
     UnconsumedStepsError,
 )
-from . import forks
-from . import role as takeover
+from . import forks, role
 from .ending import Answer, ask_file, still_file
 from .forks import Segment
 
@@ -533,7 +530,7 @@ class Invitation:
                 "durability": journal.durability,
                 "agent": scope.agent,
                 "budget": _left_of(scope),
-                "program": takeover.program(),
+                "program": role.program(),
                 "redact": patterns(session),
                 "instrument": instrumentation.instrumented(),
             }
@@ -778,7 +775,7 @@ def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
 
 
 processes.welcome(_welcome)
-process_pools.carry_by(_place)
+processes.carry_by(_place)
 forks.before_seal.extend((count_spending, remark_unjoined))
 
 
@@ -790,14 +787,14 @@ def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports:
     family = _families[session] = Family(session, options, path, reports)
     # Others may send it something: those that it has started, and who has started it.
     session.schedule.alone = lambda: not path and not family.running()
-    guard_attempts.on_signal.append(family.before_signal)
+    guard.on_signal.append(family.before_signal)
 
 
 def forget(session: Replay) -> None:
     """The end of a replay: its processes come to their ends, and what they failed of is its failure. Idempotent."""
     family = _families.pop(session, None)
     if family is not None:
-        guard_attempts.on_signal.remove(family.before_signal)
+        guard.on_signal.remove(family.before_signal)
         family.settle()
 
 
@@ -891,7 +888,7 @@ class Family:
             "directory": self._directory,
             "lane": path,
             "agent": scope.agent,
-            "program": takeover.program(),
+            "program": role.program(),
             "redact": patterns(self.session),
             "instrument": instrumentation.instrumented(),
             "options": {

@@ -24,7 +24,7 @@ from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, alike
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError
-from . import role as takeover
+from . import role
 
 __all__ = [
     "LINGER",
@@ -173,7 +173,7 @@ def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
     """What to think of where the recording's hash seed is not ours: the order of sets; ``first`` is the run's first entry."""
     meta = first.get("meta") or {}
     seed = (meta.get("environment") or {}).get("hash_seed")
-    if seed is None or meta.get("program") == takeover.program() or (seed == here and seed != "random"):
+    if seed is None or meta.get("program") == role.program() or (seed == here and seed != "random"):
         return None
     return (
         f"the hash seed was {seed} in the recording and is {here} here, so that sets of strings come in another order: "

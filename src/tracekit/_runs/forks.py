@@ -11,8 +11,7 @@ from threading import RLock, get_ident
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import processes as processes_os
-from .._capture import threads as concurrency
+from .._capture import processes, threads
 from .._capture.processes import within
 from .._journal.store import Store, segment_of
 from .._journal.writer import Durability, Journal
@@ -21,8 +20,7 @@ from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
 from .._values import dumps
 from ..errors import RunStateError
-from . import ending as overspending
-from . import role as takeover
+from . import ending, role
 
 __all__ = ["Segment", "at_end", "at_hard_exit", "before_seal", "follow", "forget", "seal", "successor"]
 
@@ -42,7 +40,7 @@ def follow(session: Recording, store: Store) -> None:
         _registered.append(True)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=_before)
-        concurrency.after_fork(_in_child)
+        threads.after_fork(_in_child)
     _followed[session] = store
 
 
@@ -176,7 +174,7 @@ class Segment:
 
     def _open(self) -> Journal:
         journal = self._create()
-        program = self._program or takeover.program()
+        program = self._program or role.program()
         about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
         about.update(ordered=True, clocks=_reality.clocks())
         if self._arguments is not None:
@@ -223,7 +221,7 @@ def at_hard_exit(call: Callable[[], object]) -> None:
         really(status)
 
     os._exit = _exit  # type: ignore[assignment]
-    processes_os.before_exec.append(leave)
+    processes.before_exec.append(leave)
 
 
 def _seal_all() -> None:
@@ -254,7 +252,7 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
         for look in before_seal:
             look(session)
         if session.spending is not None:
-            meta["budget"] = overspending.account(session.spending)
+            meta["budget"] = ending.account(session.spending)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]
         if error is not None:

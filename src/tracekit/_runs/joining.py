@@ -16,10 +16,7 @@ from contextvars import Token
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from .._capture import guard, instrumentation, processes, world
-from .._capture import guard as guard_attempts
-from .._capture import plugins as credentials
-from .._capture import processes as process_pools
+from .._capture import guard, instrumentation, plugins, processes, world
 from .._journal.reader import Trace
 from .._journal.store import Store, segment_of, summary, valid_run_id
 from .._policy.budget import Budget, Spending
@@ -40,8 +37,7 @@ from ..errors import (
     TracekitError,
     UnconsumedStepsError,
 )
-from . import children, forks
-from . import role as takeover
+from . import children, forks, role
 from .children import is_itself, is_open, take_off
 from .ending import Teller
 from .replaying import Replaying
@@ -226,10 +222,10 @@ class Recorded:
         enter(Scope(session, root, ROOT, ticket["agent"], spending=session.spending))
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
-        takeover.go_on_as(ticket["program"])
-        takeover.joined_as(part_of)
+        role.go_on_as(ticket["program"])
+        role.joined_as(part_of)
         mine.add(session)
-        process_pools.perform_by(self.perform)
+        processes.perform_by(self.perform)
         at_process_end(self.end, self.failed)
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -242,7 +238,7 @@ class Recorded:
             place["lane"],
             place["cause"],
             self.session.redactor,
-            takeover.program(),
+            role.program(),
         )
         session, root = segment.session, Root(place["lane"], get_ident())
         segment.root = session.root = root
@@ -283,7 +279,7 @@ class Recorded:
         session.ended = session.discarded = True
         forks.forget(session)
         current.set(None)
-        takeover.joined_as(lambda block: None)
+        role.joined_as(lambda block: None)
         world.leave()
 
 
@@ -440,16 +436,16 @@ class _Rejoined:
         path = os.path.join(ticket["directory"], f"{ticket['run_id']}.{segment_of(self._lane)}.jsonl")
         patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
         options = {**ticket["options"], "store": None, "live": (), "redact": patterns}
-        credentials.supply()
+        plugins.supply()
         if ticket["instrument"]:
             instrumentation.instrument()
-        takeover.go_on_as(ticket["program"])
+        role.go_on_as(ticket["program"])
         if os.path.exists(path):
             self._play(path, options, ticket)
         else:
             self._watch(options, ticket)
-        takeover.joined_as(part_of)
-        process_pools.perform_by(lambda place, call, args, kwargs: self._perform(place, call, args, kwargs, options))
+        role.joined_as(part_of)
+        processes.perform_by(lambda place, call, args, kwargs: self._perform(place, call, args, kwargs, options))
         self._directory: Final = ticket["directory"]
         self._run_id: Final = ticket["run_id"]
         self._reports: Final = ticket["reports"]
@@ -463,7 +459,7 @@ class _Rejoined:
         Teller(
             self._report, self._left, lambda: player.session.schedule.observer, lambda: children.below(player.session)
         )
-        guard_attempts.on_signal.append(self._before_signal)
+        guard.on_signal.append(self._before_signal)
         guard.instead_of_listening(self._listen)
 
     def _left(self) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
-from . import block as arguments
+from . import block
 from .recovery import Decision, decided, in_doubt, refused, store_at, store_of
 from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
 
@@ -394,7 +394,7 @@ def abort(
     """
     if not reason.strip():
         raise ValueError("an abort needs a reason")
-    defined = tools_of(named := tuple(arguments.strings("tools", tools)))
+    defined = tools_of(named := tuple(block.strings("tools", tools)))
 
     def look(trace: Trace, decision: Decision) -> None:
         if named and not partial:

@@ -24,9 +24,7 @@ from .._runtime.redaction import Redactor
 from .._values import canonical
 from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import block as arguments
-from . import children, forks
-from . import ending as overspending
-from . import role as takeover
+from . import children, ending, forks, role
 from .block import Block, called_from, input_key
 from .ending import linger, linger_async
 from .environment import Program, environment, file_hash, this_program
@@ -108,7 +106,7 @@ class Record(Block[Run]):
         self.options: Final = options
         self.called_from: Final = called_from
         self._input = options["input"]
-        self._instead: takeover.StandIn | None = None
+        self._instead: role.StandIn | None = None
         self._run: Run | None = None
         self._program: Program | None = None
         #: The how-manieth run of the process it is, once the block has begun.
@@ -160,21 +158,21 @@ class Record(Block[Run]):
         reach = None if outer is None else getattr(outer.session, "reach", None)
         if reach is not None:  # who may reach nothing may not do it in a run of its own either
             raise reach(Attempt("act", "record", "a run of its own"), caller())
-        self._instead = takeover.part(self) or (None if outer is None else takeover.borrowed(outer.session))
+        self._instead = role.part(self) or (None if outer is None else role.borrowed(outer.session))
         if self._instead is not None:
             self._run = self._instead.stand_in(options)
             return self._run
-        if outer is not None and takeover.gives_way(outer.session):
+        if outer is not None and role.gives_way(outer.session):
             outer = None
-        self.ordinal = takeover.next_ordinal()
-        if outer is not None and options["nested"] != "link" and not takeover.is_whole_program(outer.session):
+        self.ordinal = role.next_ordinal()
+        if outer is not None and options["nested"] != "link" and not role.is_whole_program(outer.session):
             raise RunStateError(
                 f"record() inside the open run {outer.session.run_id}",
                 run_id=outer.session.run_id,
                 location=caller(),
                 next_action='end the outer block first, or say record(nested="link") for a run of its own that names the outer one',
             )
-        self._instead = takeover.replacement(self)
+        self._instead = role.replacement(self)
         if self._instead is not None:
             self._run = self._instead.stand_in(options)
             return self._run
@@ -210,7 +208,7 @@ class Record(Block[Run]):
         self._run = Run(session, journal.path, options["name"])
         register(session, self._run)
         if self._program is not None:
-            takeover.whole_program(session)
+            role.whole_program(session)
         begin(session)
         forks.follow(session, store)
         session.root = self._scope_in(session, options["agent"], spending)
@@ -218,7 +216,7 @@ class Record(Block[Run]):
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
         about: dict[str, Any] = {
-            "program": takeover.program(),
+            "program": role.program(),
             "ordinal": self.ordinal,
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
@@ -296,7 +294,7 @@ class Record(Block[Run]):
             world.leave()
             return
         if self._program is not None:
-            takeover.whole_program(None)
+            role.whole_program(None)
         forks.forget(session)
         end(session)
         journal = session.journal
@@ -328,13 +326,13 @@ class Record(Block[Run]):
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
         children.count_spending(session)
-        overspending.warn(session, error)
+        ending.warn(session, error)
         spending = session.spending
         if spending is not None:
-            meta["budget"] = overspending.account(spending)
+            meta["budget"] = ending.account(spending)
             if error is None and spending.refused is not None:
                 # Whoever caught it went on without what it had asked for: that is no completion.
-                error = overspending.keep_as_failure(spending.refused, meta["budget"])
+                error = ending.keep_as_failure(spending.refused, meta["budget"])
         undoing = None if self._run is None else self._run.undoing
         if undoing is not None:
             meta.update(undoing.as_dict())

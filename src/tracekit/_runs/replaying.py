@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from .._capture import callers, instrumentation, randomness, world
+from .._capture import callers, instrumentation, plugins, randomness, world
 from .._capture import guard as guards
-from .._capture import plugins as credentials
 from .._journal.reader import Trace
 from .._journal.store import Store
 from .._runtime import session as gate
@@ -22,8 +21,7 @@ from .._runtime.replayer import Replay
 from .._runtime.verdict import Report
 from .._values import from_json, to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
-from . import block as arguments
-from . import children
+from . import block, children
 from .block import Block, called_from
 from .ending import another_abort, another_end, failed, hash_seed_hint, last_entry, linger, linger_async, same_error
 from .environment import drift, environment
@@ -143,7 +141,7 @@ class Replaying(Block["Replaying"]):
         """Close the live world, and see to it that ``taken`` gives everything back in reverse order."""
         if options["live"]:
             self._what_if = branch(session, _store(options), options["live"], self.input)
-        taken.callback(credentials.supply())
+        taken.callback(plugins.supply())
         world.enter()
         taken.callback(world.leave)
         guard = guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._blocked)
@@ -378,9 +376,9 @@ def replay(
 
     Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
     """
-    arguments.run_to_replay(run, Run)
-    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
-    wanted = arguments.strings("strict", strict)
+    block.run_to_replay(run, Run)
+    block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    wanted = block.strings("strict", strict)
     wrong = set(wanted) - {"environment", "clock", "order"}
     if wrong:
         raise ValueError(f'strict takes "environment", "clock" and "order", not {sorted(wrong)!r}')
@@ -394,8 +392,8 @@ def replay(
         "on_divergence": on_divergence,
         "strict": wanted,
         "guard": guard,
-        "allow_hosts": arguments.strings("allow_hosts", allow_hosts),
+        "allow_hosts": block.strings("allow_hosts", allow_hosts),
         "dry_run": dry_run,
-        "redact": arguments.patterns(redact),
+        "redact": block.patterns(redact),
     }
     return Replaying(run, options, called_from())

@@ -23,9 +23,7 @@ from .._runtime.redaction import Redactor
 from .._runtime.resumer import Followed, Resumption
 from .._values import dumps_in_order, from_json
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
-from . import block as arguments
-from . import forks
-from . import recording as gaps
+from . import block, forks, recording
 from .block import called_from
 from .ending import linger
 from .environment import drift, environment, file_hash, this_program
@@ -191,8 +189,8 @@ class Resuming(Record):
         self._run = Run(session, journal.path, first.get("name"))
         register(session, self._run)
         taken.callback(unregister, session)
-        gaps.begin(session)
-        taken.callback(gaps.end, session)
+        recording.begin(session)
+        taken.callback(recording.end, session)
         forks.follow(session, self._store)
         taken.callback(forks.forget, session)
         session.root = self._scope_in(session, first.get("agent_id"), session.spending)
@@ -298,7 +296,7 @@ class Resuming(Record):
     def _leave_open(self, session: Resumption) -> None:
         """The program did not come to the end of the log: the run is as it was."""
         session.ended = True
-        gaps.end(session)
+        recording.end(session)
         forks.forget(session)
         try:
             session.journal.close()
@@ -360,14 +358,14 @@ def resume(
     Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
     not follow the log any more: then nothing went live, and the run is as it was.
     """
-    arguments.run_to_replay(run, Run, "resume")
-    arguments.taken_as("store", store, (str, os.PathLike, Store), "a directory")
-    arguments.outputs_by_step("supply", supply)
+    block.run_to_replay(run, Run, "resume")
+    block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
+    block.outputs_by_step("supply", supply)
     options = {
         **DEFAULTS,
         "name": None,
         "store": store,
-        "redact": arguments.patterns(redact),
-        "user_modules": arguments.strings("user_modules", user_modules),
+        "redact": block.patterns(redact),
+        "user_modules": block.strings("user_modules", user_modules),
     }
     return Resuming(run, options, called_from(), supply=supply or {}, accept_lost_tail=accept_lost_tail)

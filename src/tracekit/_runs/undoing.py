@@ -41,7 +41,7 @@ from ..errors import (
     RunStateError,
     TraceError,
 )
-from . import block as blocks
+from . import block
 from .recovery import in_doubt
 
 __all__ = [
@@ -106,11 +106,11 @@ def _nothing_live(tried: list[str]) -> Iterator[None]:
     token = current.set(None)
     guard.engage()
     gate.refuse_outside(watch.call)
-    blocks.forbidden = watch.block
+    block.forbidden = watch.block
     try:
         yield
     finally:
-        blocks.forbidden = None
+        block.forbidden = None
         gate.allow_outside(watch.call)
         guard.release()
         current.reset(token)

@@ -25,7 +25,7 @@ from ..errors import (
     RunEndedError,
     TracekitError,
 )
-from . import divergence as failures
+from . import divergence
 from .callsite import caller, say, stop_in_caller
 from .context import Lane, Scope
 from .divergence import OPAQUE, differences, nearest, steady
@@ -135,7 +135,7 @@ class ReplayedStep:
         session = self.session
         seq = session.index.answer[self.seq]
         if seq == 0:
-            raise session.fail(failures.ends_inside(session.run_id, self.seq, self.spec.family, self.spec.name))
+            raise session.fail(divergence.ends_inside(session.run_id, self.seq, self.spec.family, self.spec.name))
         return seq
 
     def _suspended(self, seq: int) -> bool:
@@ -721,7 +721,7 @@ class Replay:
             step = self.begin(scope, Request(spec, request.input))
         except _REFUSALS as recorded:
             return recorded
-        return self.fail(failures.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
+        return self.fail(divergence.now_refused(self.run_id, step.seq, spec.family, spec.name, error))
 
     def _compared(self, scope: Scope, request: Request, tree: Any, data: bytes) -> int:
         """The next recorded step of the family, compared part by part."""
@@ -921,18 +921,18 @@ class Replay:
         if left <= 0:
             return
         if entry["type"] == "random":
-            self._fail(failures.draws_left(entry, left))
+            self._fail(divergence.draws_left(entry, left))
         self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
         self.report.clock_drift.append({"kind": kind, "function": function, "count": count, "where": where})
         if "clock" in self.strict:
-            self._fail(failures.clock_drift(self.run_id, kind, function, count, where))
+            self._fail(divergence.clock_drift(self.run_id, kind, function, count, where))
 
     def _out_of_order(self, seq: int) -> None:
         self.report.reordered.append(seq)
         if self.on_divergence != "warn":
-            self._fail(failures.out_of_order(self.trace.entry(seq)))
+            self._fail(divergence.out_of_order(self.trace.entry(seq)))
 
     # -- reads -----------------------------------------------------------------------------------------------------------
 
@@ -956,7 +956,7 @@ class Replay:
             self._check()
             found, value = self._state(scope.lane).take(function, self._window)
             if not found and process is not None:
-                self._fail(failures.asked_too_often(self.run_id, process))
+                self._fail(divergence.asked_too_often(self.run_id, process))
         return from_json(value)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
@@ -966,7 +966,7 @@ class Replay:
             state = self._state(scope.lane)
             found, value = state.take(function, self._window)
             if not found:
-                self._fail(failures.draw_too_many(self.run_id, function))
+                self._fail(divergence.draw_too_many(self.run_id, function))
         return from_json(value)  # type: ignore[no-any-return]
 
     def _window(self, state: LaneState) -> list[tuple[int, str, list[Any]]]:
@@ -986,7 +986,7 @@ class Replay:
         """Where a clock was never read in the recording: its reading when the run started."""
         clocks = self.trace.entry(1).get("meta", {}).get("clocks", {})
         if function not in clocks:
-            self._fail(failures.clock_never_read(self.run_id, function))
+            self._fail(divergence.clock_never_read(self.run_id, function))
         return clocks[function]
 
     # -- one-entry steps and timers --------------------------------------------------------------------------------------
@@ -1066,7 +1066,7 @@ class Replay:
         actual = self.redactor.redact(to_json(dict(identity or {})))[0]
         found = differences(recorded, actual)
         if found and not self.equal(recorded, actual):
-            self._fail(failures.another_identity(self.run_id, seq, agent, recorded, actual, found))
+            self._fail(divergence.another_identity(self.run_id, seq, agent, recorded, actual, found))
 
     def snapshot(self, name: str, state: Any) -> Any:
         at_start = self.trace.entry(1).get("meta", {}).get("snapshots", {})
@@ -1171,7 +1171,7 @@ class Replay:
             raise self._again()
 
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
-        return self.fail(failures.everything_waits(self.run_id, waiting))
+        return self.fail(divergence.everything_waits(self.run_id, waiting))
 
     def _slow(self, seq: int | None, waiting: list[str]) -> None:
         """The next event has been waited for for long."""
@@ -1192,8 +1192,8 @@ class Replay:
         lane = scope.lane.path or "the run's own line"
         used = f"{count} in lane {lane}, all used{near}"
         if self.trace.entry(len(self.trace))["type"] == "run.aborted":
-            return self.fail(failures.aborted_here(self.run_id, kind, name))
-        return self.fail(failures.no_more(self.run_id, kind, name, used))
+            return self.fail(divergence.aborted_here(self.run_id, kind, name))
+        return self.fail(divergence.no_more(self.run_id, kind, name, used))
 
     def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {
@@ -1219,7 +1219,7 @@ class Replay:
             self.report.differences.append({"step": seq, "where": caller(), "differences": found})
             return
         recorded = {"type": self.trace.entry(seq)["type"], **recorded}
-        self._fail(failures.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
+        self._fail(divergence.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
 
     def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
         candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
@@ -1238,7 +1238,7 @@ class Replay:
 
     def _beside(self) -> str:
         """What to think of where several threads take part."""
-        return failures.THREAD_ORDER if self.threads.several else ""
+        return divergence.THREAD_ORDER if self.threads.several else ""
 
     def used(self, seq: int) -> bool:
         """Whether a recorded step has been consumed, or skipped with the one that it happened inside."""
@@ -1286,11 +1286,11 @@ class Replay:
 
     def _leftovers(self) -> None:
         if not any(self.index.role) and not self.elsewhere:
-            self._fail(failures.nothing_recorded(self.run_id))
+            self._fail(divergence.nothing_recorded(self.run_id))
         if "order" in self.strict and self.report.reordered:
-            self._fail(failures.handed_out_of_order(self.run_id, self.report.reordered))
+            self._fail(divergence.handed_out_of_order(self.run_id, self.report.reordered))
         if self.report.unconsumed:
-            self._fail(failures.never_asked_for(self.run_id, self.report.unconsumed))
+            self._fail(divergence.never_asked_for(self.run_id, self.report.unconsumed))
         entered = {state.lane for state in self._states}
         unopened = [LaneState(lane, items) for lane, items in self.index.items.items() if lane not in entered]
         for state in [*self._states, *unopened]:

@@ -11,7 +11,7 @@ from .._journal.reader import Trace
 from .._journal.writer import Journal
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
-from . import divergence as failures
+from . import divergence
 from .context import Lane, Scope
 from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
@@ -280,7 +280,7 @@ class Followed(Replay):
                     if self.index.role[left] == READ:
                         self._unread(state, left)
                     elif self.index.role[left] in (INTENTION, SINGLE) and not self._used[left]:
-                        self._fail(failures.out_of_order(self.trace.entry(left)))
+                        self._fail(divergence.out_of_order(self.trace.entry(left)))
         return seq
 
     def read_past_end(self, scope: Scope, function: str) -> bool:
@@ -342,11 +342,11 @@ class Followed(Replay):
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
         if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
             return None
-        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
+        return self.fail(divergence.not_followed(self.run_id, self._unconsumed()))
 
     def unfollowed(self) -> ReplayError:
         """The program has ended, and the log has more: its failure."""
-        return self.fail(failures.not_followed(self.run_id, self._unconsumed()))
+        return self.fail(divergence.not_followed(self.run_id, self._unconsumed()))
 
 
 # -- resumption --------------------------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ class Resumption(Recording):
             self.log.going()
             return True
         else:
-            raise self.log.fail(failures.not_yet_followed(self.run_id, family, name))
+            raise self.log.fail(divergence.not_yet_followed(self.run_id, family, name))
         return False
 
     async def wait_open_async(self) -> None:

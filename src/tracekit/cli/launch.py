@@ -26,16 +26,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from .._capture import guard, isolation, stdin
-from .._capture import plugins as credentials
+from .._capture import guard, isolation, plugins, stdin
 from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, summary
-from .._runs import Record, Replaying, Resuming, Run, children
+from .._runs import Record, Replaying, Resuming, Run, children, ending, role
 from .._runs import block as served
-from .._runs import ending as overspending
-from .._runs import role as takeover
 from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program, set_program
 from .._runs.recording import DEFAULTS
@@ -309,7 +306,7 @@ class Entry:
             raise self._wrong(f"it can't be called with what the run was given, {what}: {error}") from None
 
     def _lend(self, block: Any, run: Run) -> None:
-        takeover.lend(block.session, _Borrowed(self, run))
+        role.lend(block.session, _Borrowed(self, run))
 
 
 class _Borrowed:
@@ -667,14 +664,14 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     closed.engage()
     gate.refuse_outside(resumers.outside)
     if isinstance(meta.get("program"), str):
-        takeover.go_on_as(meta["program"])
-    takeover.set_controller(resumers.find, resumers.input_of, resumers.is_input)
+        role.go_on_as(meta["program"])
+    role.set_controller(resumers.find, resumers.input_of, resumers.is_input)
     served.serve_the_log()
     whole: Resuming | None = None
     if told.get("entry") is not None:
         body = _resumed_call(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))
     elif meta.get("whole_program"):
-        takeover.next_ordinal()
+        role.next_ordinal()
         whole = resumers.resume(dict(DEFAULTS))
         whole.__enter__()
     watchdog = Watchdog(resumers, told["grace"])
@@ -813,7 +810,7 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
 
 def _paid(status: int, error: BaseException | None = None) -> int:
     """The exit status of a program: one that went over a run's budget has not done right, whatever it says."""
-    over = isinstance(error, BudgetExceededError) or (status in (0, 1) and overspending.refused_runs() > 0)
+    over = isinstance(error, BudgetExceededError) or (status in (0, 1) and ending.refused_runs() > 0)
     return REFUSED if over else status
 
 
@@ -845,7 +842,7 @@ def _say_recorded(block: Record) -> None:
 def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
     isolated = _isolate(told["isolate"], told["options"]["allow_hosts"])
-    credentials.supply()
+    plugins.supply()
     guard.warm()
     instrument()
     stdin.capture()
@@ -856,7 +853,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
     closed.engage()
     gate.refuse_outside(players.outside)
-    takeover.set_controller(players.find, players.input_of)
+    role.set_controller(players.find, players.input_of)
     served.serve_the_log()
     threading.excepthook = _quiet(threading.excepthook)
     watchdog = Watchdog(players, told["grace"])

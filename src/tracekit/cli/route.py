@@ -15,8 +15,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from .._runs import Run, record
-from .._runs import role as takeover
+from .._runs import Run, record, role
 from .._values import to_json
 from ..agents.envelope import IntentEnvelope
 from ..agents.registry import AgentRegistry
@@ -155,7 +154,7 @@ def route(
     """
     with output.reported():
         # In a replay the router comes first: what the app opens at its import is a run before this one.
-        request = None if takeover.stands_in() else IntentEnvelope.from_json(_read(envelope))
+        request = None if role.stands_in() else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
             router = router_of(app)
         if request is None:
@@ -180,17 +179,17 @@ def route(
 
 def _recorded(path: str) -> IntentEnvelope:
     """The request of the run that is replayed or gone on with: its file, or standard input, may be gone."""
-    given = takeover.next_input()
+    given = role.next_input()
     if isinstance(given, Mapping):
         return IntentEnvelope.from_dict(given)
-    if not takeover.goes_on():
+    if not role.goes_on():
         return IntentEnvelope.from_json(_read(path))
     text, source = _given_again(path)
     try:
         request = IntentEnvelope.from_json(text)
     except EnvelopeError as error:
         raise EnvelopeError(f"in {source}: {error.what}", key=error.__dict__["key"], next_action=_AGAIN) from None
-    same = takeover.was_given(request.as_dict())
+    same = role.was_given(request.as_dict())
     if same is False:
         problem = f"the request in {source} is not the one that the run was given"
         raise RecoveryRefusedError(
