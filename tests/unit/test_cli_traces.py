@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
+import unicodedata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ from click.testing import CliRunner, Result
 
 import tracekit
 from tests.support.terminal import on_a_terminal
-from tracekit import ContractViolationError, errors, record, traced, traced_tool
+from tracekit import ContractViolationError, decision, errors, record, traced, traced_tool
+from tracekit._journal.reader import Trace
 from tracekit.cli import COMMANDS, main, output
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
@@ -285,6 +290,60 @@ def test_show_does_not_steer_the_terminal() -> None:
     assert "\x07" not in shown
     assert "\x1b]" not in shown
     assert "owned" in shown
+
+
+#: Each class of characters that steer a terminal: C0, DEL, C1 (CSI in one character), bidirectional controls, invisible ones.
+STEERING = "\x07\x1b]0;owned\x1b[2J\x7f\x85\x9b2J\x9d\u061c\u200b\u200e\u200f\u2028\u202a\u202d\u202e\u2066\u2069\ufeff\U000e0041"
+
+
+def hostile() -> str:
+    """A run in which whatever a program can choose holds those characters: names, inputs, results, errors, agents, threads."""
+
+    @traced_tool(side_effect="irreversible", name=f"tool{STEERING}", version=f"v{STEERING}")
+    def tool(argument: Any, fail: bool = False) -> Any:
+        if fail:
+            raise ValueError(f"no {STEERING}")
+        return argument
+
+    def work() -> None:
+        tool({STEERING: [STEERING], "deep": {"text": STEERING}})
+        decision(f"choice{STEERING}", input=STEERING, output=STEERING)
+        with suppress(ValueError):
+            tool(STEERING, fail=True)
+
+    with record(f"run{STEERING}", agent=f"agent{STEERING}", metadata={STEERING: STEERING}, input={STEERING: 1}) as run:
+        traced(name=f"span{STEERING}")(work)()
+        thread = threading.Thread(target=work, name=f"thread{STEERING}")
+        thread.start()
+        thread.join()
+        run.set_result(STEERING)
+    return run.path
+
+
+COMMANDS_THAT_SHOW = (
+    ["show"], ["show", "--why"], ["show", "--expand"], ["list"], ["failures"], ["verify"], ["recovery", "scan", "--all"],
+    ["executions", "show"], ["executions", "trace"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_nothing_that_steers_a_terminal_is_printed(as_json: bool) -> None:
+    """Not as text, and not as JSON, where such characters are escapes: for whoever parses it the values are the same."""
+    path = hostile()
+    for command in COMMANDS_THAT_SHOW:
+        named = [path] if command[0] in ("show", "verify", "executions") else []
+        options = ["--json"] if as_json and command[-1] != "trace" else []  # that is JSON anyway
+        shown, code = on_a_terminal(*command, *options, *named)
+        assert code in (0, 1), (command, shown)
+        ours = re.sub(r"\x1b\[[0-9;]*m", "", shown)  # the styles of our own text
+        steering = {
+            char for char in ours if char not in "\n\r\t" and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")
+        }
+        assert not steering, (command, ours)
+    entries = [json.loads(line) for line in call("show", "--json", path).stdout.splitlines()]
+    with Trace(path) as trace:
+        assert entries == [*trace.entries()]
+    assert STEERING in entries[-1]["output"]
 
 
 # -- why -----------------------------------------------------------------------------------------------

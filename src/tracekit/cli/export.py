@@ -54,7 +54,7 @@ def export(runs: tuple[str, ...], form: str, payloads: bool, target: str | None,
         with files_of(*paths, store=where) as traces:
             pieces = _pieces(form, traces, paths, where, payloads)
             if target is None:
-                _write(sys.stdout.buffer, pieces)
+                _write(sys.stdout.buffer, map(output.escaped, pieces) if sys.stdout.isatty() else pieces)
             else:
                 _into(target, pieces)
 

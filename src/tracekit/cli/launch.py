@@ -48,7 +48,7 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from .output import REFUSED, WRONG_USE, exit_code
+from .output import REFUSED, WRONG_USE, exit_code, plain
 
 __all__ = [
     "Body",
@@ -507,7 +507,7 @@ def spelled(failure: BaseException | None) -> str:
     if found:
         host, _, tail = rest.partition("])")
         text = f"{head}`tracekit replay --allow-host {host.strip(chr(39) + chr(34))}`{tail}"
-    return text
+    return plain(text)
 
 
 # -- resumers ----------------------------------------------------------------------------------------------------------
@@ -736,7 +736,7 @@ def _conclude_resumption(resumers: Resumers, ended: Ended) -> int:
         return ended.status or 1
     print(f"tracekit: resumed run {block.run.id}", file=sys.stderr)
     for sentence in block.run.warnings:
-        print(f"tracekit:   {sentence}", file=sys.stderr)
+        print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
     return ended.status
 
 
@@ -827,7 +827,7 @@ def _say_recorded(block: Record) -> None:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
         for sentence in run.warnings:
-            print(f"tracekit:   {sentence}", file=sys.stderr)
+            print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
         if not block.captured:
             print(
                 "tracekit: nothing was captured in it: decorate the program's tools with @traced_tool; "
@@ -993,7 +993,7 @@ def _summary(reports: list[dict[str, Any]], ended: Ended) -> None:
         if taken:
             print(f"tracekit:   this replay cost nothing; the recorded run took {taken}", file=sys.stderr)
         for sentence in report["warnings"]:
-            print(f"tracekit:   {sentence}", file=sys.stderr)
+            print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
     network = f"tracekit: network: {reports[0]['isolation']}; "
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -43,11 +44,13 @@ __all__ = [
     "duration",
     "emit",
     "error_text",
+    "escaped",
     "exit_code",
     "fail",
     "located",
     "message",
     "named",
+    "plain",
     "printable",
     "reported",
     "said",
@@ -85,20 +88,47 @@ def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
     out = sys.stdout.buffer
     for item in [value] if isinstance(value, Mapping) else value:
-        out.write(orjson.dumps(item, option=options))
+        out.write(escaped(orjson.dumps(item, option=options)))
     out.flush()
 
 
-def console() -> Console:
-    """A rich console on stdout, for people."""
-    from rich.console import Console
+#: What steers a terminal, or has text read in another order than it stands there: control characters (but for line ends and
+#: tabs), those of 8 bits (C1) too; bidirectional controls, and what is not seen at all. None stands in JSON outside of a string.
+_STEERING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
-    return Console(highlight=False)
+
+def escaped(json_text: bytes) -> bytes:
+    """The same JSON, in which those characters are written as escapes: the same values for whoever parses it."""
+    if json_text.isascii() and b"\x7f" not in json_text:
+        return json_text
+    return _STEERING.sub(
+        lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", json_text.decode()
+    ).encode()
+
+
+def plain(text: str) -> str:
+    """``text`` as it may go to a terminal, line ends and tabs included."""
+    return _STEERING.sub(" ", text)
+
+
+def console() -> Console:
+    """A rich console on stdout, for people: whatever is printed on it is made :func:`plain`."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
+            for segment in super().render(*args, **kwargs):
+                yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+    return Plain(highlight=False)
 
 
 def message(text: str) -> None:
     """A line for people, on stderr."""
-    click.echo(text, err=True)
+    click.echo(plain(text), err=True)
 
 
 def fail(error: TracekitError) -> NoReturn:
