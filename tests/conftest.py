@@ -10,6 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import watch
+from tests.support.named import pytest_configure as pytest_configure
+
+if sys.dont_write_bytecode:
+    # Else each of the thousand processes that the suite starts compiles tracekit, and the SDKs, again.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
 
 
 @pytest.fixture(autouse=True)

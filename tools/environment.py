@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["ROOT", "Environment"]
@@ -59,6 +60,23 @@ class Environment:
         """Run a console script of the environment, as :meth:`run` does."""
         _run([str(self.python.parent / name), *arguments])
 
+    def side_by_side(self, commands: Sequence[Sequence[str]]) -> None:
+        """Run console scripts at the same time, each as :meth:`script` does; what each says is shown when it has ended.
+
+        All are run to their end; the first that failed, in the order given, ends the command with its status.
+        """
+        paths = [[str(self.python.parent / name), *arguments] for name, *arguments in commands]
+        running = [
+            subprocess.Popen(path, cwd=ROOT, env=_variables(path[0]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            for path in paths
+        ]
+        for command, process in zip(commands, running, strict=True):
+            said, _ = process.communicate()
+            _say(" ".join(command))
+            sys.stdout.buffer.write(said)
+            sys.stdout.flush()
+        _exit_unless_zero(next((process.returncode for process in running if process.returncode), 0))
+
     def succeeds(self, *arguments: str) -> bool:
         """Whether the interpreter runs ``arguments`` with status 0, in silence."""
         return subprocess.run([str(self.python), *arguments], capture_output=True, check=False).returncode == 0
@@ -80,7 +98,10 @@ def _new_enough() -> str:
 
 
 def _run(command: list[str]) -> None:
-    status = subprocess.run(command, cwd=ROOT, env=_variables(command[0]), check=False).returncode
+    _exit_unless_zero(subprocess.run(command, cwd=ROOT, env=_variables(command[0]), check=False).returncode)
+
+
+def _exit_unless_zero(status: int) -> None:
     if status:
         sys.exit(status if status > 0 else 128 - status)
 
