@@ -64,7 +64,7 @@ class Trouble:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.fd: int = run._session.journal._fd  # type: ignore[union-attr]
+        self.fd: int = run._session.log.journal._fd  # type: ignore[union-attr]
         self.kept = os.dup(self.fd)
 
     def begin(self) -> None:

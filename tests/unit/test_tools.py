@@ -168,7 +168,7 @@ def test_an_effect_that_cannot_be_logged_does_not_happen(tmp_path: Path) -> None
 
     def program() -> None:
         with record("full") as run:
-            journal = run._session.journal  # type: ignore[union-attr]
+            journal = run._session.log.journal  # type: ignore[union-attr]
             full = os.open("/dev/full", os.O_WRONLY)
             os.dup2(full, journal._fd)
             os.close(full)

@@ -1328,7 +1328,7 @@ class Pause:
 
     def _timer(self) -> Any:
         scope = self._scope
-        if scope is None or scope.live or getattr(scope.session, "ended", False):
+        if scope is None or scope.live or scope.session.state.ended:
             return None
         return scope.session.arm(scope, "tracekit.backoff", self._seconds)
 

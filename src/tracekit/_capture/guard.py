@@ -988,7 +988,7 @@ def _next(attempt: Attempt) -> str:
 def _gone_live() -> bool:
     """Whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a what-if."""
     scope = current.get()
-    return scope is not None and getattr(scope.session, "what_if", False)
+    return scope is not None and scope.session.state.what_if
 
 
 def _replaying() -> Any:

@@ -280,7 +280,7 @@ def _standing(process: Any) -> tuple[Standing, Scope] | None:
         return None
     standing = _followed.get(process)
     session: Any = scope.session
-    if standing is None or standing.session is not session or session.ended:
+    if standing is None or standing.session is not session or session.state.ended:
         return None
     scope = here()
     return None if scope is None else (standing, scope)
@@ -398,7 +398,7 @@ def expect(process: Any, standing: Standing) -> None:
     """An event loop will hear of the end of this process: an event of the run."""
     scope = current.get()
     scope = None if scope is None or scope.live else here()
-    if scope is not None and not standing.session.ended:
+    if scope is not None and not standing.session.state.ended:
         turn = standing.session.arm(scope, "process.exit", 0)
         if not turn.live:
             turn.from_outside()
@@ -409,7 +409,7 @@ def _exited(original: Any) -> Any:
     @functools.wraps(original)
     def _process_exited(self: Any, returncode: int) -> None:
         standing, turn = _expected.pop(self._proc, (None, None))
-        if standing is None or turn is None or standing.session.ended:
+        if standing is None or turn is None or standing.session.state.ended:
             original(self, returncode)
         elif turn.live:
             turn.fired({"process": standing.path, "status": returncode})
@@ -715,8 +715,8 @@ def _exec(original: Any, with_env: bool) -> Any:
         at[1].started(os.getpid())
         for end in before_exec:
             end()
-        if not session.ended:
-            session.journal.flush()
+        if not session.state.ended:
+            session.log.journal.flush()
             warnings.warn(
                 f"tracekit: the program becomes another one ({named(words_of(argv))}) in the middle of run {session.run_id}: its "
                 "trace has no end, and a replay stops there",

@@ -224,7 +224,7 @@ def handover_patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
 
     def scope() -> Scope | None:
         found = scope_of()
-        return found if found is not None and getattr(found.session, "ordered", False) else None
+        return found if found is not None and found.session.state.ordered else None
 
     found = [
         once(pool._WorkItem, "run", _run),
@@ -245,7 +245,7 @@ def handover_patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
 def begin(scope: Scope) -> Any:
     """The turn of a call that is submitted in ``scope``, its own lane's: it comes when a worker begins it. ``None``: no turn."""
     session = scope.session
-    if scope.live or getattr(session, "ended", False) or not getattr(session, "ordered", False):
+    if scope.live or session.state.ended or not session.state.ordered:
         return None
     return session.arm(scope, "future.begin", 0)
 

@@ -194,7 +194,7 @@ def deactivate() -> list[str]:
 def scope_of_timers() -> Scope | None:
     """The scope in which a timer that is armed now is the run's own, or ``None``."""
     scope = current.get()
-    if scope is None or scope.live or getattr(scope.session, "ended", False):
+    if scope is None or scope.live or scope.session.state.ended:
         return None
     return here()
 

@@ -696,7 +696,9 @@ def begin(session: Recording, scope: Scope, request: Request) -> Any:
     """Begin a step in a scope that has a budget; what refuses it is on the log when it is raised."""
     free = scope.within(None)
     spending, info = scope.spending, request.info
-    if session.ended or spending is None or (info is not None and "compensates" in info):  # undoing is never too dear
+    if (
+        session.state.ended or spending is None or (info is not None and "compensates" in info)
+    ):  # undoing is never too dear
         return session.begin(free, request)
     if request.once_key is not None:
         return _once(session, scope, free, request)
@@ -797,7 +799,7 @@ class Limit:
 
     def __enter__(self) -> Limit:
         scope = here()
-        if scope is not None and getattr(scope.session, "meters", False):
+        if scope is not None and scope.session.state.live:
             spending = Spending(self._budget, name=self._name, outer=scope.spending)
             self._token = current.set(scope.within(spending))
         return self

@@ -434,7 +434,7 @@ class DuplicateStep:
     def _write(self, returned: Piece | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
         session, spec = self.session, self.spec
         value = None if returned is None else returned.given(spec)
-        if not session.ended:
+        if not session.state.ended:
             if "suspended" in meta:
                 burst = place()
                 if burst is not None:
@@ -826,7 +826,7 @@ class Once:
 
     def __init__(self, session: Recording, past: Trace | None = None) -> None:
         self.session: Final = session
-        journal = session.journal
+        journal = session.log.journal
         runs, name = os.path.split(os.path.abspath(journal.path))
         part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
         self._me: Final = Owner(session.run_id, None if part is None else part["segment"])

@@ -67,9 +67,10 @@ def serve_the_log() -> None:
     def listen() -> None:
         scope = here()
         tasks: Any = sys.modules.get("tracekit.agents.messages")
-        session: Any = None if scope is None else scope.session
-        trace = getattr(getattr(session, "log", session), "trace", None)
-        if scope is None or tasks is None or not tasks.registered or not isinstance(trace, Trace):
+        if scope is None or tasks is None or not tasks.registered:
+            return
+        session, trace = scope.session, scope.session.log.trace
+        if trace is None:
             return  # what it would listen for is not in the log: the guard says so
         if id(session) not in done:
             if not tasks.has_tasks(trace):

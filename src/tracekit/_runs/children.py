@@ -511,7 +511,7 @@ class Invitation:
     def __init__(self, session: Recording, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> None:
         session.starts(lane)
         cause = _cause(session)
-        journal = session.journal
+        journal = session.log.journal
         self.session: Final = session
         self.path: Final = lane.path
         # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
@@ -584,7 +584,7 @@ def _await(session: Recording, path: str, spending: Spending) -> None:
 
     def look() -> None:
         recording = found()
-        if recording is not None and not recording.ended:
+        if recording is not None and not recording.state.ended:
             _count_ended(recording)
 
     for level in spending.levels():
@@ -596,7 +596,7 @@ def _count_ended(session: Recording) -> None:
     awaited = _awaited.get(session)
     if not awaited:
         return
-    directory = os.path.dirname(os.path.abspath(session.journal.path))
+    directory = os.path.dirname(os.path.abspath(session.log.journal.path))
     with _counting:
         ended = set()
         for path in list(awaited):
@@ -613,7 +613,7 @@ def count_spending(session: Recording, path: str = "") -> None:
     Each segment counts once, when its process has ended it, or at the end of the run.
     """
     started = _spent.get(session)
-    if started is None and (session.spending is None or path):
+    if started is None and (session.state.spending is None or path):
         return
     with _counting:
         _count(session, started or {}, {path} if path else set())
@@ -623,7 +623,7 @@ def count_spending(session: Recording, path: str = "") -> None:
 
 def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
     """At the end: processes side by side can't see what each other spends. The run tells of its own budget by itself."""
-    for ledger in {level for spending in started.values() for level in spending.levels()} - {session.spending}:
+    for ledger in {level for spending in started.values() for level in spending.levels()} - {session.state.spending}:
         if ledger.refused is None and ledger.exceeded:
             session.warn(
                 f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
@@ -632,7 +632,7 @@ def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
 
 def _count(session: Recording, started: Mapping[str, Spending], paths: set[str]) -> None:
     """Of the processes at ``paths``, or of all."""
-    file = os.path.abspath(session.journal.path)
+    file = os.path.abspath(session.log.journal.path)
     for path in paths:
         _awaited.get(session, {}).pop(path, None)
     counted = _counted.setdefault(session, set())
@@ -645,7 +645,7 @@ def _count(session: Recording, started: Mapping[str, Spending], paths: set[str])
         counted.add(lane)
         for handed in _handed.get(session, {}).values():
             handed.counted(lane)
-        spending = _spending_of(started, lane) or session.spending
+        spending = _spending_of(started, lane) or session.state.spending
         if spending is not None:
             with Trace(segment.path) as trace, suppress(TraceError):
                 spending.include(islice(trace.entries(), trace.status.count))
@@ -666,7 +666,7 @@ def remark_unjoined(session: Recording) -> None:
     """At a run's end: say which of the processes that its program started did not join it."""
     if not session.invited:
         return
-    path = os.path.abspath(session.journal.path)
+    path = os.path.abspath(session.log.journal.path)
     joined = segments_of(os.path.dirname(path), session.run_id)
     for lane in session.invited:
         if lane not in joined:
@@ -684,7 +684,7 @@ def remark_unjoined(session: Recording) -> None:
 def _cause(session: Recording) -> dict[str, Any]:
     """The last entry of a recording, which what is started now comes after."""
     session.share()
-    journal: Any = session.journal
+    journal: Any = session.log.journal
     with suppress(LogWriteError):
         if isinstance(journal, Segment):
             journal = journal.open()
@@ -759,19 +759,19 @@ _families: Final[dict[Replay, Family]] = {}
 
 def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
     session: Any = scope.session
-    if type(session) is Recording and not session.ended:
+    if type(session) is Recording and not session.state.ended:
         return Invitation(session, scope, lane, words, pool)
     family = _families.get(session) if isinstance(session, Replay) else None
-    return None if family is None or session.ended else family.admit(scope, lane, words, pool)
+    return None if family is None or session.state.ended else family.admit(scope, lane, words, pool)
 
 
 def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
     """Where a call belongs that goes to a pool's process."""
     session: Any = scope.session
-    if type(session) is Recording and not session.ended:
+    if type(session) is Recording and not session.state.ended:
         return call_for_pool(session, scope, lane)
     family = _families.get(session) if isinstance(session, Replay) else None
-    return None if family is None or session.ended else family.place(scope, lane)
+    return None if family is None or session.state.ended else family.place(scope, lane)
 
 
 processes.welcome(_welcome)
@@ -936,7 +936,7 @@ class Family:
             return
         failure = said_to_fail(reports, {segment_of(path): path for path in self.recorded})
         failure = failure or next((died for child in [*self._children] if (died := child.died()) is not None), None)
-        if failure is not None and not session.ended:
+        if failure is not None and not session.state.ended:
             session.fail(failure)
 
     def abandon(self) -> None:

@@ -60,7 +60,7 @@ def warn(session: Recording, error: BaseException | None) -> None:
     if not isinstance(error, BudgetExceededError):
         for whose, resource in session.overruns.items():
             session.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
-        spending = session.spending
+        spending = session.state.spending
         if spending is not None and spending.refused is None and spending.exceeded:
             session.warn(f"the run took more than its budget allows: {', '.join(spending.exceeded)}")
 

@@ -60,7 +60,12 @@ def _before() -> None:
     """In the parent: number the child, as any line of execution, when it is started."""
     scope = current.get()
     _pending[0] = lane = None if scope is None else started(scope.lane, "fork", scope.live)
-    if scope is not None and lane is not None and isinstance(scope.session, Recording) and not scope.session.ended:
+    if (
+        scope is not None
+        and lane is not None
+        and isinstance(scope.session, Recording)
+        and not scope.session.state.ended
+    ):
         scope.session.starts(lane)
     if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
         scope.session.remark(
@@ -68,7 +73,7 @@ def _before() -> None:
         )
     for session in list(_followed):
         session.share()
-        journal: object = session.journal
+        journal: object = session.log.journal
         if isinstance(journal, Segment):  # the child names its entry
             with suppress(Exception):
                 journal.open()
@@ -81,12 +86,12 @@ def _in_child() -> None:
     if followed:
         at_hard_exit(_seal_all)
     for session, store in followed.items():
-        if session.ended:
+        if session.state.ended:
             continue
         child = _forked(session, store, lane).session
         _successors[session] = child
-        session.ended = session.discarded = True
-        session.journal.abandon()
+        session.state.ended = session.state.discarded = True
+        session.log.journal.abandon()
         if scope is not None and scope.session is session:
             spending = None if scope.spending is None else scope.spending.copy()
             own = Root(child.journal.lane, get_ident())  # type: ignore[attr-defined]
@@ -94,7 +99,7 @@ def _in_child() -> None:
 
 
 def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
-    journal = parent.journal
+    journal = parent.log.journal
     cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
     # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
     path = lane.path if lane is not None else f"/fork@{os.getpid()}"
@@ -183,7 +188,7 @@ class Segment:
             about["indirect"] = True
         tail = b',"cause":%b,"name":%b,"input":null' % (dumps([self._cause]), dumps(self.lane.strip("/")))
         journal.append("run.started", 0, 0, tail + self.session.meta(about))
-        self.session.journal = journal
+        self.session.log.journal = journal
         follow(self.session, self.store)
         if self.root is None:
             at_end(lambda: seal(self.session))
@@ -240,19 +245,19 @@ def at_end(call: Callable[[], object]) -> None:
 
 def seal(session: Recording, error: BaseException | None = None) -> None:
     """End the segment of a child in order, or with ``error``. Idempotent; where nothing was written, nothing is sealed."""
-    journal, store = session.journal, _followed.get(session)
-    if session.ended or store is None or journal.seq == 0:
+    journal, store = session.log.journal, _followed.get(session)
+    if session.state.ended or store is None or journal.seq == 0:
         return
     forget(session)
     journal.flush()
     with journal.held():
-        session.ended = True
+        session.state.ended = True
         meta: dict[str, Any] = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
         fields = b""
         for look in before_seal:
             look(session)
-        if session.spending is not None:
-            meta["budget"] = ending.account(session.spending)
+        if session.state.spending is not None:
+            meta["budget"] = ending.account(session.state.spending)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]
         if error is not None:

@@ -117,7 +117,7 @@ class Part:
 
 
 def _path(session: Recording | Replay) -> str:
-    return session.trace.path if isinstance(session, Replay) else session.journal.path
+    return session.log.path
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ class Recorded:
             instrumentation.instrument()
         world.enter()
         forks.follow(session, store)
-        session.spending = _spending(ticket)
-        enter(Scope(session, root, ROOT, ticket["agent"], spending=session.spending))
+        session.state.spending = _spending(ticket)
+        enter(Scope(session, root, ROOT, ticket["agent"], spending=session.state.spending))
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
         role.go_on_as(ticket["program"])
@@ -243,10 +243,10 @@ class Recorded:
         session, root = segment.session, Root(place["lane"], get_ident())
         segment.root = session.root = root
         mine.add(session)
-        session.spending = _spending(place)
-        if session.spending is not None:
-            take_off(session.spending, own.store, own.run_id, place)
-        token = enter(Scope(session, root, ROOT, place["agent"], spending=session.spending))
+        session.state.spending = _spending(place)
+        if session.state.spending is not None:
+            take_off(session.state.spending, own.store, own.run_id, place)
+        token = enter(Scope(session, root, ROOT, place["agent"], spending=session.state.spending))
         try:
             value = call(*args, **kwargs)
         except BaseException as error:
@@ -257,7 +257,7 @@ class Recorded:
             return value
         finally:
             current.reset(token)
-            session.ended = True
+            session.state.ended = True
             mine.discard(session)
 
     def failed(self, error: BaseException) -> None:
@@ -266,7 +266,7 @@ class Recorded:
     def end(self) -> None:
         """The process ends in order: so does its segment, which is there even if nothing happened in it."""
         session = self.session
-        if session.ended or os.getpid() != self.pid:
+        if session.state.ended or os.getpid() != self.pid:
             return
         error = self.error if isinstance(self.error, Exception) else None
         with suppress(Exception):  # a disk that is full keeps nobody from leaving
@@ -276,7 +276,7 @@ class Recorded:
 
     def withdraw(self) -> None:
         session = self.session
-        session.ended = session.discarded = True
+        session.state.ended = session.state.discarded = True
         forks.forget(session)
         current.set(None)
         role.joined_as(lambda block: None)

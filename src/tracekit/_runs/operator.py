@@ -79,7 +79,7 @@ def reopened(
     try:
         yield session, found[0]
     finally:
-        session.ended = True
+        session.state.ended = True
         journal.close()
 
 
@@ -118,10 +118,10 @@ def segments(path: str, run_id: str) -> list[dict[str, Any]]:
 
 def sealed(session: Recording) -> None:
     """Keep the head of a run that has its end now; a file outside every store has none."""
-    path = session.journal.path
+    path = session.log.journal.path
     where = store_of(path)
     if os.path.dirname(os.path.abspath(path)) == where.runs:
-        where.sealed(session.run_id, session.journal.seq, session.journal.head.decode())
+        where.sealed(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
 
 
 # -- settling ended ----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def settle_as(
         else:
             meta = {"info": about}
         tail += b',"meta":%b' % dumps_in_order(meta)
-        return session.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
+        return session.log.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
 
 
 def _kind(step: Doubt, done: bool) -> str:
@@ -404,7 +404,7 @@ def abort(
         session,
         decision,
     ):
-        path = session.journal.path
+        path = session.log.journal.path
         before = _log(path)
         steps = to_run(before, defined.specs)
         if steps:
@@ -450,14 +450,14 @@ def _check(log: Steps, tools: Tools, decision: Decision) -> None:
 def _begin(session: Recording, by: str | None, reason: str) -> None:
     """From now on the run is being given up: what is undone next, the program would know nothing of."""
     meta = {"abort": who_and_why(session, by, reason)}
-    session.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % dumps_in_order(meta), True)
+    session.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % dumps_in_order(meta), True)
 
 
 def _end(session: Recording, end: dict[str, Any]) -> None:
-    journal = session.journal
+    journal = session.log.journal
     journal.flush()
     with journal.held():
-        session.ended = True
+        session.state.ended = True
         end["segments"] = segments(journal.path, session.run_id)
         end["count"] = journal.seq + 1
         journal.append("run.aborted", 0, ROOT, b',"meta":%b' % dumps_in_order(end), True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
@@ -49,7 +49,8 @@ class WhatIf:
         self.new: Final = recording
         self.live: Final = live
         self.run_id: Final = replay.run_id
-        self.ordered: Final = replay.ordered
+        self.log: Final = replay.log
+        self.state: Final = replay.state
         self.threads: Final = replay.threads
         self._lanes: dict[Lane, Lane] = {}
         #: What a step of the recorded run is in the new one.
@@ -112,6 +113,9 @@ class WhatIf:
         recorded = self.replay.snapshot(name, state)
         self.new.snapshot(name, state if recorded is None else recorded)
         return recorded
+
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        self.replay.skip_deliveries(here, tasks)
 
     def fail(self, error: Any) -> Any:
         return self.replay.fail(error)
@@ -245,7 +249,7 @@ class CopiedStep:
 def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> WhatIf:
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
     new = Recording(store.create(encode_read=encode_reads), session.redactor)
-    new.what_if = True
+    new.state.what_if = True
     kinds = frozenset(live)
     about = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
@@ -255,18 +259,18 @@ def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> Wh
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
     name = canonical(session.trace.entry(1).get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
-    new.journal.append("run.started", 0, 0, tail + new.meta(about))
+    new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
     return WhatIf(session, new, kinds)
 
 
 def seal_branch(what_if: WhatIf, store: Store, error: BaseException | None) -> None:
     """End the new run: completed, or failed with ``error``."""
-    new, journal = what_if.new, what_if.new.journal
+    new, journal = what_if.new, what_if.new.log.journal
     meta: dict[str, Any] = {"steps": new.steps, "differences": len(what_if.replay.report.differences)}
     fields = b"" if error is None else new.error(error, meta)
     journal.flush()
     with journal.held():
-        new.ended = True
+        new.state.ended = True
         meta["count"] = journal.seq + 1
         journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + new.meta(meta))
     journal.close()

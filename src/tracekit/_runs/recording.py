@@ -122,13 +122,13 @@ class Record(Block[Run]):
     @property
     def kept(self) -> bool:
         """Whether this is the run that was recorded, and none of the program's own took its place."""
-        return self._instead is None and not self._session.discarded
+        return self._instead is None and not self._session.state.discarded
 
     @property
     def captured(self) -> bool:
         """Whether there is anything in the run, or in what its child processes wrote, but beginnings and ends."""
         own = self._session
-        return own.journal.seq > 2 or any((summary(path).count or 0) > 2 for path in self._store.segments(own.run_id))
+        return own.log.position > 2 or any((summary(path).count or 0) > 2 for path in self._store.segments(own.run_id))
 
     @property
     def given(self) -> Any:
@@ -198,7 +198,7 @@ class Record(Block[Run]):
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
         session = Recording(journal, Redactor.of_process(options["redact"]))
-        self._session, session.spending = session, spending
+        self._session, session.state.spending = session, spending
         try:
             self._first_entries(session, options, outer)
             world.enter()
@@ -252,7 +252,7 @@ class Record(Block[Run]):
             if key is not None:
                 about["input_key"] = key
         about["ordered"] = True
-        session.journal.append("run.started", 0, 0, tail + session.meta(about))
+        session.log.journal.append("run.started", 0, 0, tail + session.meta(about))
         if options["agent"] is not None or options["identity"] is not None:
             name = options["agent"] or "agent"
             session.identify(name, options["identity"])
@@ -290,18 +290,18 @@ class Record(Block[Run]):
             forks.seal(child)
 
     def _seal(self, session: Recording, error: BaseException | None) -> None:
-        if session.discarded:
+        if session.state.discarded:
             world.leave()
             return
         if self._program is not None:
             role.whole_program(None)
         forks.forget(session)
         end(session)
-        journal = session.journal
+        journal = session.log.journal
         try:
             journal.flush()
             with journal.held():
-                session.ended = True
+                session.state.ended = True
                 self._last_entry(session, error)
             journal.close()
             self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
@@ -309,7 +309,7 @@ class Record(Block[Run]):
             if not isinstance(error, LogWriteError):  # else the program has been told, and nobody has caught it
                 raise
         finally:
-            session.ended = True
+            session.state.ended = True
             world.leave()
             with suppress(LogWriteError, OSError):  # it has said so above
                 journal.close()
@@ -321,13 +321,13 @@ class Record(Block[Run]):
         return [told_of(path) for path in self._store.segments(self._session.run_id)]
 
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:
-        journal = session.journal
+        journal = session.log.journal
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
         children.count_spending(session)
         ending.warn(session, error)
-        spending = session.spending
+        spending = session.state.spending
         if spending is not None:
             meta["budget"] = ending.account(spending)
             if error is None and spending.refused is not None:

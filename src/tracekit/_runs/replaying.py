@@ -55,7 +55,7 @@ class Replaying(Block["Replaying"]):
     @property
     def active(self) -> bool:
         """Whether the block is open."""
-        return self._session is not None and not self._session.ended
+        return self._session is not None and not self._session.state.ended
 
     def _again(self) -> Replaying:
         return Replaying(self._which, self.options, self.called_from)
@@ -258,7 +258,7 @@ class Replaying(Block["Replaying"]):
                 linger(session)
         finally:
             children.forget(session)
-            session.ended = True
+            session.state.ended = True
             session.schedule.close()
             self._taken.close()
             if self._what_if is not None:

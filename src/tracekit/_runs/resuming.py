@@ -73,7 +73,7 @@ class Resuming(Record):
     @property
     def input(self) -> Any:
         """What the run was given."""
-        trace = self.session.log.trace
+        trace = self.session.replay.trace
         return from_json(trace.expand(trace.entry(1).get("input")))
 
     def leave(self) -> None:
@@ -176,7 +176,7 @@ class Resuming(Record):
         )
         taken.callback(log.schedule.close)
         given = self.options["budget"]
-        session.spending = Spending.resumed(log.trace, given)
+        session.state.spending = Spending.resumed(log.trace, given)
         by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
         if by == "function" and not callable(getattr(given, "prices", None)):
             session.remark(_PRICES)
@@ -193,7 +193,7 @@ class Resuming(Record):
         taken.callback(recording.end, session)
         forks.follow(session, self._store)
         taken.callback(forks.forget, session)
-        session.root = self._scope_in(session, first.get("agent_id"), session.spending)
+        session.root = self._scope_in(session, first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
         randomness.align_numpy(log)
         session.look()
@@ -237,10 +237,10 @@ class Resuming(Record):
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
         """The guard has refused something before the log had come to its end."""
-        self.session.log.fail(error)
+        self.session.replay.fail(error)
 
     def _outside(self, family: str, name: str) -> None:
-        raise self.session.log.fail(
+        raise self.session.replay.fail(
             LiveCallBlockedError(
                 f"{family} {name!r} was called outside the resumed run before that had come to the end of its log; "
                 "it was not executed",
@@ -271,11 +271,11 @@ class Resuming(Record):
             followed = session.look()
         except LogWriteError:  # told before, where it happened
             followed = False
-        session.log.ended = True
-        session.log.schedule.close()
-        failure = session.log.failure
+        session.replay.state.ended = True
+        session.replay.schedule.close()
+        failure = session.replay.failure
         if failure is None and not followed and error is None:
-            failure = session.log.unfollowed()
+            failure = session.replay.unfollowed()
         self._let_go()
         if failure is None and followed:
             return self._seal(session, error)
@@ -295,16 +295,18 @@ class Resuming(Record):
 
     def _leave_open(self, session: Resumption) -> None:
         """The program did not come to the end of the log: the run is as it was."""
-        session.ended = True
+        session.state.ended = True
         recording.end(session)
         forks.forget(session)
         try:
-            session.journal.close()
+            session.log.journal.close()
         finally:
             world.leave()
 
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:
-        session.journal.append("recovery.completed", 0, ROOT, b',"meta":%b' % dumps_in_order({"steps": session.steps}))
+        session.log.journal.append(
+            "recovery.completed", 0, ROOT, b',"meta":%b' % dumps_in_order({"steps": session.steps})
+        )
         super()._last_entry(session, error)
 
 

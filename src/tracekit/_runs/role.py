@@ -154,7 +154,7 @@ def gives_way(session: Any) -> bool:
     """Whether ``session`` is the run of a whole program that has done nothing yet: it makes room for the program's own."""
     global _count
     if _whole is None or session is not _whole or _whole.steps:
-        return bool(session.recording and session.discarded)
+        return bool(session.recording and session.state.discarded)
     _whole.discard()
     whole_program(None)
     with _counting:

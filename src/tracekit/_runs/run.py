@@ -40,7 +40,7 @@ class Run:
         session = self._session
         if isinstance(session, Recording):
             return [*session.warnings, *session.remarks]
-        meta = last_entry(session.trace).get("meta") if session.ended else None
+        meta = last_entry(session.trace).get("meta") if session.state.ended else None
         told = session.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
         return [str(sentence) for sentence in told] if isinstance(told, list) else []
 

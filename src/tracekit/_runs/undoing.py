@@ -312,7 +312,7 @@ def inherit(session: Any, book: Ledger) -> None:
     """
     if not isinstance(session, Resumption):
         return
-    with Trace(session.journal.path) as trace:
+    with Trace(session.log.journal.path) as trace:
         log = Steps(trace.entries(damaged=True))
         for step in sorted(_left(session, log, book), key=lambda step: step.seq):
             if any(book.has(outer.seq) or outer.seq in book.stuck for outer in log.enclosing(step)):
@@ -325,7 +325,7 @@ def inherit(session: Any, book: Ledger) -> None:
 
 
 def _left(session: Resumption, log: Steps, book: Ledger) -> list[Doubt]:
-    before = len(session.past())
+    before = len(session.replay.trace)
     return [step for step in uncompensated(log) if step.inner and step.seq <= before and not book.has(step.seq)]
 
 
@@ -387,8 +387,7 @@ class Standstill:
             return False
         lanes = (lane for lane in (session.root, *session.open_lanes()) if lane is not None)
         going_on = {lane.id for lane in lanes if may_end(lane)}
-        past = session.past()
-        before = 0 if past is None else len(past)
+        before = 0 if session.log.trace is None else len(session.log.trace)
         log, self._read = _log(session)
         for step in _pending(log):
             # A generator goes on with whoever asks it for more; what can be undone, the ledger waits for.
@@ -399,7 +398,7 @@ class Standstill:
 
     def _over(self) -> bool:
         """Whether all of them have ended, by what was added to the log since the last look."""
-        with open(self._session.journal.path, "rb") as file:
+        with open(self._session.log.journal.path, "rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):  # being written
@@ -430,7 +429,7 @@ def _pending(log: Steps) -> Iterator[Doubt]:
 def _log(session: Recording) -> tuple[Steps, int]:
     """What the log says by now, and how far into the file that is."""
     try:
-        with Trace(session.journal.path) as trace:
+        with Trace(session.log.journal.path) as trace:
             count = trace.status.count
             return Steps(islice(trace.entries(damaged=True), count)), trace.end_of(count)
     except (TraceError, OSError):  # the segment of a forked process that has done nothing
@@ -471,9 +470,9 @@ class Undoing:
         book, session = ledger(self._session), self._session
         left = {*book.standing, *book.stuck, *self.uncompensated}
         doubts: list[int] = []
-        if isinstance(session, Recording) and session.closing is not None:
+        if isinstance(session, Recording) and session.state.closing is not None:
             doubts, pending = doubtful(session)
-            _tell(session, (seq for seq in book.standing if seq <= session.closing.at), "they were not undone")
+            _tell(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
             _tell(session, {*pending} - left, "nothing says whether they took effect")
         return {
             "by_program": True,
@@ -614,7 +613,7 @@ def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
         run.undoing = Undoing(reason, session)
     if isinstance(session, Recording):
         said = session.redactor.redact_text(run.undoing.reason)[0]
-        session.closing = Closing(session.run_id, said, scope.lane, session.journal.seq, _inside(session))
+        session.state.closing = Closing(session.run_id, said, scope.lane, session.log.journal.seq, _inside(session))
     aborted: Undoing = run.undoing
     return aborted
 
@@ -625,7 +624,7 @@ def _closed(scope: Scope) -> Iterator[None]:
     try:
         yield
     finally:
-        closing = getattr(scope.session, "closing", None)
+        closing = scope.session.state.closing
         if closing is not None:
             closing.over = True
 

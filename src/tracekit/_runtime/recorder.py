@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar
@@ -22,7 +22,7 @@ from .effects import Begun, EffectStep, once_of
 from .encoding import Encoded, Encoder
 from .redaction import Redactor, StreamRedactor
 from .schedule import place
-from .session import Outcome, Refusal, here
+from .session import Outcome, Refusal, RunState, WrittenLog, here
 from .step import Circumstances, Request, Spec
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class RecordedStep:
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         session, spec = self.session, self.spec
-        if session.ended:
+        if session.state.ended:
             return
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
         scope = here()
@@ -235,7 +235,7 @@ class RecordedStep:
                 tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
             if lane.id < 0:
                 session._enroll(lane)
-            session.journal.append(spec.types.chunk, lane.id, self.seq, tail)
+            session.log.journal.append(spec.types.chunk, lane.id, self.seq, tail)
         except LogWriteError:
             if self._unwritten():
                 raise
@@ -254,7 +254,7 @@ class RecordedStep:
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec
-        if session.ended:
+        if session.state.ended:
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
@@ -266,7 +266,7 @@ class RecordedStep:
                 seq = self.seq
                 tail = b',"step":%d,"output":%b' % (seq, plain)
                 try:
-                    session.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
+                    session.log.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
                 except LogWriteError:
                     if self._unwritten():
                         raise
@@ -282,7 +282,7 @@ class RecordedStep:
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         session = self.session
-        if session.ended:
+        if session.state.ended:
             return
         meta = dict(info) if info else {}
         meta["failure"] = of_step(error, session, self)
@@ -328,7 +328,7 @@ class RecordedStep:
 
     def _unwritten(self) -> bool:
         """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
-        self.session.journal.lost += 1
+        self.session.log.journal.lost += 1
         self.session.warn("the log could not be written for a while: outcomes are missing from it")
         return self.spec.effect
 
@@ -394,7 +394,7 @@ class RecordedTimer:
         self._n = n
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
-        if self._session.ended:
+        if self._session.state.ended:
             return
         after = b',"after":%d' % self._after if self._after else b""
         if about:
@@ -442,15 +442,14 @@ class Recording:
     """
 
     recording = True
-    #: Whether what is spent here is counted: calls may be live.
-    meters = True
-    #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
-    ordered = True
     #: Who runs is of no account while recording.
     threads: ThreadMonitor | None = None
 
-    def __init__(self, journal: Journal, redactor: Redactor) -> None:
-        self.journal = journal
+    def __init__(
+        self, journal: Journal, redactor: Redactor, *, past: Trace | None = None, ordered: bool = True
+    ) -> None:
+        self.log: Final = WrittenLog(journal, past)
+        self.state: Final = RunState(live=True, ordered=ordered)
         self.redactor: Final = redactor
         self.run_id: Final = journal.run_id
         self.encoder: Final = Encoder(redactor, self._write_blob)
@@ -463,13 +462,6 @@ class Recording:
         self._told: set[tuple[str, str]] = set()
         #: The run's own line of execution.
         self.root: Lane | None = None
-        self.ended = False
-        #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
-        self.discarded = False
-        #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
-        self.what_if = False
-        #: What the run may spend, and has spent.
-        self.spending: Spending | None = None
         #: The budgets that a call was refused for, by whose they are, and which limit it was.
         self.overruns: Final[dict[str, str]] = {}
         self.steps = 0
@@ -477,12 +469,8 @@ class Recording:
         self._last_lane = 0
         self._identities: set[str] = set()
         self._once: Once | None = None
-        #: Set when the run is aborted: what keeps effects from beginning.
-        self.closing: Closing | None = None
         #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
-        #: Whether other processes write parts of this run.
-        self.shared = False
         self._validated: set[str] | None = None
         self.raised: Final = Raised()
 
@@ -494,10 +482,11 @@ class Recording:
         if scope.spending is not None and not spec.structural:
             step: RecordedStep = metered.begin(self, scope, request)
             return step
-        if self.ended:
+        state = self.state
+        if state.ended:
             return self._late(scope, request)
-        if self.closing is not None and not self.closing.admits(scope, request):
-            raise Recording.refuse(self, scope, request, self.closing.refusal(spec))
+        if state.closing is not None and not state.closing.admits(scope, request):
+            raise Recording.refuse(self, scope, request, state.closing.refusal(spec))
         if request.once_key is not None:
             return self.begin_once(scope, request)
         begun = None if scope.call is None else self._begins(scope, request)
@@ -519,7 +508,7 @@ class Recording:
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
-            seq = self.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+            seq = self.log.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError:
             if begun is not None:
                 begun.end()
@@ -572,14 +561,14 @@ class Recording:
         if found is None:
             from .._policy.once import Once
 
-            with self.journal.held():
-                found = self._once = self._once or Once(self, self.past())
-            found.shared |= self.shared
+            with self.log.journal.held():
+                found = self._once = self._once or Once(self, self.log.trace)
+            found.shared |= self.state.shared
         return found
 
     def share(self) -> None:
         """From now on another process may write a part of this run."""
-        self.shared = True
+        self.state.shared = True
         if self._once is not None:
             self._once.share()
 
@@ -588,16 +577,12 @@ class Recording:
         """Outputs that its log does not have, by step, where a person gives them."""
         return {}
 
-    def past(self) -> Trace | None:
-        """The log that this run goes on from, where it is resumed."""
-        return None
-
     def intend(self, scope: Scope, request: Request, *, sync: bool) -> int:
         """Write the intention of a step that says more of itself; raises ``LogWriteError`` whatever its class is."""
         tail = self._intention(scope, request, None)
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        seq = self.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        seq = self.log.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail, sync)
         if not scope.live:
             scope.lane.last = seq
         self.steps += 1
@@ -663,7 +648,7 @@ class Recording:
         scope = step.scope
         if scope.agent is not None:
             tail = self._agent(scope) + tail
-        return self.journal.append(kind, scope.lane.id, step.seq, tail, sync)
+        return self.log.journal.append(kind, scope.lane.id, step.seq, tail, sync)
 
     def value(
         self,
@@ -801,12 +786,12 @@ class Recording:
 
     def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
         """One entry in the scope's lane."""
-        if self.ended:
+        if self.state.ended:
             self._late_warning(kind)
             return 0
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        return self.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
+        return self.log.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()
@@ -819,7 +804,7 @@ class Recording:
         return value
 
     def _read(self, kind: str, scope: Scope, function: str, value: object) -> None:
-        if self.ended:
+        if self.state.ended:
             return
         lane = scope.lane
         if lane.id < 0:
@@ -828,16 +813,19 @@ class Recording:
             except LogWriteError:
                 self._unnoted()
                 return
-        self.journal.read(kind, lane.id, scope.parent, function, value)
+        self.log.journal.read(kind, lane.id, scope.parent, function, value)
 
     def snapshot(self, name: str, state: Any) -> Any:
-        if not self.ended:
+        if not self.state.ended:
             tail = b',"name":%b,"output":%b' % (orjson.dumps(name), dumps_in_order(state))
-            self.journal.append("random", 0, ROOT, tail)
+            self.log.journal.append("random", 0, ROOT, tail)
         return None
 
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
         return RecordedTimer(self, scope, function, *scope.lane.armed(function))
+
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        pass
 
     # -- lanes and blobs -------------------------------------------------------------------------------------------------
 
@@ -852,7 +840,7 @@ class Recording:
         assert parent is not None
         if parent.id < 0:
             self._enroll(parent)
-        with self.journal.held():
+        with self.log.journal.held():
             if lane.id >= 0:
                 return
             number = self._number(lane, parent)
@@ -865,7 +853,7 @@ class Recording:
                 about["under"] = lane.under
             if process:
                 about["process"] = True
-            self.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+            self.log.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
             self._lanes.append(lane)
             self._last_lane = lane.id = number
 
@@ -874,7 +862,7 @@ class Recording:
         return 0
 
     def _write_blob(self, data: bytes) -> int:
-        return self.journal.append("blob", 0, ROOT, b',"output":%b' % data)
+        return self.log.journal.append("blob", 0, ROOT, b',"output":%b' % data)
 
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""
@@ -885,7 +873,7 @@ class Recording:
     def validated(self, scope: Scope, spec: Spec) -> None:
         said = self._validated
         if said is None:
-            past = self.past()
+            past = self.log.trace
             entries = () if past is None else past.entries()
             said = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
         name = spec.tell(self.redactor).name
@@ -904,7 +892,7 @@ class Recording:
         try:
             encoded = self.encoder.encode(dict(identity or {}))
             tail = b',"agent_id":%b,"name":%b,"input":%b' % (orjson.dumps(agent), orjson.dumps(agent), encoded.data)
-            self.journal.append("identity", 0, ROOT, tail)
+            self.log.journal.append("identity", 0, ROOT, tail)
         except LogWriteError:
             self._unnoted()
         else:
@@ -917,9 +905,9 @@ class Recording:
 
     def discard(self) -> None:
         """Give this run up, and its file with it."""
-        self.ended = self.discarded = True
-        self.journal.close()
-        os.unlink(self.journal.path)
+        self.state.ended = self.state.discarded = True
+        self.log.journal.close()
+        os.unlink(self.log.journal.path)
 
     def fail(self, error: ReplayError) -> ReplayError:
         return error
@@ -938,7 +926,7 @@ class Recording:
             self.remarks.append(sentence)
 
     def _unnoted(self) -> None:
-        self.journal.lost += 1
+        self.log.journal.lost += 1
         self.warn("the log could not be written for a while: steps are missing from it")
 
     def _unlogged(self, scope: Scope, request: Request) -> RecordedStep:
@@ -947,7 +935,7 @@ class Recording:
 
     def _late(self, scope: Scope, request: Request) -> RecordedStep:
         spec = request.spec
-        if self.discarded:
+        if self.state.discarded:
             return UnloggedStep(self, scope, request, scope.parent)
         if spec.effect:
             raise RunEndedError(
@@ -959,7 +947,7 @@ class Recording:
         return UnloggedStep(self, scope, request, scope.parent)
 
     def _late_warning(self, what: str) -> None:
-        if self.discarded:
+        if self.state.discarded:
             return
         what = self.redactor.redact_text(what)[0]
         warnings.warn(

@@ -8,7 +8,7 @@ from array import array
 from asyncio.events import _get_running_loop
 from binascii import a2b_base64
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from orjson import loads
@@ -32,7 +32,7 @@ from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
-from .session import Outcome, Refusal, here
+from .session import Log, Outcome, Refusal, RunState, here
 from .step import Circumstances, Request, Spec, Told
 from .verdict import Report
 
@@ -79,7 +79,7 @@ class ReplayedStep:
 
     def body(self) -> Scope:
         inside = self.scope.inside(self.seq, live=not self.spec.structural)
-        if self.spec.budget is None or not getattr(inside.session, "meters", False):
+        if self.spec.budget is None or not inside.session.state.live:
             return inside
         return inside.within(self._budget(self.spec.budget))
 
@@ -633,6 +633,7 @@ class Replay:
         strict: frozenset[str] = frozenset(),
     ) -> None:
         self.trace: Final = trace
+        self.log: Final = Log(trace)
         self.redactor: Final = redactor
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
@@ -649,14 +650,13 @@ class Replay:
             near=self.index.near,
             moved=self.index.moved,
         )
-        #: Whether the trace says in which order threads handed things to one another.
-        self.ordered: Final = bool(trace.entry(1).get("meta", {}).get("ordered"))
+        ordered = bool(trace.entry(1).get("meta", {}).get("ordered"))
+        self.state: Final = RunState(live=False, ordered=ordered)
         #: The hooks tell it which threads take part.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.strict: Final = strict
         self.failure: ReplayError | None = None
-        self.ended = False
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
         self.elsewhere = False
         #: The session that scopes point to.
@@ -1085,6 +1085,17 @@ class Replay:
 
     def handed_over(self, seq: int) -> None:
         """What threads hand to one another has been handed over where the log has it, at ``seq``."""
+
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        index = self.index
+        busy = {lane for lane, _ in index.intentions}
+        ours: set[int] = set()
+        for key, lane in index.lanes.items():  # a lane comes after its parent
+            if key.parent in ours or key.name in tasks:
+                ours.add(lane)
+        for (lane, _, after, _), seq in index.timers.items():
+            if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
+                self.schedule.skip(seq)
 
     # -- outcomes --------------------------------------------------------------------------------------------------------
 

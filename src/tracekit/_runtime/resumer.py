@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from asyncio.events import _get_running_loop
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .._journal.reader import Trace
@@ -71,7 +71,7 @@ class DeferredStep:
 
     def _compensation(self) -> Any:
         """How to undo what the attempt that was cut off may have done, where no earlier recovery has."""
-        if self.given_up is None or self.session.log.undone(self.given_up):
+        if self.given_up is None or self.session.replay.undone(self.given_up):
             return None
         return self.spec.compensation
 
@@ -109,7 +109,7 @@ class ResumedSpan(ReplayedStep):
     __slots__ = ("_run",)
 
     def __init__(self, run: Resumption, scope: Scope, request: Request, seq: int) -> None:
-        super().__init__(run.log, scope, request, seq)
+        super().__init__(run.replay, scope, request, seq)
         self._run: Final = run
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
@@ -117,7 +117,7 @@ class ResumedSpan(ReplayedStep):
         self._run.late(lambda: recorded.done(output, info=info, data=data))
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        if self._run.log.failure is None:
+        if self._run.replay.failure is None:
             recorded = RecordedStep(self._run, self.scope, self.request, self.seq)
             self._run.late(lambda: recorded.failed(error, output=output, info=info))
 
@@ -206,17 +206,17 @@ class ResumedTimer:
         self._real.fired(about)
 
     def wait(self) -> None:
-        self._run.log.schedule.wait(None)
+        self._run.replay.schedule.wait(None)
 
     async def wait_async(self) -> None:
-        await self._run.log.schedule.wait_async(None)
+        await self._run.replay.schedule.wait_async(None)
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        self._ticket = self._run.log.schedule.callback(None, callback, anywhere=anywhere)
+        self._ticket = self._run.replay.schedule.callback(None, callback, anywhere=anywhere)
 
     def cancel(self) -> None:
         if self._ticket is not None:
-            self._run.log.schedule.cancel(self._ticket)
+            self._run.replay.schedule.cancel(self._ticket)
 
 
 # -- followed ----------------------------------------------------------------------------------------------------------
@@ -381,11 +381,10 @@ class Resumption(Recording):
         about: Mapping[str, Any],
         opened: Callable[[], object],
     ) -> None:
-        super().__init__(journal, redactor)
-        self.log: Final = log
+        super().__init__(journal, redactor, past=log.trace, ordered=log.state.ordered)
+        self.replay: Final = log
         log.face = self
         self.recording = False
-        self.ordered = log.ordered
         self.followed = False
         self._about: Final = dict(about)
         self._opened: Final = opened
@@ -405,17 +404,17 @@ class Resumption(Recording):
     @property
     def threads(self) -> ThreadMonitor | None:  # type: ignore[override]
         """Whom the hooks tell which threads take part, while the log decides who goes first."""
-        return None if self.followed else self.log.threads
+        return None if self.followed else self.replay.threads
 
     def look(self) -> bool:
         """Whether the program has followed the log to its end; the first time, what is past it may come from now on."""
-        if not self.followed and self.log.failure is None and self.log.complete:
+        if not self.followed and self.replay.failure is None and self.replay.complete:
             self._open()
         return self.followed
 
     def open_now(self) -> bool:
         """Open the log, whoever holds it up. Whether that may be: it has been followed without a difference."""
-        if self.log.failure is None and not self.followed:
+        if self.replay.failure is None and not self.followed:
             self._open()
         return self.followed
 
@@ -425,7 +424,7 @@ class Resumption(Recording):
             first, self.recording, self.followed = not self.followed, True, True
         if first:
             self._opened()
-            self.log.schedule.release()
+            self.replay.schedule.release()
 
     def begin_recovery(self) -> None:
         """Write ``recovery.started``, and what happened past the end of the log meanwhile. Idempotent."""
@@ -433,7 +432,7 @@ class Resumption(Recording):
             if self._begun:
                 return
             meta = dumps_in_order(self._about)
-            self.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
+            self.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
             self._begun = True
             late, self._late_entries = self._late_entries, []
             for write in late:
@@ -453,50 +452,47 @@ class Resumption(Recording):
             return False
         loop = _get_running_loop()
         if loop is None:
-            self.log.schedule.wait(None)
+            self.replay.schedule.wait(None)
         elif can_go_on(loop):
             # That nobody else can go on is seen only while somebody waits.
-            waits = self.log.schedule.callback(None, lambda: None)
-            go_on(loop, lambda: self.followed or self.log.failure is not None)
-            self.log.schedule.cancel(waits)
-            self.log.going()
+            waits = self.replay.schedule.callback(None, lambda: None)
+            go_on(loop, lambda: self.followed or self.replay.failure is not None)
+            self.replay.schedule.cancel(waits)
+            self.replay.going()
             return True
         else:
-            raise self.log.fail(divergence.not_yet_followed(self.run_id, family, name))
+            raise self.replay.fail(divergence.not_yet_followed(self.run_id, family, name))
         return False
 
     async def wait_open_async(self) -> None:
         if not self.followed:
-            await self.log.schedule.wait_async(None)
+            await self.replay.schedule.wait_async(None)
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
     @property
     def supplied(self) -> Mapping[int, Any]:
-        return self.log.supplied
-
-    def past(self) -> Trace:
-        return self.log.trace
+        return self.replay.supplied
 
     def begin(self, scope: Scope, request: Request) -> Any:
         spec = request.spec
         if self.followed:
             self._leave_log(scope, spec.family)
             return super().begin(scope, request)
-        if self.log.next_step(scope, spec.family) is None:
+        if self.replay.next_step(scope, spec.family) is None:
             if self.look():
                 self._left.add(scope.lane)
                 return super().begin(scope, request)
             return DeferredStep(self, scope, request, None)
         try:
-            step = self.log.begin(scope, request)
+            step = self.replay.begin(scope, request)
         finally:
             self.look()
         if scope.spending is not None and not spec.structural:
-            scope.spending.recall(self.log.told_of(step.seq))
-        if self.log.answered(step.seq):
+            scope.spending.recall(self.replay.told_of(step.seq))
+        if self.replay.answered(step.seq):
             if scope.call is not None:
-                scope.call.recall(self.log.told_of(step.seq), self.run_id)
+                scope.call.recall(self.replay.told_of(step.seq), self.run_id)
             return step
         if spec.structural:
             return ResumedSpan(self, scope, request, step.seq)
@@ -508,10 +504,10 @@ class Resumption(Recording):
         self._left.add(step.scope.lane)
         if step.given_up is not None:
             seq = step.given_up
-            entry = self.log.trace.entry(seq)
+            entry = self.replay.trace.entry(seq)
             before = ((entry.get("meta") or {}).get("info") or {}).get("attempt", 1)
             meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
-            self.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
+            self.log.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
             request = request.saying({"attempt": before + 1, "again": seq})
         return super().begin(step.scope, request)
 
@@ -519,7 +515,7 @@ class Resumption(Recording):
         if self._past_end(scope, request.spec.family):
             return super().refuse(scope, request, error)
         try:
-            return self.log.refuse(scope, request, error)
+            return self.replay.refuse(scope, request, error)
         finally:
             self.look()
 
@@ -527,7 +523,7 @@ class Resumption(Recording):
         if self._past_end(scope, type):
             return super().note(scope, type, name, **fields)
         try:
-            return self.log.note(scope, type, name, **fields)
+            return self.replay.note(scope, type, name, **fields)
         finally:
             self.look()
 
@@ -536,51 +532,51 @@ class Resumption(Recording):
         if self.followed:
             self._leave_log(scope, kind)
             return True
-        if self.log.next_step(scope, kind) is not None:
+        if self.replay.next_step(scope, kind) is not None:
             return False
         if not self.look() and _get_running_loop() is None:
-            self.log.schedule.wait(None)
+            self.replay.schedule.wait(None)
         self.begin_recovery()
         return True
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
-        if agent in self.log.index.identities:
-            self.log.identify(agent, identity)
+        if agent in self.replay.index.identities:
+            self.replay.identify(agent, identity)
         else:
             self.late(lambda: super(Resumption, self).identify(agent, identity))
 
     def snapshot(self, name: str, state: Any) -> Any:
-        recorded = self.log.snapshot(name, state)
+        recorded = self.replay.snapshot(name, state)
         if recorded is None:
             self.late(lambda: super(Resumption, self).snapshot(name, state))
         return None if self.followed else recorded
 
     def fail(self, error: ReplayError) -> ReplayError:
-        return error if self.followed else self.log.fail(error)
+        return error if self.followed else self.replay.fail(error)
 
     # -- clock, dice and timers ------------------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
-            return self.log.clock_read(scope, function, real)
+            return self.replay.clock_read(scope, function, real)
         value: T = self._going_on(function, real())
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):
-            return self.log.random_read(scope, function, real)
+            return self.replay.random_read(scope, function, real)
         value = real()
         self.late(lambda: self._read("random", scope, function, value))
         return value
 
     def _read_in_log(self, scope: Scope, function: str) -> bool:
-        return scope.lane not in self._left and not self.log.read_past_end(scope, function)
+        return scope.lane not in self._left and not self.replay.read_past_end(scope, function)
 
     def _leave_log(self, scope: Scope, kind: str) -> None:
         """The scope's lane makes its first step past the end of the log: it must have nothing left there."""
         if scope.lane not in self._left:
-            self.log.next_step(scope, kind)
+            self.replay.next_step(scope, kind)
             self._left.add(scope.lane)
 
     def _going_on(self, function: str, value: Any) -> Any:
@@ -588,7 +584,7 @@ class Resumption(Recording):
         if function not in _STEADY:
             return value
         if function not in self._steady:
-            last = self.log.last_read(function)
+            last = self.replay.last_read(function)
             self._steady[function] = 0 if last is None else from_json(last) - value
         return value + self._steady[function]
 
@@ -596,9 +592,9 @@ class Resumption(Recording):
         if scope.lane in self._left:
             return super().arm(scope, function, seconds)
         after, n = scope.lane.armed(function)
-        seq = self.log.timer_at(scope, function, after, n)
+        seq = self.replay.timer_at(scope, function, after, n)
         if seq is not None:
-            return self.log.timer(seq)
+            return self.replay.timer(seq)
         real = RecordedTimer(self, scope, function, after, n)
         if self.followed:
             return real
@@ -606,10 +602,13 @@ class Resumption(Recording):
             return HeldTimer(self, real, function)
         return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
 
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        self.replay.skip_deliveries(here, tasks)
+
     # -- lanes -----------------------------------------------------------------------------------------------------------
 
     def _number(self, lane: Lane, parent: Lane) -> int:
-        return self.log.number_of(parent.id, lane.name, lane.n, lane.under)
+        return self.replay.number_of(parent.id, lane.name, lane.n, lane.under)
 
     def open_lanes(self) -> list[Lane]:
-        return [*self.log.open_lanes(), *super().open_lanes()]
+        return [*self.replay.open_lanes(), *super().open_lanes()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from asyncio import current_task
 from asyncio.events import _get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -18,17 +18,24 @@ from weakref import WeakKeyDictionary
 from .context import Lane, Scope, collisions, current, started
 
 if TYPE_CHECKING:
+    from .._journal.reader import Trace
+    from .._journal.writer import Journal
+    from .._policy.budget import Spending
     from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
+    from .recorder import Closing
     from .redaction import Redactor
     from .step import Request, Spec
     from .threads import ThreadMonitor
 
 __all__ = [
+    "Log",
     "Outcome",
     "Refusal",
+    "RunState",
     "Session",
     "Step",
     "Timer",
+    "WrittenLog",
     "allow_outside",
     "here",
     "owner",
@@ -135,8 +142,78 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
+class Log:
+    """The trace that answers a session's steps (``None``: nothing does), and the file that it stands in."""
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: Trace | None) -> None:
+        self.trace: Final = trace
+
+    @property
+    def path(self) -> str:
+        """The file that the session writes, or answers from."""
+        assert self.trace is not None
+        return self.trace.path
+
+    @property
+    def position(self) -> int:
+        """``seq`` of the last entry."""
+        assert self.trace is not None
+        return len(self.trace)
+
+
+class WrittenLog(Log):
+    """The journal that a recording writes, and the trace that it goes on from, where it is resumed."""
+
+    __slots__ = ("journal",)
+
+    def __init__(self, journal: Journal, trace: Trace | None = None) -> None:
+        super().__init__(trace)
+        self.journal = journal
+
+    @property
+    def path(self) -> str:
+        return self.journal.path
+
+    @property
+    def position(self) -> int:
+        return self.journal.seq
+
+
+class RunState:
+    """How a run stands in this process. Sessions that stand around one another in one run share it."""
+
+    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "shared", "spending", "what_if")
+
+    def __init__(self, *, live: bool, ordered: bool = True) -> None:
+        #: Whether its calls are made, or may be: what they take is counted.
+        self.live: Final = live
+        #: Whether the hand-overs between threads are events, too: not in a replay of an older trace.
+        self.ordered: Final = ordered
+        self.ended = False
+        #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
+        self.discarded = False
+        #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
+        self.what_if = False
+        #: Whether other processes write parts of it.
+        self.shared = False
+        #: Set when the run is aborted: what keeps effects from beginning.
+        self.closing: Closing | None = None
+        #: What the run may spend, and has spent.
+        self.spending: Spending | None = None
+
+
 class Session(Protocol):
     """What a scope points to: a recording, or a replay."""
+
+    @property
+    def log(self) -> Log:
+        """The trace that answers, and where the run's entries stand."""
+        ...
+
+    @property
+    def state(self) -> RunState: ...
 
     @property
     def run_id(self) -> str: ...
@@ -201,6 +278,13 @@ class Session(Protocol):
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
+        ...
+
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        """The tasks in lanes of these names are handed out without what brought them then: nothing waits for that.
+
+        It is what happened in lanes that have no step, and in ``here`` since its last step. A recording has no use for it.
+        """
         ...
 
 

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .._runtime.session import Session, here
+from .._runtime.session import here
 from .._values import contains_opaque, to_json
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
 from .ids import Origin, segment_of_path
@@ -33,7 +33,6 @@ __all__ = [
     "deciding",
     "json_object",
     "patch",
-    "trace_of",
 ]
 
 # -- intentions --------------------------------------------------------------------------------------------------------
@@ -409,18 +408,7 @@ class Ledger:
                 run_id=session.run_id,
                 next_action="see why the log can't be written, or why the run had ended",
             )
-        return Ref(kind, seq, session.run_id, segment_of_path(_path(session), session.run_id))
-
-
-def trace_of(session: Any) -> Any:
-    """The log that a session answers from, wholly or up to its end; ``None`` while there is none."""
-    past = getattr(session, "past", None)
-    return past() if past is not None else getattr(getattr(session, "replay", session), "trace", None)
-
-
-def _path(session: Session) -> str:
-    journal = getattr(session, "journal", None)
-    return str((trace_of(session) if journal is None else journal).path)
+        return Ref(kind, seq, session.run_id, segment_of_path(session.log.path, session.run_id))
 
 
 def _dangling(what: str, cause: Ref | None) -> DanglingCauseError:

@@ -25,7 +25,7 @@ from ..errors import (
     UnknownPriceError,
 )
 from .executors import Executor
-from .intentions import ANSWERS, FAILURES, Event, Intention, Ref, deciding, trace_of
+from .intentions import ANSWERS, FAILURES, Event, Intention, Ref, deciding
 from .responders import Readings, Responder
 from .world import Past, World, past_of
 
@@ -160,7 +160,7 @@ class _Place:
         if scope is None or not exchange:
             return False
         session: Any = scope.session
-        trace = trace_of(session)
+        trace = session.log.trace
         if trace is None or exchange > len(trace):
             return False
         family = "llm" if self._request.intention.kind == "llm.request" else "tool"
@@ -215,7 +215,7 @@ class Agenda:
         self._arrived: Final[dict[Ref, Answer]] = {}
         self._fatal: BaseException | None = None
         scope = here()
-        trace = None if scope is None else trace_of(scope.session)
+        trace = None if scope is None else scope.session.log.trace
         past = Past({}, frozenset()) if trace is None else past_of(trace)
         self._log: Final = past.deliveries
         #: For which requests something was done in the recording.

@@ -18,9 +18,7 @@ from .._journal.reader import Trace
 from .._journal.store import valid_run_id
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
 from .._runtime.recorder import ROOT
-from .._runtime.replayer import Index
-from .._runtime.schedule import Schedule
-from .._runtime.session import Session, here, owner
+from .._runtime.session import here, owner
 from .._values import from_json
 from ..errors import InvalidMessageError, ReplayError, RunStateError
 from .ids import Origin, segment_of_path, trace_id
@@ -209,14 +207,7 @@ def _noted(
     session = scope.session
     seq = session.note(scope, kind, name, input=input, output=output, signature=signature, info=info)
     # 0: the log could not be written, or the run has ended. What is on no log can't be referred to.
-    return Origin(session.run_id, segment_of_path(_path(session), session.run_id), seq) if seq else None
-
-
-def _path(session: Session) -> str:
-    """The file that a session writes, or answers from."""
-    holders = (session, getattr(session, "replay", None))
-    files = (getattr(holder, name, None) for holder in holders for name in ("journal", "trace"))
-    return str(next(file.path for file in files if file is not None))
+    return Origin(session.run_id, segment_of_path(session.log.path, session.run_id), seq) if seq else None
 
 
 def as_message(given: Any, by: str) -> Message:
@@ -573,11 +564,8 @@ async def drive_async(*handlers: Handler[Any]) -> list[Message | Exception]:
 def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Message, Scope]]:
     """Handler, message and lane of each task that the recorded run got, in recorded order."""
     scope = here()
-    session: Any = None if scope is None else scope.session
-    session = getattr(session, "replay", session)
-    session = getattr(session, "log", session)  # of a resumed run
-    trace = getattr(session, "trace", None)
-    if scope is None or not isinstance(trace, Trace):
+    trace = None if scope is None else scope.session.log.trace
+    if scope is None or trace is None:
         raise RunStateError(
             "drive() gives the tasks of a recorded run to their handlers: it works inside a replay, or a resumed run",
             next_action="call it inside `with replay(run):` or `with resume(run):`",
@@ -595,23 +583,8 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
         lane = Lane(handler.lane, n, scope.lane.root)
         scope.lane.root.counted(handler.lane, n)
         found.append((handler, message, Scope(scope.session, lane, ROOT, scope.agent)))
-    _pass_over(session.index, session.schedule, scope.lane, {handler.lane for handler in known.values()})
+    scope.session.skip_deliveries(scope.lane, {handler.lane for handler in known.values()})
     return found
-
-
-def _pass_over(index: Index, schedule: Schedule, here: Lane, tasks: set[str]) -> None:
-    """Whatever brought the tasks then does not now: nothing waits for a pool to begin a call, for a future, a queue or a timer of its.
-
-    These are what happened in lanes that have no step, and in this one since its last step.
-    """
-    busy = {lane for lane, _ in index.intentions}
-    ours: set[int] = set()
-    for key, lane in index.lanes.items():  # a lane comes after its parent
-        if key.parent in ours or key.name in tasks:
-            ours.add(lane)
-    for (lane, _, after, _), seq in index.timers.items():
-        if lane not in ours and (lane not in busy if lane != here.id else after == here.last):
-            schedule.skip(seq)
 
 
 def has_tasks(trace: Trace) -> bool:

@@ -17,7 +17,6 @@ from .._runtime.step import Spec
 from ..errors import BudgetExceededError, ContractViolationError, RegistryError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .envelope import IntentEnvelope, identity_of, stable_hash, without_secrets
-from .intentions import trace_of
 from .registry import AgentRegistry, Attempt, BaseAgent, Terms, class_of, contract_of
 from .result import IntentResponse, Status
 
@@ -371,7 +370,7 @@ class Course:
 
     def _recorded(self, seq: int) -> Mapping[str, Any] | None:
         """What the log says of an entry beside what a replay compares, where the log answers."""
-        trace = None if self._scope is None else trace_of(self._scope.session)
+        trace = None if self._scope is None else self._scope.session.log.trace
         if trace is None or not 0 < seq <= len(trace):
             return None
         return trace.expand((trace.entry(seq).get("meta") or {}).get("info", {}))  # type: ignore[no-any-return]
@@ -536,7 +535,7 @@ async def _make_at_once_async(attempts: list[Attempt]) -> None:
 def _pool(threads: int) -> Executor | None:
     """A pool where the log answers: the one of the loop may have fewer threads here than where it was recorded."""
     scope = here()
-    if not threads or scope is None or trace_of(scope.session) is None:
+    if not threads or scope is None or scope.session.log.trace is None:
         return None
     from concurrent.futures import ThreadPoolExecutor
 

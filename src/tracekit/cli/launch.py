@@ -626,8 +626,8 @@ class Resumers:
         for player in self.played:
             if player.started and player.session.failure is not None:
                 return player.session.failure
-        if self.resumed is not None and self.resumed.begun and self.resumed.session.log.failure is not None:
-            return self.resumed.session.log.failure
+        if self.resumed is not None and self.resumed.begun and self.resumed.session.replay.failure is not None:
+            return self.resumed.session.replay.failure
         return self._blocked
 
 

@@ -96,7 +96,7 @@ class TraceIndex(Line):
         return self.report
 
     def _close(self) -> None:
-        self._replay.ended = True
+        self._replay.state.ended = True
         self._replay.schedule.close()
         self._replay.account()
 

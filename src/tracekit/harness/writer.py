@@ -68,9 +68,9 @@ class TraceWriter(Line):
         session = self._recording
         place = environment(instrumentation.packages())
         place["argv"] = session.redactor.redact_argv(place["argv"])
-        about = {"environment": place, "durability": session.journal.durability, "harness": True}
+        about = {"environment": place, "durability": session.log.journal.durability, "harness": True}
         tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
-        session.journal.append("run.started", 0, 0, tail + session.meta(about))
+        session.log.journal.append("run.started", 0, 0, tail + session.meta(about))
         if agent is not None or identity is not None:
             session.identify(agent or "agent", identity)
 
@@ -116,13 +116,13 @@ class TraceWriter(Line):
     def close(self, error: BaseException | None = None) -> None:
         """End the run: ``run.completed``, or ``run.failed`` with ``error``. Does nothing the second time."""
         session = self._recording
-        if session.ended:
+        if session.state.ended:
             return
-        journal = session.journal
+        journal = session.log.journal
         try:
             journal.flush()
             with journal.held():
-                session.ended = True
+                session.state.ended = True
                 self._last_entry(error)
             journal.close()
             if self._store is not None:
@@ -130,7 +130,7 @@ class TraceWriter(Line):
                     journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
                 )
         finally:
-            session.ended = True
+            session.state.ended = True
             journal.close()
             if self._follower is not None:
                 self._follower.close()
@@ -144,10 +144,10 @@ class TraceWriter(Line):
         fields = session.result(self._result, meta) if error is None else session.error(error, meta)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]
-        if session.journal.lost:
-            meta["lost"] = session.journal.lost
-        meta["count"] = session.journal.seq + 1
-        session.journal.append(kind, 0, ROOT, fields + session.meta(meta))
+        if session.log.journal.lost:
+            meta["lost"] = session.log.journal.lost
+        meta["count"] = session.log.journal.seq + 1
+        session.log.journal.append(kind, 0, ROOT, fields + session.meta(meta))
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -160,7 +160,7 @@ class TraceWriter(Line):
 
 def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Follower:
     """Let ``observer`` have the inter-agent events of a run as they are written."""
-    journal = session.journal
+    journal = session.log.journal
     follower = Follower(journal.path, journal.run_id, observer, session.warn)
     append = journal.append
 
