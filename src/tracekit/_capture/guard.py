@@ -947,7 +947,7 @@ def refuse(attempt: Attempt) -> None:
 def _say() -> Refuse | None:
     """Who is asked about what the running code does: its session, or a watch of its thread."""
     scope = current.get()
-    say: Refuse | None = None if scope is None else getattr(scope.session, "reach", None)
+    say: Refuse | None = None if scope is None else scope.session.reach
     if say is None:
         for guard in _engaged:
             if isinstance(guard, Watch) and guard.say is not None and guard.thread == get_ident():

@@ -94,7 +94,7 @@ def _in_child() -> None:
         session.log.journal.abandon()
         if scope is not None and scope.session is session:
             spending = None if scope.spending is None else scope.spending.copy()
-            own = Root(child.journal.lane, get_ident())  # type: ignore[attr-defined]
+            own = Root(child.log.journal.lane, get_ident())  # type: ignore[attr-defined]
             current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
 
 

@@ -11,7 +11,7 @@ from .._runtime.context import Lane, Scope
 from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
-from .._runtime.session import Outcome, Refusal
+from .._runtime.session import Log, Outcome, Refusal
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import TracekitError
@@ -43,13 +43,15 @@ class WhatIf:
     """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened."""
 
     recording: Final = False
+    reach: Final = None
+    decides: Final = False
 
     def __init__(self, replay: Replay, recording: Recording, live: frozenset[str]) -> None:
         self.replay: Final = replay
         self.new: Final = recording
         self.live: Final = live
         self.run_id: Final = replay.run_id
-        self.log: Final = replay.log
+        self.log: Final = Log(replay.trace, live)
         self.state: Final = replay.state
         self.threads: Final = replay.threads
         self._lanes: dict[Lane, Lane] = {}

@@ -155,7 +155,7 @@ class Record(Block[Run]):
     def _enter(self) -> Run:
         outer = current.get()
         options = self.options
-        reach = None if outer is None else getattr(outer.session, "reach", None)
+        reach = None if outer is None else outer.session.reach
         if reach is not None:  # who may reach nothing may not do it in a run of its own either
             raise reach(Attempt("act", "record", "a run of its own"), caller())
         self._instead = role.part(self) or (None if outer is None else role.borrowed(outer.session))

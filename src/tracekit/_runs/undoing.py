@@ -29,7 +29,7 @@ from .._runtime.effects import Doubt, Steps
 from .._runtime.recorder import ROOT, Closing, Recording, undoing
 from .._runtime.replayer import Replay
 from .._runtime.resumer import Resumption
-from .._runtime.session import here, owner
+from .._runtime.session import Session, here, owner
 from .._runtime.step import Spec
 from .._values import from_json
 from ..errors import (
@@ -458,7 +458,7 @@ PATIENCE: Final = 30.0
 class Undoing:
     """How a run was aborted: why, what was undone (by ``seq``), and what could not be."""
 
-    def __init__(self, reason: str, session: Any) -> None:
+    def __init__(self, reason: str, session: Session) -> None:
         self.reason: Final = reason
         self._session: Final = session
         self.compensated: list[int] = []
@@ -558,7 +558,7 @@ def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed 
 
     Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
     """
-    session: Any = scope.session
+    session = scope.session
     log = _replay_of(session)
     while log is not None:
         of = log.next_undone(scope)
@@ -588,12 +588,11 @@ def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], boo
     return lambda: (book.has(of) and not book.any_under_way(had_ended)) or log.next_undone(scope) != of
 
 
-def _replay_of(session: Any) -> Replay | None:
+def _replay_of(session: Session) -> Replay | None:
     """What says what was undone, where that is on the log."""
-    if getattr(session, "followed", False):
-        return None
-    log = getattr(session, "log", session)
-    return log if isinstance(log, Replay) else None
+    if isinstance(session, Resumption):
+        return None if session.followed else session.replay
+    return session if isinstance(session, Replay) else None
 
 
 @contextmanager
@@ -608,12 +607,12 @@ def _let_through() -> Iterator[None]:
 
 def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
     """The run is aborted from now on; the first reason counts."""
-    session: Any = scope.session
+    session = scope.session
     if run.undoing is None:
         run.undoing = Undoing(reason, session)
     if isinstance(session, Recording):
         said = session.redactor.redact_text(run.undoing.reason)[0]
-        session.state.closing = Closing(session.run_id, said, scope.lane, session.log.journal.seq, _inside(session))
+        session.state.closing = Closing(session.run_id, said, scope.lane, session.log.position, _inside(session))
     aborted: Undoing = run.undoing
     return aborted
 

@@ -442,6 +442,8 @@ class Recording:
     """
 
     recording = True
+    reach: Final = None
+    decides: Final = False
     #: Who runs is of no account while recording.
     threads: ThreadMonitor | None = None
 

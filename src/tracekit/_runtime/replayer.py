@@ -623,6 +623,8 @@ class Replay:
     """
 
     recording: Final = False
+    reach: Final = None
+    decides: Final = False
 
     def __init__(
         self,
@@ -1162,7 +1164,7 @@ class Replay:
             if self.failure is None:
                 self.failure = error
                 self.report.failure = error
-                if not self.ended:  # the program still has to unwind, and need not come out of that alive
+                if not self.state.ended:  # the program still has to unwind, and need not come out of that alive
                     say(f"the replay has failed: {error}")
                 self.schedule.fail()
                 return error

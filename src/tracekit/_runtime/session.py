@@ -145,10 +145,17 @@ class Timer(Protocol):
 class Log:
     """The trace that answers a session's steps (``None``: nothing does), and the file that it stands in."""
 
-    __slots__ = ("trace",)
+    __slots__ = ("live", "trace")
 
-    def __init__(self, trace: Trace | None) -> None:
+    def __init__(self, trace: Trace | None, live: Collection[str] = ()) -> None:
         self.trace: Final = trace
+        #: The kinds of steps that go live all the same, in a what-if.
+        self.live: Final = live
+
+    def answered(self, seq: int, family: str, name: str) -> bool:
+        """Whether the step ``seq`` of this kind and name was answered from the log."""
+        there = self.trace is not None and seq <= len(self.trace)
+        return there and family not in self.live and f"{family}:{name}" not in self.live
 
     @property
     def path(self) -> str:
@@ -214,6 +221,15 @@ class Session(Protocol):
 
     @property
     def state(self) -> RunState: ...
+    @property
+    def reach(self) -> Callable[[Any, str | None], BaseException] | None:
+        """Where nothing outside the process may be reached, by whom it may be: says why not, of the attempt and its place."""
+        ...
+
+    @property
+    def decides(self) -> bool:
+        """Whether somebody decides here who may do nothing at all."""
+        ...
 
     @property
     def run_id(self) -> str: ...

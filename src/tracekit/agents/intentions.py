@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .._runtime.session import here
+from .._runtime.session import Session, here
 from .._values import contains_opaque, to_json
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
 from .ids import Origin, segment_of_path
@@ -345,7 +345,7 @@ class Ledger:
     def _nobody_decides(self) -> None:
         scope = here()
         who = deciding.get()
-        if who is not None or getattr(None if scope is None else scope.session, "decides", False):
+        if who is not None or (scope is not None and scope.session.decides):
             raise IntentionError(
                 f"{'a responder' if who is None else f'responder {who!r}'} changed the world by itself",
                 next_action="let it return `create(…)` or `patch(…)`",
@@ -364,7 +364,7 @@ class Ledger:
             self._take_name(scope.session)
         self._run = run
 
-    def _take_name(self, session: Any) -> None:
+    def _take_name(self, session: Session) -> None:
         with _taking:
             owner = _taken.setdefault(session, {}).setdefault(self.name, self)
         if owner is not self:

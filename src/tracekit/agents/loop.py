@@ -159,13 +159,8 @@ class _Place:
         scope = self._scope
         if scope is None or not exchange:
             return False
-        session: Any = scope.session
-        trace = session.log.trace
-        if trace is None or exchange > len(trace):
-            return False
         family = "llm" if self._request.intention.kind == "llm.request" else "tool"
-        live = getattr(session, "live", ())
-        return family not in live and f"{family}:{self._request.step_name}" not in live
+        return scope.session.log.answered(exchange, family, self._request.step_name)
 
     def _priced(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """The data of a model's answer with its price, where that is known: by the budget's prices, if there is one."""

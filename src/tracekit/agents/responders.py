@@ -11,8 +11,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from .._capture import callers, guard
 from .._capture.guard import Attempt
+from .._runtime.around import Around
 from .._runtime.context import Scope, current, enter
-from .._runtime.session import here
+from .._runtime.session import Session, Step, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, IntentionError, UnreadEventsError
 from .intentions import EVENTS, Event, Intention, deciding
@@ -30,24 +31,20 @@ Rule = Callable[[Spec], ContractViolationError | None]
 Reach = Callable[[Attempt, str | None], ContractViolationError]
 
 
-class Forbidding:
+class Forbidding(Around):
     """``session``, but for the calls that ``rule`` forbids. ``decides``: nothing may be done in it at all."""
 
-    def __init__(self, session: Any, rule: Rule, reach: guard.Refuse | None = None) -> None:
-        self._session: Final = session
+    def __init__(self, session: Session, rule: Rule, reach: guard.Refuse | None = None) -> None:
+        super().__init__(session)
         self._rule: Final = rule
-        self.decides: Final = reach is not None
         if reach is not None:
-            self.reach: Final = reach
+            self.reach, self.decides = reach, True
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def begin(self, scope: Scope, request: Request) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Step:
         error = self._rule(request.spec)
         if error is not None:
-            raise self._session.refuse(scope, request, error)
-        return self._session.begin(scope, request)
+            raise self.refuse(scope, request, error)
+        return super().begin(scope, request)
 
 
 @contextmanager

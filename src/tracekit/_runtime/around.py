@@ -1,0 +1,89 @@
+"""A session that stands around another one: whatever it does not decide itself, the inner one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..errors import ReplayError, TracekitError
+from .context import Lane, Scope
+from .redaction import Redactor
+from .session import Log, Refusal, RunState, Session, Step, Timer
+from .step import Request, Spec
+
+if TYPE_CHECKING:
+    from .threads import ThreadMonitor
+
+__all__ = ["Around"]
+
+T = TypeVar("T")
+
+
+class Around:
+    """``inner``, and a rule about it that a subclass adds."""
+
+    reach: Callable[[Any, str | None], BaseException] | None = None
+    decides: bool = False
+
+    def __init__(self, inner: Session) -> None:
+        self.inner: Final = inner
+        self.run_id: Final = inner.run_id
+        self.log: Final[Log] = inner.log
+        self.state: Final[RunState] = inner.state
+        self.redactor: Final[Redactor] = inner.redactor
+
+    @property
+    def threads(self) -> ThreadMonitor | None:
+        return self.inner.threads
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    @property
+    def recording(self) -> bool:
+        return self.inner.recording
+
+    def begin(self, scope: Scope, request: Request) -> Step:
+        return self.inner.begin(scope, request)
+
+    def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
+        return self.inner.refuse(scope, request, error)
+
+    def validated(self, scope: Scope, spec: Spec) -> None:
+        self.inner.validated(scope, spec)
+
+    def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
+        self.inner.identify(agent, identity)
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        return self.inner.fail(error)
+
+    def note(
+        self,
+        scope: Scope,
+        type: str,
+        name: str,
+        *,
+        input: object = None,
+        output: object = None,
+        signature: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> int:
+        return self.inner.note(scope, type, name, input=input, output=output, signature=signature, info=info)
+
+    def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        return self.inner.clock_read(scope, function, real)
+
+    def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
+        return self.inner.random_read(scope, function, real)
+
+    def snapshot(self, name: str, state: Any) -> Any:
+        return self.inner.snapshot(name, state)
+
+    def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
+        return self.inner.arm(scope, function, seconds)
+
+    def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
+        self.inner.skip_deliveries(here, tasks)
