@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -49,12 +51,55 @@ def closed(run: Run, store: Path) -> None:
     os.close(journal_of(run))
 
 
+def renamed(run: Run, store: Path) -> None:
+    os.rename(run.path, f"{run.path}.old")
+
+
+def moved_with_its_store(run: Run, store: Path) -> None:
+    store.rename(store.with_name("elsewhere"))
+
+
+def replaced_by_a_copy(run: Run, store: Path) -> None:
+    shutil.copy2(run.path, f"{run.path}.copy")
+    os.replace(f"{run.path}.copy", run.path)
+
+
+def appended_to(run: Run, store: Path) -> None:
+    program = "import sys; open(sys.argv[1], 'ab').write(b'{}\\n')"
+    subprocess.run([sys.executable, "-c", program, run.path], check=True)
+
+
+def cut_and_extended(run: Run, store: Path) -> None:
+    size = os.path.getsize(run.path)
+    os.truncate(run.path, size // 2)
+    os.truncate(run.path, size)
+
+
+def cut_and_extended_beyond(run: Run, store: Path) -> None:
+    os.truncate(run.path, 0)
+    Path(run.path).write_bytes(b"x" * 10_000)
+
+
+TAKEN = [
+    (removed, "removed"),
+    (emptied, "cut"),
+    (closed, "closed by the program"),
+    (renamed, "renamed"),
+    (moved_with_its_store, "renamed"),
+    (replaced_by_a_copy, "removed"),
+    (appended_to, "somebody else has written to it"),
+    (cut_and_extended, "cut"),
+    (cut_and_extended_beyond, "cut|somebody else has written"),
+]
+
+
 @pytest.mark.parametrize("durability", ["none", "effects", "always"])
-@pytest.mark.parametrize(("take", "said"), [(removed, "removed"), (emptied, "cut"), (closed, "closed by the program")])
+@pytest.mark.parametrize(("take", "said"), TAKEN)
 def test_no_effect_without_the_log(
     take: Callable[[Run, Path], None], said: str, durability: str, tmp_path: Path
 ) -> None:
-    """Whoever removes the store, cuts the file or closes the descriptor stops the next effect, with one error that says what was done."""
+    """Whoever removes or moves the store, renames, cuts or extends the file, or closes the descriptor stops the next effect, with
+    one error that says what was done."""
     done.clear()
     store = tmp_path / "store"
 
@@ -68,6 +113,22 @@ def test_no_effect_without_the_log(
         program()
     assert done == {1: 1}
     assert caught.value.__context__ is None or not isinstance(caught.value.__context__, LogWriteError)
+
+
+def test_a_link_to_the_store_may_be_set_anew(tmp_path: Path) -> None:
+    """A store that is named by a link, as releases are: the link points to another one later, and the run goes on in its file."""
+    done.clear()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    with record("job", store=link / "store") as run:
+        pay(1)
+        link.unlink()
+        link.symlink_to("two")
+        pay(2)
+    assert done == {1: 1, 2: 1}
+    assert len(of_type(str(tmp_path / "one" / "store" / "runs" / f"{run.id}.jsonl"), "tool.return")) == 2
 
 
 def test_a_program_that_meets_no_effect_is_told_at_the_end(tmp_path: Path) -> None:

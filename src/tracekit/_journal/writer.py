@@ -49,6 +49,8 @@ _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
 _get_ident: Final = threading.get_ident
+#: How many bytes a line ends with that only this line can end with: its hash.
+_ENDING: Final = 64 + len(b'"}\n')
 # macOS has no fdatasync.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 
@@ -83,6 +85,8 @@ class Journal:
         found = os.fstat(fd)
         #: Which file it is: a program may close descriptors that are not its own, and get the number for one of its files.
         self._file: Final = (found.st_dev, found.st_ino)
+        #: Where it was when it was opened, links resolved: these may be set to something else later (a new release).
+        self._place: Final = os.path.realpath(path)
         #: Where the file ends: the last entry's ``seq``, hash and time, and the size. Replaced whole, never in parts.
         self._end = (seq, head, ts, size)
         self._broken: str | None = None
@@ -187,7 +191,7 @@ class Journal:
 
     def _look(self) -> None:
         """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
-        written = self._end[3]
+        seq, head, _, written = self._in_flight or self._end  # within a signal handler its own thread may be writing
         if self._broken is not None:
             return  # whoever writes is told
         try:
@@ -198,8 +202,24 @@ class Journal:
             self._lose("its descriptor was closed by the program, and is another file's now")
         if not found.st_nlink:
             self._lose("it was removed")
-        if found.st_size < written:
+        if found.st_size < self._end[3]:
             self._lose(f"somebody has cut it, from {written} bytes to {found.st_size}")
+        if found.st_size > written:
+            self._lose(f"somebody else has written to it: it has {found.st_size} bytes, not {written}")
+        if seq and found.st_size == written and os.pread(self._fd, _ENDING, written - _ENDING) != head + b'"}\n':
+            self._lose("somebody has cut it, or written over it: it does not end as it did")
+        if not self._in_place():
+            self._lose(f"it was renamed: {self._place} is not there any more, or another file")
+
+    def _in_place(self) -> bool:
+        """Whether the file has the name under which it is looked for after a crash; yes where that can't be told."""
+        try:
+            found = os.stat(self._place)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) == self._file
 
     def _lose(self, why: str) -> NoReturn:
         self._broken, self._gone = why, True
