@@ -11,14 +11,16 @@ from .codec import (
     contains_opaque,
     dumps,
     dumps_in_order,
+    exception_from_json,
+    exception_to_json,
     fingerprint,
     fingerprint_encoded,
     from_json,
     quick,
+    shortfalls,
     snapshot,
     to_json,
 )
-from .exceptions import exception_from_json, exception_to_json, shortfalls
 from .registry import register
 
 __all__ = [
