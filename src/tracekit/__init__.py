@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from .errors import BudgetExceededError as BudgetExceededError
     from .errors import ContractViolationError as ContractViolationError
     from .errors import DivergenceError as DivergenceError
+    from .errors import InexactReplayError as InexactReplayError
+    from .errors import InexactReplayWarning as InexactReplayWarning
     from .errors import LiveCallBlockedError as LiveCallBlockedError
     from .errors import LogWriteError as LogWriteError
     from .errors import NotReplayableError as NotReplayableError
@@ -110,6 +112,8 @@ _HOMES: Final = {
     "BudgetExceededError": "errors",
     "ContractViolationError": "errors",
     "DivergenceError": "errors",
+    "InexactReplayError": "errors",
+    "InexactReplayWarning": "errors",
     "LiveCallBlockedError": "errors",
     "LogWriteError": "errors",
     "NotReplayableError": "errors",

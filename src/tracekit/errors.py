@@ -8,7 +8,8 @@
     │   ├── TraceExhaustedError        the program asked for more than was recorded
     │   ├── UnconsumedStepsError       the program asked for less than was recorded
     │   ├── LiveCallBlockedError       something tried to reach the live world during a replay
-    │   └── NotReplayableError         the recording itself can't answer this step
+    │   ├── NotReplayableError         the recording itself can't answer this step
+    │   └── InexactReplayError         the program came to its end, and not in all as it was recorded
     ├── TraceError
     │   ├── TraceIntegrityError        a line was damaged, edited, removed or swapped
     │   ├── TraceVersionError          written by a newer major format
@@ -41,6 +42,7 @@
 
 Each error carries its facts as attributes (``run_id``, ``step``, ``location``, ``next_action`` and its own), and its
 text says what happened, where, and what to do next. ``code`` is a stable slug that can be searched in the documentation.
+``InexactReplayWarning`` is the one warning with a class of its own.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ __all__ = [
     "EnvelopeError",
     "EventCycleError",
     "GraphError",
+    "InexactReplayError",
     "IntentionError",
     "InvalidEventError",
     "InvalidMessageError",
@@ -189,6 +192,16 @@ class NotReplayableError(ReplayError):
     """The recording can't answer this step: its value could not be recorded; ``reason`` says why."""
 
     code = "not-replayable"
+
+
+class InexactReplayError(ReplayError):
+    """The replay came to its end and was not exact; ``reasons`` lists why, each with a ``code`` and a ``text``."""
+
+    code = "inexact-replay"
+
+
+class InexactReplayWarning(RuntimeWarning):
+    """A replay that was not exact, where the caller asked to go on (``on_divergence="warn"``) or another error is on its way."""
 
 
 class TraceError(_Error):

@@ -115,6 +115,7 @@ def test_exit_codes() -> None:
         "divergence": 1,
         "trace-exhausted": 1,
         "unconsumed-steps": 1,
+        "inexact-replay": 1,
         "live-call-blocked": 1,
         "trace-integrity": 1,
         "trace-version": 2,
@@ -372,8 +373,12 @@ def test_why_has_five_answers() -> None:
 
 
 def test_why_a_run_can_be_retried() -> None:
-    """Only reading: yes. Reversible: with care. Irreversible and done, failed, or in doubt: no, naming the step's entry."""
-    assert why(recorded(lambda: look("A-1")))["safe_to_retry"]["answer"] is True
+    """Only reading, and reversible: nobody knows what else it did, so never yes. Irreversible and done, failed, or in doubt: no,
+    naming the step's entry."""
+    reads = why(recorded(lambda: look("A-1")))["safe_to_retry"]
+    assert reads["answer"] is None
+    assert "only reads" in reads["text"]
+    assert "not observed" in reads["text"]
     care = why(recorded(lambda: reserve("X")))["safe_to_retry"]
     assert (care["answer"], care["entries"]) == (None, [2])
     done = why(recorded(lambda: charge(5)))["safe_to_retry"]

@@ -789,8 +789,8 @@ class Guard:
     ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
     or ``"off"``. ``allow_hosts`` as in :class:`~.guard_hosts.Hosts`. ``dry_run`` blocks changes of files too, with
     every scope (``"off"`` then means: everywhere, files only). ``failed`` is told of each refusal before it is
-    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``resumes``: it
-    stands until a resumed run has come to the end of its log, and no option opens it.
+    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``permitted`` is told of
+    what ``allow_hosts`` lets through. ``resumes``: it stands until a resumed run has come to the end of its log, and no option opens it.
 
     Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
     """
@@ -803,6 +803,7 @@ class Guard:
         failed: Callable[[LiveCallBlockedError], None] | None = None,
         *,
         resumes: bool = False,
+        permitted: Callable[[Attempt], None] | None = None,
     ) -> None:
         if scope not in ("process", "context", "off"):
             raise RunStateError(f"guard={scope!r} is not known", next_action="use guard='process', 'context' or 'off'")
@@ -811,6 +812,7 @@ class Guard:
         self.hosts: Final = Hosts((allow_hosts,) if isinstance(allow_hosts, str) else allow_hosts)
         self.failed = failed
         self.resumes: Final = resumes
+        self._permitted: Final = permitted
 
     def engage(self) -> None:
         """Close the guard. Each call needs one :meth:`release`."""
@@ -847,6 +849,8 @@ class Guard:
             if self.hosts.looks_up(attempt.target):
                 return False
         elif attempt.kind != "process" and self.hosts.permits(attempt.target):
+            if self._permitted is not None and (self.scope != "context" or _replaying() is not None):
+                self._permitted(attempt)
             return False
         return self.scope != "context" or _replaying() is not None
 

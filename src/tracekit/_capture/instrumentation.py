@@ -130,7 +130,9 @@ def run_ended(session: Any) -> None:
         loaded = [name for name in integration.modules if name in sys.modules] if integration.agents else []
         if loaded and integration.name not in captured:
             # One that was imported for this run is almost surely used in it; of another nothing is known.
-            say = session.remark if all(name in before for name in loaded) else session.warn
+            earlier = all(name in before for name in loaded)
+            say = session.remark if earlier else session.warn
             say(
-                f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run"
+                f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run",
+                uncaptured=not earlier,
             )

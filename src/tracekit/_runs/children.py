@@ -93,8 +93,8 @@ class Child:
         self.pool: Final = pool
         self.pid = 0
         self.remarks: list[str] = []
-        self.differences: list[dict[str, Any]] = []
-        self.clock_drift: list[dict[str, Any]] = []
+        #: The verdict on it, as it said it at its end.
+        self.verdict: dict[str, Any] = {}
         #: How it stood when the program sent it a signal, or when it was ended here.
         self._stood: Answer | None = None
         #: Whether it came to the recorded end, by its exit status.
@@ -303,8 +303,7 @@ class Child:
     def _failed(self, told: Report, *, remark: bool = True) -> ReplayError | None:
         if remark:
             self.remarks += [str(one) for one in told.get("remarks") or ()]
-            for key, into in (("differences", self.differences), ("clock_drift", self.clock_drift)):
-                into += [{**one, "process": self.path} for one in told.get(key) or ()]
+            self.verdict = told.get("verdict") or {}
         failure = told.get("failure")
         if failure is None:
             return None
@@ -672,12 +671,14 @@ def remark_unjoined(session: Recording) -> None:
         if lane not in joined:
             session.remark(
                 f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
-                "in a @traced_tool"
+                "in a @traced_tool",
+                uncaptured=True,
             )
         elif joined[lane].indirect:
             session.remark(
                 f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
-                "else it does would be real. Start the Python program itself, or put the process into a @traced_tool"
+                "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
+                uncaptured=True,
             )
 
 
@@ -962,8 +963,7 @@ class Family:
         session = self.session
         for child in self._children:
             session.report.warnings += child.remarks
-            session.report.differences += child.differences
-            session.report.clock_drift += child.clock_drift
+            session.report.include(child.verdict, child.path)
         if not failed:
             return
         first, own = failed[0], session.failure

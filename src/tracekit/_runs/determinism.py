@@ -120,8 +120,8 @@ class Did:
 
     @property
     def failed(self) -> bool:
-        """Whether the replay was not an exact one, by its own verdict."""
-        return bool(self.failures) or self.end is None or self.end["code"] != 0
+        """Whether the replay was not an exact one, by its own verdict; one of a log without an end may be."""
+        return bool(self.failures) or self.end is None or self.end["code"] not in (0, 3)
 
     def stream(self) -> bytes:
         """Steps, results and end, in recorded order, without places."""
@@ -214,11 +214,7 @@ class Witness:
         """The program has ended, with ``status`` and the exception that nobody caught; ``code`` is the replay's own verdict."""
         for player in players:
             report = player.report
-            about = {
-                "unconsumed": len(report.unconsumed),
-                "reordered": len(report.reordered),
-                "drift": report.clock_drift,
-            }
+            about = {"unconsumed": len(report.unconsumed), "verdict": report.verdict.as_dict()}
             self.tell({"kind": "report", "run": player.run_id, **to_json(about)})
         if out is not None:
             self.tell({"kind": "places", "places": out.places, "lines": out.lines})
@@ -311,11 +307,11 @@ class _Witnessed(Replay):
         self._witness.step(self.file, scope, seq, **about)
         return seq
 
-    def fail(self, error: ReplayError) -> ReplayError:
+    def fail(self, error: ReplayError, code: str | None = None) -> ReplayError:
         with self._lock:
             if self.failure is None:
                 self._witness.failed(self.file, error)
-            return super().fail(error)
+            return super().fail(error, code)
 
 
 def kept(tree: Any, data: bytes) -> Any:

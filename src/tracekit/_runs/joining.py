@@ -103,7 +103,8 @@ class Part:
         actual = session.redactor.redact(to_json(result))[0]
         found = differences(recorded, actual)
         if found and not session.equal(recorded, actual):
-            raise session.fail(
+            session.ended_otherwise(
+                "result",
                 DivergenceError(
                     f"the part {self._step.spec.name!r} of the run came to another result\n" + describe(found),
                     run_id=session.run_id,
@@ -112,7 +113,7 @@ class Part:
                     actual=actual,
                     differences=found,
                     next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
-                )
+                ),
             )
 
 
@@ -570,7 +571,7 @@ class _Rejoined:
         failure = self._judged()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._die(failure)
-        _tell(self._report, {**_about(failure, tuple(self._remarks())), **self._inexact()})
+        _tell(self._report, {**_about(failure, tuple(self._remarks())), "verdict": self._verdict()})
         if failure is not None:
             sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
             self._leave(1)
@@ -600,11 +601,12 @@ class _Rejoined:
         said = [f"the process {self._lane}: {sentence}" for sentence in player.report.warnings]
         return said[:20]
 
-    def _inexact(self) -> dict[str, Any]:
+    def _verdict(self) -> dict[str, Any]:
+        """What the process has to say for the verdict on the run."""
         if self._player is None:
             return {}
-        report = self._player.report
-        return {"differences": report.differences[:100], "clock_drift": report.clock_drift[:100]}
+        told = self._player.report.verdict.as_dict()
+        return {kind: told[kind][:100] for kind in ("reasons", "allowed", "remarks")}
 
     def _die(self, failure: ReplayError) -> NoReturn:
         """The recorded process was killed here, or went on when the run ended: neither does this one go on."""

@@ -72,7 +72,10 @@ class WhatIf:
         if goes_live(request.spec, self.live):
             seq = self.replay.pass_over(scope, request.spec)
             made: Any = self.new.begin(mirrored, request)
-            return LiveStep(self, made, seq) if made.live else made  # else an earlier call of the new run answers it
+            if not made.live:
+                return made  # an earlier call of the new run answers it
+            self.replay.report.allow("live", f"{request.spec.family} {request.spec.name!r} went live", step=seq)
+            return LiveStep(self, made, seq)
         step = self.replay.begin(scope, request)
         copy: Any = self.new.begin(mirrored, request.unkeyed())
         self._seqs[step.seq] = copy.seq

@@ -13,7 +13,7 @@ from .. import _reality
 from .._capture import callers, clock, instrumentation, randomness, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
-from .._journal.store import Store, summary, told_of
+from .._journal.store import Store, entries_of, told_of
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
 from .._runtime import session as gate
@@ -21,6 +21,7 @@ from .._runtime.callsite import caller
 from .._runtime.context import Scope, collisions, current
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
+from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import block as arguments
@@ -61,12 +62,14 @@ def end(session: Recording) -> None:
             gate.strayed = None
     for name in [name for name in after if after[name] != before.get(name, 0)][:10]:
         session.remark(
-            f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it"
+            f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it",
+            uncaptured=True,
         )
     for lane in collisions:
         if lane.root is session.root:
             session.warn(
-                f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came"
+                f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
+                uncaptured=True,
             )
     for say in gate.undone.pop(session, ()):
         left = say()
@@ -126,9 +129,9 @@ class Record(Block[Run]):
 
     @property
     def captured(self) -> bool:
-        """Whether there is anything in the run, or in what its child processes wrote, but beginnings and ends."""
+        """Whether a model call, tool or HTTP call is in the run, or in what its child processes wrote."""
         own = self._session
-        return own.log.position > 2 or any((summary(path).count or 0) > 2 for path in self._store.segments(own.run_id))
+        return any(captured(entries_of(path)) for path in (own.log.path, *self._store.segments(own.run_id)))
 
     @property
     def given(self) -> Any:
@@ -346,6 +349,8 @@ class Record(Block[Run]):
         children.remark_unjoined(session)
         if session.warnings or session.remarks:
             meta["warnings"] = [*session.warnings, *session.remarks]
+        if session.uncaptured:
+            meta["uncaptured"] = session.uncaptured
         if journal.lost:
             meta["lost"] = journal.lost
         meta["count"] = journal.seq + 1

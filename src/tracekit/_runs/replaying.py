@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 
 from .._capture import callers, instrumentation, plugins, randomness, world
 from .._capture import guard as guards
-from .._journal.reader import Trace
+from .._capture.guard import Attempt
+from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runtime import session as gate
 from .._runtime.callsite import caller
@@ -18,7 +19,7 @@ from .._runtime.context import current
 from .._runtime.divergence import describe, differences
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.verdict import Report
+from .._runtime.verdict import CAN_BE_INEXACT, Report
 from .._values import from_json, to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from . import block, children
@@ -61,8 +62,8 @@ class Replaying(Block["Replaying"]):
         return Replaying(self._which, self.options, self.called_from)
 
     def _returned(self, value: Any) -> None:
-        if self.result is not None:
-            self.compare_result(value)
+        if self._run is not None and self._run.result is UNSET:
+            self._run.set_result(value)
 
     @property
     def session(self) -> Replay:
@@ -144,7 +145,15 @@ class Replaying(Block["Replaying"]):
         taken.callback(plugins.supply())
         world.enter()
         taken.callback(world.leave)
-        guard = guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._blocked)
+        if options["guard"] == "off":
+            session.report.allow("guard", "the guard was off, and nobody watched what the program reached")
+        guard = guards.Guard(
+            options["guard"],
+            options["allow_hosts"],
+            options["dry_run"],
+            failed=self._blocked,
+            permitted=self._permitted,
+        )
         guard.engage()
         taken.callback(guard.release)
         if options["guard"] == "process":
@@ -202,9 +211,9 @@ class Replaying(Block["Replaying"]):
             raise RunStateError(f"{path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
         if verdict.state == "unsealed":
-            session.report.warnings.append(
-                f"the run is unsealed: {verdict.problem}; the replay ends where the log ends"
-            )
+            sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
+            session.report.unknown("incomplete", sentence)
+            session.report.warn(sentence)
         return session
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
@@ -213,15 +222,14 @@ class Replaying(Block["Replaying"]):
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         recorded = session.trace.entry(1).get("meta", {}).get("environment", {})
         found = drift(recorded, environment(instrumentation.packages()))
-        session.report.warnings += found
-        if found and "environment" in options["strict"]:
-            raise DivergenceError(
-                "the environment is not that of the recording: " + "; ".join(found),
-                run_id=session.run_id,
-                next_action='replay where it was recorded, or leave "environment" out of strict',
-                differences=found,
-            )
+        verdict = session.report.verdict
         for sentence in found:
+            session.report.remark("environment", sentence)
+        if verdict.reasons:  # the caller does not want to replay in another environment: nothing begins
+            verdict.ended = True
+            raise session.fail(verdict.error(session.run_id, "the environment is not that of the recording"))
+        for sentence in found:
+            session.report.warn(sentence)
             warnings.warn(f"tracekit: replay of {session.run_id}: {sentence}", RuntimeWarning, stacklevel=6)
 
     def came_to(self, step: int) -> bool:
@@ -239,7 +247,8 @@ class Replaying(Block["Replaying"]):
         actual = session.redactor.redact(to_json(value))[0]
         found = differences(recorded, actual)
         if found and not session.equal(recorded, actual):
-            raise session.fail(
+            session.ended_otherwise(
+                "exit_status" if self.ended_as is not None else "result",
                 DivergenceError(
                     "the program came to another result\n" + describe(found),
                     run_id=session.run_id,
@@ -248,7 +257,7 @@ class Replaying(Block["Replaying"]):
                     actual=actual,
                     differences=found,
                     next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
-                )
+                ),
             )
 
     def _exit(self, error: BaseException | None) -> None:
@@ -270,6 +279,12 @@ class Replaying(Block["Replaying"]):
         if error.run_id in (None, self.run_id):
             self.session.fail(error)
 
+    def _permitted(self, attempt: Attempt) -> None:
+        """Something has reached one of the hosts that the caller allowed."""
+        self.session.report.allow(
+            "hosts", f"{attempt.operation} to {attempt.text}", operation=attempt.operation, target=attempt.text
+        )
+
     def _outside(self, family: str, name: str) -> None:
         """A captured call in a thread or callback that has lost the run would be live."""
         raise self.session.fail(
@@ -286,34 +301,42 @@ class Replaying(Block["Replaying"]):
         await linger_async(self.session)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
-        """The first failure itself ends the block, whatever else is in flight; else leftovers do."""
+        """The first failure itself ends the block, whatever else is in flight; else leftovers do, another end, or the verdict."""
         try:
             if session.failure is not None:
                 self._refuse(session, error)
+                return
             if error is None or self.recorded_failure(error):
                 session.finish()
             self._compare_end(session, error)
+            session.conclude(error)
         finally:
             session.account()
+            session.report.verdict.ended = True
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
         undoing = None if self._run is None else self._run.undoing
         otherwise = another_abort(session.trace, session.redactor, None if undoing is None else undoing.reason)
         if otherwise is not None:
-            if self._what_if is None:
-                raise session.fail(otherwise) from error
-            told = otherwise.differences  # type: ignore[attr-defined]
-            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
+            self._ended_otherwise("abort", otherwise, error)
         recorded = failed(session.trace)
         if recorded if error is None else not self.recorded_failure(error):
-            different = another_end(session.trace, error, self.ended_as) if recorded else None
-            if different is not None and self._what_if is None:
-                raise session.fail(different) from error
-            told = different.differences if different is not None else [{"path": "end", "actual": repr(error)}]  # type: ignore[attr-defined]
-            session.report.differences.append({"step": len(session.trace), "where": None, "differences": told})
+            if recorded:
+                self._ended_otherwise("error", another_end(session.trace, error, self.ended_as), error)
+            elif last_entry(session.trace)["type"] in ENDS:
+                say = session.report.inexact if self._what_if is None else session.report.allow
+                say("error", f"the program ended with {error!r}, and the recorded one did not", step=len(session.trace))
         elif error is None and self._run is not None and self._run.result is not UNSET and self._what_if is None:
             self.compare_result(self._run.result)
+
+    def _ended_otherwise(self, code: str, found: DivergenceError, error: BaseException | None) -> None:
+        """Where steps went live, another end may follow from that."""
+        if self._what_if is None:
+            self.session.ended_otherwise(code, found, error)
+        else:
+            told = found.differences  # type: ignore[attr-defined]
+            self.session.report.allow("live_differs", found.what.partition("\n")[0], step=found.step, differences=told)
 
     def _refuse(self, session: Replay, error: BaseException | None) -> None:
         session.account()
@@ -355,7 +378,7 @@ def replay(
     store: str | os.PathLike[str] | None = None,
     live: Iterable[str] = (),
     on_divergence: Literal["raise", "warn"] = "raise",
-    strict: Iterable[Literal["environment", "clock", "order"]] = (),
+    strict: Iterable[Literal["environment", "clock", "output", "redacted"]] = (),
     guard: Literal["process", "context", "off"] = "process",
     allow_hosts: Iterable[str] = (),
     dry_run: bool = False,
@@ -365,13 +388,14 @@ def replay(
 
     ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
     world (``guard``), and the first difference raises ``DivergenceError``, ``TraceExhaustedError`` or ``LiveCallBlockedError``, none
-    of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end.
+    of which an ``except Exception`` catches. Steps that nobody asked for raise ``UnconsumedStepsError`` at the end, and a replay that
+    came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``; ``session.report.verdict`` says why.
 
-    ``on_divergence="warn"`` goes on where that can do no harm and says so in ``session.report``. ``strict`` makes drift of
-    ``"environment"``, ``"clock"`` or ``"order"`` a failure. ``dry_run`` blocks file writes too, ``allow_hosts`` lets a test's own
-    server be reached, ``redact`` repeats the patterns of the recording.
+    ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the verdict's
+    remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``dry_run`` blocks file writes too, ``allow_hosts``
+    lets a test's own server be reached, ``redact`` repeats the patterns of the recording.
 
-    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a what-if, written as a new run that names its
+    ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
     origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
 
     Raises ``RunNotFoundError``, ``TraceIntegrityError`` or ``TraceVersionError`` before anything is run.
@@ -379,9 +403,9 @@ def replay(
     block.run_to_replay(run, Run)
     block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
     wanted = block.strings("strict", strict)
-    wrong = set(wanted) - {"environment", "clock", "order"}
+    wrong = set(wanted) - {*CAN_BE_INEXACT}
     if wrong:
-        raise ValueError(f'strict takes "environment", "clock" and "order", not {sorted(wrong)!r}')
+        raise ValueError(f"strict takes {', '.join(CAN_BE_INEXACT)}, not {sorted(wrong)!r}")
     if on_divergence not in ("raise", "warn"):
         raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
     if guard not in ("process", "context", "off"):

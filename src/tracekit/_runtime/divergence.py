@@ -16,7 +16,6 @@ __all__ = [
     "another_identity",
     "another_step",
     "asked_too_often",
-    "clock_drift",
     "clock_never_read",
     "describe",
     "differences",
@@ -24,7 +23,6 @@ __all__ = [
     "draws_left",
     "ends_inside",
     "everything_waits",
-    "handed_out_of_order",
     "looks_like_a_read",
     "nearest",
     "never_asked_for",
@@ -362,16 +360,6 @@ def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
     )
 
 
-def handed_out_of_order(run_id: str, seqs: list[int]) -> DivergenceError:
-    """Outcomes could not be handed out in their recorded order, under ``strict={"order"}``."""
-    return DivergenceError(
-        f"{len(seqs)} outcome(s) came in another order than recorded, the first: {seqs[0]} (strict order)",
-        run_id=run_id,
-        step=seqs[0],
-        next_action='leave "order" out of strict, if what the program did all the same is enough',
-    )
-
-
 # -- clock, dice, identity ---------------------------------------------------------------------------------------------------
 
 
@@ -420,16 +408,6 @@ def clock_never_read(run_id: str, function: str) -> DivergenceError:
         run_id=run_id,
         location=caller(),
         next_action=_CHANGED,
-    )
-
-
-def clock_drift(run_id: str, kind: str, function: str, count: int, where: str | None) -> DivergenceError:
-    """Reads of a clock too many (``surplus``) or too few (``missing``), under ``strict={"clock"}``."""
-    return DivergenceError(
-        f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'} (strict clock)",
-        run_id=run_id,
-        location=where,
-        next_action='leave "clock" out of strict, if the program may read the clock as often as it likes',
     )
 
 

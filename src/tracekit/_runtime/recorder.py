@@ -458,6 +458,8 @@ class Recording:
         self._plain: Final = self.encoder.plain
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        #: Those of both that say that a replay will lack something.
+        self.uncaptured: Final[list[str]] = []
         #: The lanes of the processes that it has started and told of itself.
         self.invited: list[str] = []
         #: What was said of values that can't be recorded.
@@ -916,16 +918,20 @@ class Recording:
 
     # -- what the run must say -------------------------------------------------------------------------------------------
 
-    def warn(self, sentence: str) -> None:
-        sentence = self.redactor.redact_text(sentence)[0]
-        if sentence not in self.warnings and len(self.warnings) < 100:
-            self.warnings.append(sentence)
+    def warn(self, sentence: str, *, uncaptured: bool = False) -> None:
+        """Say something at the run's end. ``uncaptured``: the trace lacks something that a replay would need."""
+        self._say(sentence, self.warnings, uncaptured)
 
-    def remark(self, sentence: str) -> None:
-        """As ``warn``, for what may well be meant so: kept in the trace, not told as a Python warning."""
+    def remark(self, sentence: str, *, uncaptured: bool = False) -> None:
+        """As ``warn``, for what may well be meant so: kept in the trace, and no Python warning."""
+        self._say(sentence, self.remarks, uncaptured)
+
+    def _say(self, sentence: str, into: list[str], uncaptured: bool) -> None:
         sentence = self.redactor.redact_text(sentence)[0]
-        if sentence not in self.remarks and len(self.remarks) < 100:
-            self.remarks.append(sentence)
+        if sentence not in into and len(into) < 100:
+            into.append(sentence)
+            if uncaptured:
+                self.uncaptured.append(sentence)
 
     def _unnoted(self) -> None:
         self.log.journal.lost += 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+import warnings
 from array import array
 from asyncio.events import _get_running_loop
 from binascii import a2b_base64
@@ -20,6 +22,8 @@ from .._values import dumps, exception_from_json, fingerprint, from_json, quick,
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
+    InexactReplayError,
+    InexactReplayWarning,
     NotReplayableError,
     ReplayError,
     RunEndedError,
@@ -618,8 +622,8 @@ _MARKS: Final = (OPAQUE, b"[REDACTED:", b'"W1JFREFDVEVEO')
 class Replay:
     """One recorded run being replayed from ``trace``.
 
-    ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes more
-    things failures: ``"clock"``, ``"order"``.
+    ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes
+    remarks of the verdict reasons.
     """
 
     recording: Final = False
@@ -639,7 +643,7 @@ class Replay:
         self.redactor: Final = redactor
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
-        self.report: Final = Report(self.run_id, trace.path)
+        self.report: Final = Report(self.run_id, trace.path, strict)
         #: 1 consumed, 2 skipped, by seq.
         self._used = bytearray(len(self.index) + 1)
         self.schedule: Final = Schedule(
@@ -657,8 +661,9 @@ class Replay:
         #: The hooks tell it which threads take part.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
-        self.strict: Final = strict
         self.failure: ReplayError | None = None
+        #: The steps whose output was given with a placeholder in it.
+        self._handed_on: Final[set[int]] = set()
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
         self.elsewhere = False
         #: The session that scopes point to.
@@ -798,7 +803,7 @@ class Replay:
         recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self._encode(output)[0]
         if not self.equal(recorded, actual):
             found = differences(recorded, actual)
-            self.report.differences.append({"step": seq, "family": type, "name": name, "differences": found})
+            self._live_differs(seq, type, name, found)
         return seq
 
     def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
@@ -807,8 +812,11 @@ class Replay:
         recorded = self.trace.expand(self.trace.entry(answer).get("output")) if answer else None
         found = [one for one in differences(recorded, actual) if not one["path"].startswith("headers")]
         if found or not answer:
-            place = {"step": seq, "family": spec.family, "name": spec.name}
-            self.report.differences.append({**place, "differences": found})
+            self._live_differs(seq, spec.family, spec.name, found)
+
+    def _live_differs(self, seq: int | None, family: str, name: str, found: list[dict[str, Any]]) -> None:
+        text = f"{family} {name!r} came to something else than the recorded step"
+        self.report.allow("live_differs", text, step=seq, family=family, name=name, differences=found)
 
     def _encode_input(self, request: Request) -> tuple[Any, bytes]:
         return self._encode(request.input, owned=request.data is not None, own=request.spec.redactor)
@@ -927,14 +935,18 @@ class Replay:
         self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
-        self.report.clock_drift.append({"kind": kind, "function": function, "count": count, "where": where})
-        if "clock" in self.strict:
-            self._fail(divergence.clock_drift(self.run_id, kind, function, count, where))
+        text = f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'}"
+        self.report.remark("clock", text, kind=kind, function=function, count=count, where=where)
 
     def _out_of_order(self, seq: int) -> None:
-        self.report.reordered.append(seq)
         if self.on_divergence != "warn":
             self._fail(divergence.out_of_order(self.trace.entry(seq)))
+        self._reordered(seq, "was asked for")
+
+    def _reordered(self, seq: int, what: str) -> None:
+        entry = self.trace.entry(seq)
+        name = f" {entry['name']!r}" if "name" in entry else ""
+        self.report.inexact("reordered", f"entry {seq} ({entry['type']}{name}) {what} in another order", step=seq)
 
     # -- reads -----------------------------------------------------------------------------------------------------------
 
@@ -1136,17 +1148,20 @@ class Replay:
 
     def _tell_placeholder(self, step: ReplayedStep) -> None:
         sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"
-        if sentence not in self.report.warnings and len(self.report.warnings) < 100:
-            self.report.warnings.append(sentence)
+        if step.seq not in self._handed_on:
+            self._handed_on.add(step.seq)
+            self.report.remark("redacted", sentence, step=step.seq)
+            self.report.warn(sentence)
 
     def _error(self, step: ReplayedStep, error: Any) -> BaseException:
         tree = self.trace.expand(error)
         exception = exception_from_json(tree)
-        for sentence in shortfalls(tree, exception):
+        for code, sentence in shortfalls(tree, exception):
             name = step.spec.tell(self.redactor).name
             said = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
-            if len(self.report.warnings) < 100:
-                self.report.warnings.append(said)
+            say = self.report.inexact if code == "exception" else self.report.remark
+            say(code, said, step=step.seq)
+            self.report.warn(said)
         return exception
 
     def _decode(self, output: Any, returns: Any) -> Any:
@@ -1158,17 +1173,31 @@ class Replay:
 
     # -- failures --------------------------------------------------------------------------------------------------------
 
-    def fail(self, error: ReplayError) -> ReplayError:
-        """Make ``error`` the replay's failure (the first one stays) and return what to raise here."""
+    def fail(self, error: ReplayError, code: str | None = None) -> ReplayError:
+        """Make ``error`` the replay's failure (the first one stays) and return what to raise here; ``code`` is for the verdict."""
         with self._lock:
             if self.failure is None:
                 self.failure = error
                 self.report.failure = error
+                if not isinstance(error, InexactReplayError):  # that is the verdict's own
+                    self._blame(error, code)
                 if not self.state.ended:  # the program still has to unwind, and need not come out of that alive
                     say(f"the replay has failed: {error}")
                 self.schedule.fail()
                 return error
         return self._again()
+
+    def _blame(self, error: ReplayError, code: str | None = None) -> None:
+        """A failure is a reason of the verdict; ``code`` where its own class does not say enough."""
+        code = code or error.code.replace("-", "_")
+        self.report.inexact(code, error.what.partition("\n")[0], step=error.step, where=error.location)
+
+    def ended_otherwise(self, code: str, error: ReplayError, cause: BaseException | None = None) -> None:
+        """The program came to another end than the recorded one. Raises that, unless the caller asked to go on."""
+        if self.on_divergence == "warn":
+            self._blame(error, code)
+            return
+        raise self.fail(error, code) from cause
 
     def _fail(self, error: ReplayError) -> NoReturn:
         raise self.fail(error)
@@ -1217,7 +1246,9 @@ class Replay:
         }
         told = spec.tell(self.redactor)
         actual = {"name": told.name, "agent_id": scope.agent, "input": loads(data), "meta": told.meta}
-        same_kind = recorded["name"] == told.name and recorded["meta"].get("side_effect") == spec.side_effect
+        # Another model is another parameter of the same call: the name of a model call is its model.
+        same_kind = recorded["name"] == told.name or spec.family == "llm"
+        same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
         near = self._nearest(spec.family, data, seq) + self._beside()
         self._report_divergence(
             spec.family, seq, recorded, actual, near, harmless=same_kind and spec.side_effect != "irreversible"
@@ -1229,7 +1260,10 @@ class Replay:
         """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
         if self.on_divergence == "warn" and harmless:
-            self.report.differences.append({"step": seq, "where": caller(), "differences": found})
+            text = (
+                f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered all the same"
+            )
+            self.report.inexact("passed_over", text, step=seq, where=caller(), differences=found)
             return
         recorded = {"type": self.trace.entry(seq)["type"], **recorded}
         self._fail(divergence.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
@@ -1286,7 +1320,10 @@ class Replay:
     def account(self) -> None:
         """Bring the report up to date."""
         with self._lock:
-            self.report.reordered += [seq for seq in self.schedule.reordered if seq not in self.report.reordered]
+            known = set(self.report.reordered)
+            for seq in self.schedule.reordered:
+                if seq not in known:
+                    self._reordered(seq, "was delivered")
             self.report.unconsumed = self._unconsumed()
 
     def finish(self) -> None:
@@ -1297,11 +1334,36 @@ class Replay:
                 self._leftovers()
             self._check()
 
+    def conclude(self, error: BaseException | None = None) -> None:
+        """The replay is over, and so is its verdict: raises ``InexactReplayError`` where it was not exact and nobody says so yet.
+
+        ``error`` is what the program itself ends with. It comes out as it is, with a note; and where the caller asked to go on, that is
+        a warning too.
+        """
+        self.account()
+        verdict = self.report.verdict
+        verdict.ended = True
+        if error is not None and self.report.unconsumed and self.failure is None:
+            text = f"{len(self.report.unconsumed)} recorded step(s) were never asked for"
+            self.report.inexact("unconsumed_steps", text, step=self.report.unconsumed[0]["seq"])
+        if verdict.answer != "inexact" or self.failure is not None:
+            return
+        found = verdict.error(self.run_id)
+        if error is None and self.on_divergence != "warn":
+            self._fail(found)
+        said = f"tracekit: replay of {self.run_id}: {found.what}"
+        if error is None:
+            warnings.warn(said, InexactReplayWarning, stacklevel=6)
+            return
+        error.add_note(said)
+        try:
+            warnings.warn(said, InexactReplayWarning, stacklevel=6)
+        except InexactReplayWarning:  # a filter makes an error of it, which would displace the program's own
+            sys.stderr.write(f"{said}\n")
+
     def _leftovers(self) -> None:
         if not any(self.index.role) and not self.elsewhere:
             self._fail(divergence.nothing_recorded(self.run_id))
-        if "order" in self.strict and self.report.reordered:
-            self._fail(divergence.handed_out_of_order(self.run_id, self.report.reordered))
         if self.report.unconsumed:
             self._fail(divergence.never_asked_for(self.run_id, self.report.unconsumed))
         entered = {state.lane for state in self._states}

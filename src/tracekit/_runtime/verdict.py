@@ -1,57 +1,458 @@
-"""What a replay has to say of itself."""
+"""Whether a replay was exact, with coded reasons."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["Report"]
+from .._journal.entry import READS, SINGLES, family_of
+from .._journal.reader import Verdict
+from ..errors import InexactReplayError
+from .effects import Doubt, Steps
+
+__all__ = [
+    "CAN_BE_INEXACT",
+    "File",
+    "Judgement",
+    "Reason",
+    "ReplayVerdict",
+    "Report",
+    "RunVerdict",
+    "captured",
+    "judge",
+]
+
+# -- verdict -----------------------------------------------------------------------------------------------------------
+#
+# Whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it again.
+#
+# Each answer comes with coded reasons, and where something is not known the answer is unknown, never yes. A session adds what it sees
+# to
+# its ``ReplayVerdict``, through its report; ``judge`` is a pure function of a log. Whatever else speaks of exactness or safety (exit
+# codes,
+# warnings, ``show --why``, the test kit) asks here.
+
+#: The remarks that ``strict`` may name: then they make a replay inexact.
+CAN_BE_INEXACT: Final = ("environment", "clock", "output", "redacted")
+#: How many reasons of one code are kept; all of them are counted.
+_KEPT: Final = 1000
+#: How many reasons an error's text shows.
+_SHOWN: Final = 5
+#: One and several of a code, as a line counts them.
+_WORDS: Final = {
+    "clock": ("clock read more or fewer", "clock reads more or fewer"),
+    "environment": ("difference of environment", "differences of environment"),
+    "output": ("other line of output", "other lines of output"),
+    "hops": ("hop more or fewer", "hops more or fewer"),
+    "passed_over": ("difference passed over", "differences passed over"),
+    "shared_argument": ("argument in another state", "arguments in another state"),
+    "live_calls": ("live call", "live calls"),
+    "result": ("other result", "other results"),
+    "error": ("other exception at the end", "other exceptions at the end"),
+    "exit_status": ("other exit status", "other exit statuses"),
+    "exception": ("exception of another type", "exceptions of another type"),
+    "attributes": ("exception without all its attributes", "exceptions without all their attributes"),
+    "live": ("step that went live", "steps that went live"),
+    "live_differs": ("difference that followed from it", "differences that followed from it"),
+    "hosts": ("connection to an allowed host", "connections to allowed hosts"),
+    "guard": ("guard that was off", "guards that were off"),
+    "incomplete": ("recording without an end", "recordings without an end"),
+}  # fmt: skip
+
+Answer = Literal["exact", "exact but for", "inexact", "unknown"]
+
+
+class Reason(NamedTuple):
+    """Why an answer is what it is: a stable ``code``, a sentence, and facts (``step``, ``where`` … as JSON values)."""
+
+    code: str
+    text: str
+    facts: Mapping[str, Any] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "text": self.text, **self.facts}
+
+
+class ReplayVerdict:
+    """Whether one replay was exact. ``reasons`` make it inexact, ``remarks`` are only counted, ``allowed`` is what the caller let happen,
+    ``unknown`` what nobody can know. Until the replay has ended the answer is unknown.
+
+    A remark whose code is in ``strict`` is a reason. ``counts`` has how many there are of each code, whether all are kept or not.
+    """
+
+    def __init__(self, strict: Iterable[str] = ()) -> None:
+        self.strict: Final = frozenset(strict)
+        self.reasons: Final[list[Reason]] = []
+        self.remarks: Final[list[Reason]] = []
+        self.allowed: Final[list[Reason]] = []
+        self.unknown: Final[list[Reason]] = []
+        self.counts: Final[Counter[str]] = Counter()
+        self.ended = False
+        self._lock: Final = Lock()
+
+    def add(self, kind: Literal["reasons", "remarks", "allowed", "unknown"], reason: Reason) -> None:
+        """Note one more reason of a kind."""
+        if kind == "remarks" and reason.code in self.strict:
+            kind = "reasons"
+        with self._lock:
+            self.counts[reason.code] += 1
+            if self.counts[reason.code] <= _KEPT:
+                getattr(self, kind).append(reason)
+
+    def of(self, code: str) -> list[Reason]:
+        """The reasons of this code, whatever they do to the answer."""
+        return [one for kind in self._kinds() for one in kind if one.code == code]
+
+    @property
+    def answer(self) -> Answer:
+        if self.reasons:
+            return "inexact"
+        if self.unknown or not self.ended:
+            return "unknown"
+        return "exact but for" if self.allowed else "exact"
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the replay was exact, but for what the caller allowed; 1 where it was not; 3 where nobody can know."""
+        return {"exact": 0, "exact but for": 0, "inexact": 1, "unknown": 3}[self.answer]
+
+    @property
+    def line(self) -> str:
+        """The answer with its counts: ``"exact, 2 redacted"``."""
+        first = {"exact": [], "exact but for": self.allowed, "inexact": self.reasons, "unknown": self.unknown}[
+            self.answer
+        ]
+        head: str = self.answer if first or self.answer == "exact" else "unknown: it has not ended"
+        if first:
+            head += (" " if self.answer == "exact but for" else ": ") + self._counted(first)
+        rest = [kind for kind in self._kinds() if kind and kind is not first]
+        return ", ".join([head, *map(self._counted, rest)])
+
+    def _kinds(self) -> tuple[list[Reason], ...]:
+        return self.reasons, self.unknown, self.allowed, self.remarks
+
+    def _counted(self, reasons: Sequence[Reason]) -> str:
+        codes = dict.fromkeys(reason.code for reason in reasons)
+        return ", ".join(f"{self.counts[code]} {_words(code, self.counts[code])}" for code in codes)
+
+    def error(self, run_id: str, what: str = "the replay came to its end and was not exact") -> InexactReplayError:
+        """What a replay that is not exact raises."""
+        shown = [f"\n  {one.code}: {one.text}{_place(one)}" for one in self.reasons[:_SHOWN]]
+        left = sum(self.counts[code] for code in {one.code for one in self.reasons}) - len(shown)
+        more = f"\n  and {left} more" if left > 0 else ""
+        codes = {one.code for one in self.reasons}
+        chosen = sorted(codes & self.strict)
+        named = ", ".join(f'"{code}"' for code in chosen)
+        leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
+        return InexactReplayError(
+            f"{what} ({self._counted(self.reasons)}){''.join(shown)}{more}",
+            run_id=run_id,
+            step=next((one.facts["step"] for one in self.reasons if type(one.facts.get("step")) is int), None),
+            location=next((one.facts["where"] for one in self.reasons if one.facts.get("where")), None),
+            next_action=f"look at what changed in the code; record again if the change is meant{leave}",
+            reasons=[one.as_dict() for one in self.reasons],
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer and all that it rests on, as JSON values."""
+        kinds = ("reasons", "unknown", "allowed", "remarks")
+        found = {kind: [one.as_dict() for one in getattr(self, kind)] for kind in kinds}
+        return {"answer": self.answer, "line": self.line, **found, "counts": dict(self.counts)}
+
+
+def _words(code: str, count: int) -> str:
+    return _WORDS.get(code, (code.replace("_", " "),) * 2)[count != 1]
+
+
+def _place(reason: Reason) -> str:
+    where = reason.facts.get("where")
+    return f" (at {where})" if where else ""
+
+
+# -- recorded runs -------------------------------------------------------------------------------------------------------
+
+
+class File(NamedTuple):
+    """One file of a run: its entries as they stand there, the verdict on its lines, and its segment (``None``: the run's own)."""
+
+    entries: Iterable[Mapping[str, Any]]
+    state: Verdict
+    segment: str | None = None
+
+
+class Judgement(NamedTuple):
+    """One answer about a run: ``True``, ``False``, or ``None`` where it is not known; each reason may name ``entries``."""
+
+    answer: bool | None
+    reasons: tuple[Reason, ...]
+
+    @property
+    def text(self) -> str:
+        word = {True: "Yes", False: "No", None: "Unknown"}[self.answer]
+        return f"{word}: {'; '.join(one.text for one in self.reasons)}."
+
+    @property
+    def entries(self) -> list[int | str]:
+        """The entries that it rests on: ``12``, or ``"SEGMENT:12"`` of a child process."""
+        return list(dict.fromkeys(entry for one in self.reasons for entry in one.facts.get("entries", ())))
+
+    def as_dict(self) -> dict[str, Any]:
+        reasons = [one.as_dict() for one in self.reasons]
+        return {"answer": self.answer, "text": self.text, "entries": self.entries, "reasons": reasons}
+
+
+class RunVerdict(NamedTuple):
+    """Can a recorded run be replayed, and is it safe to run it again?"""
+
+    can_be_replayed: Judgement
+    safe_to_run_again: Judgement
+
+
+#: What a run does outside its steps is not observed while it is recorded, so that neither question has a yes.
+_NOT_OBSERVED: Final = Reason(
+    "boundary_not_observed",
+    "what the program reached outside its captured steps was not observed",
+)
+
+
+def judge(files: Sequence[File]) -> RunVerdict:
+    """The verdict on a run, by its own file (the first one) and those of its child processes."""
+    read = [_Read(one) for one in files]
+    return RunVerdict(_judgement(_against_a_replay(read)), _judgement(_against_running_it(read)))
+
+
+def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a model call, tool or HTTP call is among these entries: what else there is, is bookkeeping."""
+    found = (family_of(entry["type"]) for entry in entries)
+    return any(one is not None and one[0] != "span" for one in found)
+
+
+def _judgement(found: Iterable[tuple[bool | None, Reason]]) -> Judgement:
+    """No where one reason says so, else unknown. What speaks for the answer comes first."""
+    told = [*found, (None, _NOT_OBSERVED)]
+    answer = False if any(says is False for says, _ in told) else None
+    reasons = [reason for says, reason in told if says is answer]
+    return Judgement(answer, tuple(reasons))
+
+
+class _Read:
+    """What one file says, in one pass."""
+
+    def __init__(self, file: File) -> None:
+        self.state: Final = file.state
+        self.segment: Final = file.segment
+        self.first: Mapping[str, Any] = {}
+        self.uncaptured: list[str] = []
+        #: Outcomes and pieces of them that could not be recorded whole, and those that were redacted.
+        self.lacking: Final[list[int | str]] = []
+        self.redacted: Final[list[int | str]] = []
+        #: Blocks of effects that never asked whether they are to be done.
+        self.unasked: Final[list[int | str]] = []
+        self.captured = False
+        self.bookkeeping = False
+        self.log: Final = Steps(self._noted(file.entries))
+
+    def _noted(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        for entry in entries:
+            self._note(entry)
+            yield entry
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        self.first = self.first or entry
+        kind, meta = entry["type"], entry.get("meta")
+        meta = meta if isinstance(meta, dict) else {}
+        found = family_of(kind)
+        if found is not None and found[0] != "span":
+            self.captured = True
+        elif found is not None or kind in SINGLES or kind in READS:
+            self.bookkeeping = True
+        info = meta.get("info")
+        if isinstance(info, dict) and info.get("unasked"):
+            self.unasked.append(self.place(entry["seq"]))
+        if found is not None and found[1] != "intention":
+            if "notes" in meta:
+                self.lacking.append(self.place(entry["seq"]))
+            if "redacted" in meta:
+                self.redacted.append(self.place(entry["seq"]))
+        if kind.startswith("run.") and isinstance(meta.get("uncaptured"), list):
+            self.uncaptured += [str(one) for one in meta["uncaptured"]]
+
+    def place(self, seq: int) -> int | str:
+        return seq if self.segment is None else f"{self.segment}:{seq}"
+
+
+def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
+    own = read[0].state
+    if own.state == "broken":
+        where = f" at line {own.line}" if own.line else ""
+        yield False, Reason("damaged", f"the trace is broken{where}: {own.problem}")
+        return
+    if not read[0].first:
+        yield False, Reason("no_entries", "the file holds no entry")
+        return
+    if not any(one.captured for one in read):
+        only = any(one.bookkeeping for one in read)
+        yield (
+            None if only else False,
+            Reason("nothing_captured", "nothing was captured in it (no model call, tool or HTTP call)"),
+        )
+    lacking = [place for one in read for place in one.lacking]
+    if lacking:
+        text = "a value in it could not be recorded, and a replay stops where it is needed"
+        yield False, Reason("not_serialisable", text, {"entries": lacking})
+    unasked = [place for one in read for place in one.unasked]
+    if unasked:
+        text = "the block of an effect never asked whether it is to be done, and a replay stops there"
+        yield False, Reason("unasked", text, {"entries": unasked})
+    lost = sum(one.state.lost for one in read)
+    if lost:
+        text = f"{lost} entries of it could not be written, and a replay stops where the first is missing"
+        yield False, Reason("lost_entries", text, {"entries": [own.count]})
+    for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
+        yield False, Reason("uncaptured", sentence.rstrip("."))
+    if own.state != "sealed":
+        text = f"it is incomplete: {own.problem}; a replay goes up to entry {own.count}"
+        yield None, Reason("incomplete", text, {"entries": [own.count]})
+    redacted = [place for one in read for place in one.redacted]
+    if redacted:
+        text = "a replay hands on placeholders where values were redacted"
+        yield None, Reason("redacted", text, {"entries": redacted})
+    python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
+    here = platform.python_version()
+    if isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
+        yield None, Reason("environment", f"it was recorded on Python {python}, and this is {here}")
+
+
+def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
+    if read[0].state.state == "broken":
+        yield False, Reason("damaged", "the trace is damaged, so nobody knows what was done after its last good entry")
+        return
+    if not read[0].first:
+        yield None, Reason("no_entries", "the file holds no entry, so nobody knows what its process did")
+        return
+    made = [
+        (one, step)
+        for one in read
+        for step in one.log.steps.values()
+        if step.state != "given_up" and not step.duplicate
+    ]
+    final = [(one, step) for one, step in made if step.effect]
+    pending = [(one, step) for one, step in final if step.state == "pending"]
+    failed = [(one, step) for one, step in final if step.state == "failed"]
+    done = [(one, step) for one, step in final if step.state == "done" and step.side_effect is not None]
+    classless = [(one, step) for one, step in final if step.state == "done" and step.side_effect is None]
+    again = [(one, step) for one, step in made if step.side_effect == "reversible"]
+    unknown = [(one, entry) for one in read for entry in one.log.unknown]
+    if pending:
+        yield False, _of_steps("in_doubt", "{} may or may not have happened: find out before anything else", pending)
+    if failed:
+        yield False, _of_steps("failed_effect", "{} failed and is irreversible: it may have happened in part", failed)
+    if done:
+        yield False, _of_steps("done_effect", "{} was done and can't be undone: a new run would do it again", done)
+    if classless:
+        yield None, _of_steps("class_missing", "{} has no side-effect class", classless)
+    if again:
+        yield None, _of_steps("reversible_again", "{} would be made again, which can be undone", again)
+    if unknown:
+        places = [one.place(entry["seq"]) for one, entry in unknown]
+        yield (
+            None,
+            Reason("unknown_effect", "it has effects of types that this tracekit does not know", {"entries": places}),
+        )
+    for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
+        yield None, Reason("uncaptured", sentence.rstrip("."))
+    if not again and not final and not unknown and any(one.captured for one in read):
+        yield None, Reason("only_reads", "every captured step only reads, and model calls would be paid again")
+
+
+def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, Doubt]]) -> Reason:
+    counted = Counter(str(step.name) for _, step in found)
+    names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counted.items())
+    return Reason(code, text.format(names), {"entries": [one.place(step.seq) for one, step in found]})
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+#
+# The account of one replay.
+
+#: How many sentences are kept.
+_MOST: Final = 100
 
 
 class Report:
-    """The account of one replay, complete when its block has ended.
+    """The account of one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
 
     ``consumed`` steps were answered from the log or run in their recorded place, ``skipped`` ones happened inside an answered
-    step, ``unconsumed`` lists recorded steps nobody asked for (``seq``, ``type``, ``name``). ``clock_drift`` lists clock reads too many
-    (``surplus``) or too few (``missing``) with their place; ``reordered`` the ``seq`` of what was delivered or asked for out of its
-    recorded order; ``differences`` what did not match where a replay goes on all the same. ``cost`` is what the replay cost, ``recorded``
-    what the recorded run took.
+    step, ``unconsumed`` lists recorded steps nobody asked for (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq``
+    of what was delivered or asked for out of its recorded order, ``differences`` what did not match where the replay went on all the same,
+    ``clock_drift`` clock reads too many (``surplus``) or too few (``missing``) with their place. ``cost`` is what the replay cost,
+    ``recorded`` what the recorded run took.
     """
 
-    __slots__ = (
-        "_path",
-        "_recorded",
-        "clock_drift",
-        "consumed",
-        "cost",
-        "differences",
-        "failure",
-        "isolation",
-        "reordered",
-        "run_id",
-        "skipped",
-        "unconsumed",
-        "warnings",
-    )  # fmt: skip
-
-    def __init__(self, run_id: str, path: str | None = None) -> None:
+    def __init__(self, run_id: str, path: str | None = None, strict: Iterable[str] = ()) -> None:
         self.run_id: Final = run_id
+        self.verdict: Final = ReplayVerdict(strict)
         self._path: Final = path
         self._recorded: dict[str, Any] | None = None
         self.consumed = 0
         self.skipped = 0
         self.unconsumed: list[dict[str, Any]] = []
-        self.clock_drift: list[dict[str, Any]] = []
-        self.reordered: list[int] = []
-        self.differences: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.failure: BaseException | None = None
         self.isolation: str | None = None
         self.cost = 0.0
 
+    # -- what a session adds ---------------------------------------------------------------------------------------------
+
+    def inexact(self, code: str, text: str, **facts: Any) -> None:
+        """Something makes the replay inexact."""
+        self.verdict.add("reasons", Reason(code, text, facts))
+
+    def remark(self, code: str, text: str, **facts: Any) -> None:
+        """Something is counted, and makes the replay inexact only where ``strict`` names its code."""
+        self.verdict.add("remarks", Reason(code, text, facts))
+
+    def allow(self, code: str, text: str, **facts: Any) -> None:
+        """Something happened because the caller of the replay allowed it."""
+        self.verdict.add("allowed", Reason(code, text, facts))
+
+    def unknown(self, code: str, text: str, **facts: Any) -> None:
+        """Something keeps anybody from knowing whether the replay was exact."""
+        self.verdict.add("unknown", Reason(code, text, facts))
+
+    def warn(self, sentence: str) -> None:
+        """Keep a sentence for ``warnings``, once."""
+        if sentence not in self.warnings and len(self.warnings) < _MOST:
+            self.warnings.append(sentence)
+
+    def include(self, found: Mapping[str, Any], process: str) -> None:
+        """Take over the verdict (as JSON values) on a process of the program. That its log may have no end is no question here."""
+        for kind in ("reasons", "allowed", "remarks"):
+            for one in found.get(kind) or ():
+                facts = {key: value for key, value in one.items() if key not in ("code", "text")}
+                self.verdict.add(kind, Reason(one["code"], one["text"], {**facts, "process": process}))
+
+    # -- what it says ----------------------------------------------------------------------------------------------------
+
     @property
     def exact(self) -> bool:
-        """Whether every recorded step was asked for, in order, with equal content, and nothing else was."""
-        return not (self.failure or self.unconsumed or self.differences or self.reordered or self.clock_drift)
+        """Whether the replay has ended, and every recorded step was asked for, in order, with equal content, and nothing else was."""
+        return self.verdict.answer == "exact"
+
+    @property
+    def reordered(self) -> list[int]:
+        return [one.facts["step"] for one in self.verdict.of("reordered")]
+
+    @property
+    def differences(self) -> list[dict[str, Any]]:
+        return [dict(one.facts) for code in ("passed_over", "live_differs") for one in self.verdict.of(code)]
+
+    @property
+    def clock_drift(self) -> list[dict[str, Any]]:
+        return [dict(one.facts) for one in self.verdict.of("clock")]
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -64,12 +465,11 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        facts = {name: getattr(self, name) for name in self.__slots__ if name != "failure" and not name.startswith("_")}
-        facts["recorded"] = self.recorded
+        names = ("run_id", "consumed", "skipped", "unconsumed", "clock_drift", "reordered", "differences", "warnings")
+        facts = {name: getattr(self, name) for name in (*names, "isolation", "cost", "recorded", "exact")}
         facts["failure"] = None if self.failure is None else str(self.failure)
-        facts["exact"] = self.exact
+        facts["verdict"] = self.verdict.as_dict()
         return facts
 
     def __repr__(self) -> str:
-        verdict = "exact" if self.exact else "inexact"
-        return f"<Report {self.run_id}: {verdict}, {self.consumed} consumed, {self.skipped} skipped>"
+        return f"<Report {self.run_id}: {self.verdict.line}; {self.consumed} consumed, {self.skipped} skipped>"

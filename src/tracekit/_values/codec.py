@@ -1515,20 +1515,19 @@ def exception_from_json(tree: dict[str, Tree]) -> BaseException:
     return built
 
 
-def shortfalls(tree: Tree, exc: BaseException) -> list[str]:
-    """Sentences about what of a recorded exception did not come back; empty where all of it did."""
+def shortfalls(tree: Tree, exc: BaseException) -> list[tuple[str, str]]:
+    """What of a recorded exception did not come back, each with a code: its type (``exception``), or ``attributes``."""
     if type(exc) is RecordedError and tree.get("type") != name_of(RecordedError):
-        return [
-            f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
-        ]
-    said: list[str] = []
+        said = f"raised {tree.get('type')}, which comes back as RecordedError: no `except` for its own type catches it"
+        return [("exception", said)]
+    found: list[tuple[str, str]] = []
     if tree.get("lost"):
         names = ", ".join(str(name) for name in tree["lost"])
-        said.append(f"raised {tree['type']}, whose attributes are not in the trace: {names}")
+        found.append(("attributes", f"raised {tree['type']}, whose attributes are not in the trace: {names}"))
     if isinstance(exc, BaseExceptionGroup):
         for member, inner in zip(tree.get("members", ()), exc.exceptions, strict=False):
-            said += shortfalls(member, inner)
-    return said
+            found += shortfalls(member, inner)
+    return found
 
 
 def rebuilt(decoder: Decoder, tree: Any, depth: int) -> BaseException:

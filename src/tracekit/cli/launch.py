@@ -13,6 +13,7 @@ import inspect
 import json
 import operator
 import os
+import re
 import runpy
 import signal
 import sys
@@ -39,6 +40,7 @@ from .._runs.recording import DEFAULTS
 from .._runtime import session as gate
 from .._runtime.context import current
 from .._runtime.redaction import PLACEHOLDER
+from .._runtime.verdict import Report
 from .._values import from_json, to_json
 from ..errors import (
     BudgetExceededError,
@@ -48,7 +50,7 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from .output import REFUSED, WRONG_USE, exit_code, plain
+from .output import DIFFERENT, REFUSED, WRONG_USE, exit_code, plain
 
 __all__ = [
     "Body",
@@ -376,6 +378,9 @@ def siblings(store: Store, path: str) -> dict[int, Sibling]:
 # The runs of one program, each replayed from its own file, and the watch over a program that does not end.
 
 _really_exit: Final = os._exit
+#: The advice of the library to leave something out of ``strict``, and the names in it.
+_STRICT: Final = re.compile(r'leave ("[\w", ]+") out of strict')
+_NAMES: Final = re.compile(r'"(\w+)"')
 
 
 class Players:
@@ -498,11 +503,11 @@ def spelled(failure: BaseException | None) -> str:
         ("replay(..., guard='off')", "`tracekit replay --guard off`"),
         ("replay(..., guard='context')", "`tracekit replay --guard context`"),
         ("replay without dry_run", "replay without --no-writes"),
-        ('leave "environment" out of strict', "leave out --strict environment"),
-        ('leave "order" out of strict', "leave out --strict order"),
-        ('leave "clock" out of strict', "leave out --strict clock"),
     ):
         text = text.replace(library, here)
+    text = _STRICT.sub(
+        lambda found: "leave out " + ", ".join(f"--strict {one}" for one in _NAMES.findall(found[1])), text
+    )
     head, found, rest = text.partition("replay(..., allow_hosts=[")
     if found:
         host, _, tail = rest.partition("])")
@@ -746,6 +751,9 @@ def _conclude_resumption(resumers: Resumers, ended: Ended) -> int:
 #
 # Run as ``python -m tracekit.cli.launch`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be typed.
 
+#: How many reasons of a verdict are printed.
+_SHOWN = 20
+
 
 def main() -> None:
     """Follow the instructions and end with the program's status, or 1 where a replay failed."""
@@ -830,8 +838,8 @@ def _say_recorded(block: Record) -> None:
             print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
         if not block.captured:
             print(
-                "tracekit: nothing was captured in it: decorate the program's tools with @traced_tool; "
-                "of SDKs, tracekit captures those that are built on httpx",
+                "tracekit: nothing was captured in it, no model call, tool or HTTP call: decorate the program's tools with "
+                "@traced_tool; of SDKs, tracekit captures those that are built on httpx",
                 file=sys.stderr,
             )
 
@@ -940,63 +948,58 @@ def _replayed_call(player: Replaying, entry: Entry) -> Body:
     """A replay of ``module:function``, called with the run's recorded input."""
 
     def body() -> None:
-        entry.call(player, player.as_run, lambda: player.input, player.compare_result)
+        entry.call(player, player.as_run, lambda: player.input, player._returned)
 
     return body
 
 
 def _conclude(players: Players, ended: Ended, isolated: str, told: Mapping[str, Any]) -> int:
-    """Say how the replay went; returns the exit code."""
+    """Say how the replay went, as the verdicts on its runs have it; returns the exit code."""
     error = ended.error
     failure = players.failure
     if failure is None and isinstance(error, TracekitError) and not players.expected(error):
         failure = error
-    reports = []
-    for player in players.started:
-        player.report.isolation = isolated
-        reports.append(player.report.as_dict())
+    reports = [player.report for player in players.started]
+    for report in reports:
+        report.isolation = isolated
     step = told.get("break")
     for player in players.started:
         if step is not None and player.break_at == step and not player.came_to(step):
             print(f"tracekit: --break {step}: the program did not come to that step by itself", file=sys.stderr)
-    exact = all(report["exact"] for report in reports) if told["strict_exit"] else True
     if failure is not None:
         print(spelled(failure), file=sys.stderr)
     elif type(error).__name__ == "BdbQuit":
         print("tracekit: the replay was left in the debugger", file=sys.stderr)
-    elif error is not None and not players.expected(error):
-        print("tracekit: the program failed, and the recorded one did not", file=sys.stderr)
     elif not reports:
         print(f"tracekit: the program never opened the run {told['run']}: nothing was replayed", file=sys.stderr)
     else:
-        _summary(reports, ended)
-        return 0 if exact else 1
-    return exit_code(error) if isinstance(error, RunStateError) else 1
+        _summary(reports, ended, players)
+        codes = {report.verdict.exit_code for report in reports}
+        # An error of the program outside its runs is none of theirs, and no replay is right that ends with it.
+        own = error is not None and not players.expected(error)
+        return DIFFERENT if own or DIFFERENT in codes else max(codes)
+    return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
 
 
-def _summary(reports: list[dict[str, Any]], ended: Ended) -> None:
+def _summary(reports: list[Report], ended: Ended, players: Players) -> None:
     for report in reports:
-        line = f"tracekit: replayed {report['run_id']}: {report['consumed']} steps matched"
-        if report["skipped"]:
-            line += f", {report['skipped']} inside them"
-        notes = [
-            f"{len(report[key])} {label}"
-            for key, label in (
-                ("clock_drift", "clock reads too many or too few"),
-                ("reordered", "delivered out of order"),
-                ("differences", "differences passed over"),
-            )
-            if report[key]
-        ]
-        print(line + ("; " + ", ".join(notes) if notes else ""), file=sys.stderr)
-        taken = _taken(report["recorded"])
+        steps = f"{report.consumed} steps matched" + (f", {report.skipped} inside them" if report.skipped else "")
+        print(f"tracekit: replayed {report.run_id}: {report.verdict.line} ({steps})", file=sys.stderr)
+        for reason in report.verdict.reasons[:_SHOWN]:
+            where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
+            print(plain(f"tracekit:   {reason.code}: {reason.text}{where}"), file=sys.stderr)
+        for reason in report.verdict.allowed[:_SHOWN]:
+            print(plain(f"tracekit:   allowed: {reason.text}"), file=sys.stderr)
+        taken = _taken(report.recorded)
         if taken:
             print(f"tracekit:   this replay cost nothing; the recorded run took {taken}", file=sys.stderr)
-        for sentence in report["warnings"]:
+        for sentence in report.warnings:
             print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
-    network = f"tracekit: network: {reports[0]['isolation']}; "
+    network = f"tracekit: network: {reports[0].isolation}; "
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)
+    elif not players.expected(ended.error):
+        print(f"{network}the program failed, and the recorded one did not", file=sys.stderr)
     else:
         how = f"{type(ended.error).__name__}, status {ended.status}"
         print(f"{network}the recorded program ended with {how}; so did this one", file=sys.stderr)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -15,8 +15,9 @@ import orjson
 
 from .._journal.entry import family_of
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, lane_of
+from .._journal.store import Store, beside, lane_of, name_of
 from .._runs.recovery import FOR, Decision
+from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -58,6 +59,8 @@ __all__ = [
     "shown",
     "streamed",
     "structured",
+    "timeline_of",
+    "verdict_of",
 ]
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -275,21 +278,12 @@ class Timeline:
         self.others: Final[dict[str, list[int]]] = {}
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
-        #: Entries with a value that could not be recorded whole, and with one that was redacted.
-        self.noted: Final[list[int]] = []
-        self.redacted: Final[list[int]] = []
         for entry in trace.entries(damaged=True):
             self._take(entry)
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry["type"]
         known = family_of(kind)
-        meta = entry.get("meta") or {}
-        info = meta.get("info") or {}
-        if "notes" in meta or "notes" in info:
-            self.noted.append(entry["seq"])
-        if "redacted" in meta or "redacted" in info:
-            self.redacted.append(entry["seq"])
         if known is None:
             self.others.setdefault(kind, []).append(entry["seq"])
         elif known[1] == "intention":
@@ -356,6 +350,18 @@ class Timeline:
                 depth[seq] = at
             if seq >= first:
                 yield at, entry, self.steps.get(seq)
+
+
+def timeline_of(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) -> Timeline:
+    """A run with its child processes, whose files ``stack`` closes."""
+    files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
+    processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
+    return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
+
+
+def verdict_of(timeline: Timeline) -> RunVerdict:
+    """Whether the run can be replayed, and is safe to run again."""
+    return judge([File(one.trace.entries(damaged=True), one.verdict, one.segment) for one in timeline.whole])
 
 
 def streamed(trace: Trace, step: Step, most: int = 80) -> str | None:

@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import IO, Any, NoReturn
 
 import click
 
 from .._journal.entry import FAMILIES
-from .._journal.reader import Trace
+from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
 from .._runtime.redaction import PLACEHOLDER
+from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import emit, fail, located, message
+from .output import DIFFERENT, RIGHT, UNSEALED, emit, fail, located, message, timeline_of, verdict_of
 
 __all__ = ["check_given", "follow", "hash_seed", "launch", "program_of", "replay", "run", "told", "trusted"]
 
@@ -152,7 +154,7 @@ def follow(
 )
 @click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True)
 @click.option(
-    "--strict", multiple=True, type=click.Choice(["environment", "clock", "order"]), help="Make this drift a failure."
+    "--strict", multiple=True, type=click.Choice(CAN_BE_INEXACT), help="Make this remark of the verdict inexact."
 )
 @click.option("--guard", type=click.Choice(["process", "context", "off"]), default="process", show_default=True)
 @click.option(
@@ -189,7 +191,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
                     next_action="its process died before the run began; `tracekit list` shows the other runs",
                 )
             if dry_run:
-                _dry(trace)
+                _dry(trace, where)
             _check_break(trace, options["break_at"])
             program, cwd = program_of(trace, where, path, command, options["entry"], "replay")
             environment = hash_seed(trace)
@@ -205,15 +207,22 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     launch(told(run, path, where, program, options), environment, cwd)
 
 
-def _dry(trace: Trace) -> NoReturn:
+def _dry(trace: Trace, where: Store) -> NoReturn:
+    """What the recorded run came to, and whether a replay would: the exit code is that of the verdict on the run."""
+    with ExitStack() as stack:
+        answer = verdict_of(timeline_of(trace, where.judge_run(trace), where, stack)).can_be_replayed
     last = trace.entry(len(trace))
+    told = {"run_id": last["run_id"], "from_replay": True}
     if last["type"] == "run.completed":
-        emit({"run_id": last["run_id"], "from_replay": True, "result": trace.expand(last.get("output"))})
-        sys.exit(0)
-    error = last.get("error") if last["type"] == "run.failed" else None
-    emit({"run_id": last["run_id"], "from_replay": True, "error": error, "end": last["type"]})
-    message("tracekit: the recorded run came to no result")
-    sys.exit(0 if error else 3)
+        told["result"] = trace.expand(last.get("output"))
+    else:
+        told |= {"error": last.get("error"), "end": last["type"]}
+        message("tracekit: the recorded run came to no result")
+    emit({**told, "can_be_replayed": answer.as_dict()})
+    if answer.answer is False:
+        message(f"tracekit: can it be replayed? {answer.text}")
+        sys.exit(DIFFERENT)
+    sys.exit(RIGHT if last["type"] in ENDS else UNSEALED)
 
 
 def _check_break(trace: Trace, step: int | None) -> None:
@@ -245,7 +254,6 @@ def told(run: str, path: str, store: Store, program: Program, options: dict[str,
         "break": options["break_at"],
         "isolate": options["isolate"],
         "grace": options["grace"],
-        "strict_exit": options["on_divergence"] == "warn",
         "options": {
             "store": None,
             "on_divergence": options["on_divergence"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +10,22 @@ from typing import Any, Final
 
 import click
 
-from .._journal.reader import Trace, Verdict
+from .._journal.reader import Trace
 from .._journal.store import Store, beside, name_of
 from . import output
-from .output import Step, Timeline, duration, error_text, located, printable, said, short, streamed
+from .output import (
+    Step,
+    Timeline,
+    duration,
+    error_text,
+    located,
+    printable,
+    said,
+    short,
+    streamed,
+    timeline_of,
+    verdict_of,
+)
 
 __all__ = ["explain", "print_answers", "show", "whole"]
 
@@ -46,23 +57,17 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
         verdict = where.judge_run(trace)
         structured = output.structured(as_json)
         if as_why:
-            answers = explain(_timeline(trace, verdict, where, stack))
+            answers = explain(timeline_of(trace, verdict, where, stack))
             output.emit(answers) if structured else print_answers(answers)
         elif structured:
             output.emit(whole(trace, verdict.run_id, first, expand))
         else:
-            _print_tree(_timeline(trace, verdict, where, stack), first, limit)
+            _print_tree(timeline_of(trace, verdict, where, stack), first, limit)
         if verdict.problem and (structured or verdict.state == "broken"):
             output.message(
                 f"{verdict.state}: {printable(verdict.problem)}" + (f" (line {verdict.line})" if verdict.line else "")
             )
         sys.exit(_STATE[verdict.state])
-
-
-def _timeline(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) -> Timeline:
-    files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
-    processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
-    return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
 
 
 def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterator[dict[str, Any]]:
@@ -215,10 +220,6 @@ def _verdict(timeline: Timeline) -> Any:
 _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
 _FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
 _REFUSALS: Final = ("contract.violated", "budget.exceeded")
-_EFFECTS: Final = ("irreversible", "reversible")
-#: What is in every file, whatever was captured; and the lists of entries that are not as they were.
-_FRAME: Final = {"run.started", "run.completed", "run.failed", "run.aborted"}
-_FLAWS: Final = ("noted", "redacted")
 #: Entries named in one answer.
 _MOST: Final = 12
 
@@ -228,18 +229,17 @@ Answer = tuple[str, list[int | str]]
 def explain(timeline: Timeline) -> dict[str, Any]:
     """``{"run_id", "what_happened", "why_this_path", "which_fallback", "safe_to_retry", "can_be_replayed"}``.
 
-    Each answer is ``{"text", "entries"}``, the last two with an ``"answer"``: ``true``, ``false``, or ``null`` for "with care". An entry
-    of a child process is ``"SEGMENT:SEQ"``.
+    Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``, ``false``, or ``null``
+    for what is not known, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
     """
-    retry, retry_answer = _retry(timeline)
-    replayed, replay_answer = _replay(timeline)
+    verdict = verdict_of(timeline)
     return {
         "run_id": timeline.run_id,
         "what_happened": _shape(_happened(timeline)),
         "why_this_path": _shape(_path(timeline)),
         "which_fallback": _shape(_fallback(timeline)),
-        "safe_to_retry": {"answer": retry, **_shape(retry_answer)},
-        "can_be_replayed": {"answer": replayed, **_shape(replay_answer)},
+        "safe_to_retry": verdict.safe_to_run_again.as_dict(),
+        "can_be_replayed": verdict.can_be_replayed.as_dict(),
     }
 
 
@@ -402,79 +402,6 @@ def _attempt(step: Step) -> int:
     return attempt if isinstance(attempt, int) else 1
 
 
-# -- is it safe to retry ------------------------------------------------------------------------------
-
-
-def _retry(timeline: Timeline) -> tuple[bool | None, Answer]:
-    if not timeline.first:
-        return None, ("Unknown: the file holds no entry, so nobody knows what its process did.", [])
-    steps = timeline.every_step()
-    effects = [step for step in steps if step.side_effect in _EFFECTS and not step.skipped]
-    final = [step for step in effects if step.side_effect == "irreversible"]
-    doubtful = [step for step in final if step.outcome is None]
-    failed = [step for step in final if step.failed]
-    unknown = [step for step in steps if step.family == "tool" and step.side_effect is None]
-    if timeline.verdict.state == "broken":
-        return False, ("No: the trace is damaged, so nobody knows what was done after its last good entry.", [])
-    if doubtful:
-        return False, (
-            f"No: {_names(doubtful)} may or may not have happened; find out before anything else.",
-            _seqs(doubtful),
-        )
-    if failed:
-        return False, (f"No: {_names(failed)} failed and is irreversible; it may have happened in part.", _seqs(failed))
-    if final:
-        return False, (
-            f"No, not from the start: {_names(final)} was done and can't be undone; a new run would do it again.",
-            _seqs(final),
-        )
-    if unknown:
-        return None, (f"Unknown: {_names(unknown)} has no side-effect class.", _seqs(unknown))
-    if effects:
-        return None, (f"With care: {_names(effects)} would be made again; it can be undone.", _seqs(effects))
-    return True, ("Yes: everything in it only reads; model calls would be paid again.", [])
-
-
-# -- can it be replayed -------------------------------------------------------------------------------
-
-
-def _replay(timeline: Timeline) -> tuple[bool | None, Answer]:
-    verdict = timeline.verdict
-    if verdict.state == "broken":
-        where = f" at line {verdict.line}" if verdict.line else ""
-        return False, (f"No: the trace is broken{where}: {verdict.problem}.", [])
-    if not timeline.first:
-        return False, ("No: the file holds no entry.", [])
-    if all(not one.steps and set(one.others) <= _FRAME for one in timeline.whole):
-        return False, ("No: nothing was captured in it.", [])
-    noted, redacted = ([one.place(seq) for one in timeline.whole for seq in getattr(one, what)] for what in _FLAWS)
-    if noted:
-        return None, (
-            "In part: a value in it could not be recorded whole, and a replay stops where it is needed.",
-            noted,
-        )
-    drift = _drift(timeline)
-    lost = sum(one.verdict.lost for one in timeline.whole)
-    if lost:
-        return None, (
-            f"In part: {lost} entries of it could not be written, and a replay stops where the first is missing.{drift}",
-            [verdict.count],
-        )
-    if verdict.state == "unsealed":
-        return None, (f"Up to entry {verdict.count}, where it stops: {verdict.problem}.{drift}", [verdict.count])
-    if redacted:
-        return None, (f"Yes, with placeholders where values were redacted.{drift}", redacted)
-    return True, (f"Yes: it is sealed with {verdict.count} entries.{drift}", [verdict.count])
-
-
-def _drift(timeline: Timeline) -> str:
-    recorded = ((timeline.first.get("meta") or {}).get("environment") or {}).get("python")
-    here = platform.python_version()
-    if not isinstance(recorded, str) or recorded.split(".")[:2] == here.split(".")[:2]:
-        return ""
-    return f" It was recorded on Python {recorded}; this is {here}."
-
-
 # -- words --------------------------------------------------------------------------------------------
 
 
@@ -486,16 +413,8 @@ def _name(step: Step) -> str:
     return f"{step.family} {step.name}"
 
 
-def _names(steps: list[Step]) -> str:
-    return ", ".join(_counted(step.name for step in steps))
-
-
 def _counted(names: Any) -> list[str]:
     return [name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()]
-
-
-def _seqs(steps: list[Step]) -> list[int | str]:
-    return [step.place for step in steps]
 
 
 def _in_order(places: list[int | str]) -> list[int | str]:

@@ -195,7 +195,9 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 @click.option("--replays", type=click.IntRange(2, 100), default=2, show_default=True, help="How many replays.")
 @click.option("--no-stdout", is_flag=True, help="Leave out what the program prints.")
 @click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
-@click.option("--strict", multiple=True, type=click.Choice(["clock", "order"]), help="Make this drift a divergence.")
+@click.option(
+    "--strict", multiple=True, type=click.Choice(["clock", "output", "redacted"]), help="Make this remark a divergence."
+)
 @click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
 )

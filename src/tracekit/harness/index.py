@@ -93,6 +93,7 @@ class TraceIndex(Line):
         """End the replay. Raises its first failure, or ``UnconsumedStepsError`` if recorded steps were never asked for."""
         self._close()
         self._replay.finish()
+        self._replay.conclude()
         return self.report
 
     def _close(self) -> None:

@@ -1,0 +1,352 @@
+"""One verdict on a replay and on a run: the report, errors and warnings, exit codes, ``show --why``, a dry run and the test kit agree."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.place import PACKAGES, TOOL, Place
+from tracekit import (
+    DivergenceError,
+    InexactReplayError,
+    InexactReplayWarning,
+    NotReplayableError,
+    ReplayError,
+    decision,
+    record,
+    replay,
+    traced_model,
+    traced_tool,
+)
+from tracekit.testing import assert_replays
+
+SECRET = "sk-proj-" + "a1B2" * 12
+
+
+@traced_tool(side_effect="read_only")
+def look(n: Any) -> Any:
+    return n
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    return Place(directory)
+
+
+def recorded(program: Callable[[], Any], **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with record("x", **options) as run:
+            run.set_result(program())
+    return run
+
+
+# -- a replay ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_replay_says_so_and_counts_its_remarks() -> None:
+    """Clock reads more or fewer and placeholders that were handed out don't make a replay inexact; the line counts them."""
+    run = recorded(lambda: [look(SECRET), time.time(), look(1)])
+    with replay(run) as session:
+        assert session.report.verdict.answer == "unknown"
+        look(SECRET)
+        time.time()
+        time.time()
+        look(1)
+    verdict = session.report.verdict
+    assert (verdict.answer, verdict.exit_code, session.report.exact) == ("exact", 0, True)
+    assert verdict.line == "exact, 1 redacted, 1 clock read more or fewer"
+    assert sorted(one["code"] for one in verdict.as_dict()["remarks"]) == ["clock", "redacted"]
+    assert verdict.line in repr(session.report)
+
+
+@pytest.mark.parametrize("strict", ["clock", "redacted"])
+def test_strict_makes_a_remark_inexact(strict: Any) -> None:
+    """``strict=`` names the remarks that a caller does not accept: the block raises, with the code and the place, and says how to go on."""
+    run = recorded(lambda: [look(SECRET), time.time() and look(1)])
+
+    def program() -> Any:
+        value = look(SECRET)
+        time.time()
+        return [value, time.time() and look(1)]
+
+    with pytest.raises(InexactReplayError) as failure, replay(run, strict={strict}) as session:
+        program()
+    assert {reason["code"] for reason in failure.value.reasons} == {strict}  # type: ignore[attr-defined]
+    assert f'leave "{strict}" out of strict' in str(failure.value)
+    assert isinstance(failure.value, ReplayError)
+    assert (session.report.exact, session.report.verdict.exit_code) == (False, 1)
+    assert session.report.failure is failure.value
+    with pytest.raises(InexactReplayError):
+        assert_replays(run, program, strict={strict})
+
+
+def test_another_model_is_passed_over_where_the_caller_asked_for_that() -> None:
+    """``on_divergence="warn"`` answers a model call with another model id, a warning at the end says so, and the verdict is inexact."""
+
+    def ask(model: str) -> Any:
+        return traced_model(model=model)(lambda prompt: prompt.upper())("hello")
+
+    run = recorded(lambda: ask("small"))
+    with pytest.raises(DivergenceError), replay(run):
+        ask("large")
+    with pytest.warns(InexactReplayWarning, match="1 difference passed over"):
+        report = assert_replays(run, ask, "large", on_divergence="warn")
+    (reason,) = report.verdict.reasons
+    assert reason.code == "passed_over"
+    assert "name" in [one["path"] for one in reason.facts["differences"]]
+    assert (report.exact, report.verdict.exit_code) == (False, 1)
+
+
+def test_another_result_is_a_reason_too() -> None:
+    """Leniency holds for the result: a warning, and the reason ``result``; without it the difference is raised."""
+    run = recorded(lambda: look(1))
+    with pytest.raises(DivergenceError) as failure, replay(run) as session:
+        session.set_result(look(1) + 1)
+    assert "another result" in str(failure.value)
+    assert [one.code for one in session.report.verdict.reasons] == ["result"]
+    with pytest.warns(InexactReplayWarning, match="1 other result"), replay(run, on_divergence="warn") as session:
+        session.set_result(look(1) + 1)
+    assert [one.code for one in session.report.verdict.reasons] == ["result"]
+
+
+def test_the_programs_own_error_is_never_displaced() -> None:
+    """Neither by the verdict nor by its warning, not even where warnings are errors; the error carries a note instead."""
+    run = recorded(lambda: [look(1), look(2)])
+
+    def program() -> None:
+        look(1)
+        raise LookupError("mine")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LookupError, match="mine") as raised, replay(run) as session:
+            program()
+    assert any("was not exact" in note for note in raised.value.__notes__)
+    assert {one.code for one in session.report.verdict.reasons} == {"error", "unconsumed_steps"}
+
+
+def test_the_same_error_as_recorded_is_exact() -> None:
+    """A recorded run that failed: the replay raises what it raised, and is exact."""
+
+    def program() -> None:
+        look(1)
+        raise LookupError("then and now")
+
+    with pytest.raises(LookupError), record("x") as run:
+        program()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LookupError, match="then and now"), replay(run) as session:
+            program()
+    assert session.report.exact
+    assert session.report.verdict.line == "exact"
+
+
+def test_what_the_caller_allowed_is_listed() -> None:
+    """Steps that go live, hosts that may be reached and a guard that is off: exact but for those, and no failure."""
+    run = recorded(lambda: look(1))
+    with replay(run, live={"tool"}) as session:
+        look(1)
+    assert session.report.verdict.line == "exact but for 1 step that went live"
+    assert (session.report.exact, session.report.verdict.exit_code) == (False, 0)
+    with replay(run, guard="off") as session:
+        session.set_result(look(1))
+    assert session.report.verdict.answer == "exact but for"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with replay(run, allow_hosts=[f"127.0.0.1:{port}"]) as session:
+            socket.create_connection(("127.0.0.1", port)).close()
+            session.set_result(look(1))
+        assert session.report.verdict.line == "exact but for 1 connection to an allowed host"
+        with replay(run, allow_hosts=[f"127.0.0.1:{port}"]) as session:  # allowed, and never used
+            session.set_result(look(1))
+        assert session.report.exact
+
+
+def test_a_recording_without_an_end_is_never_called_exact(tmp_path: Path) -> None:
+    """Every step of it was answered; how it would have ended nobody knows."""
+    run = recorded(lambda: look(1), store=tmp_path)
+    path = Path(run.path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    cut = tmp_path / "cut" / path.name
+    cut.parent.mkdir()
+    cut.write_bytes(b"".join(lines[:-1]))
+    with replay(cut) as session:
+        look(1)
+    verdict = session.report.verdict
+    assert (verdict.answer, verdict.exit_code, session.report.exact) == ("unknown", 3, False)
+    assert [one.code for one in verdict.unknown] == ["incomplete"]
+
+
+def test_an_exception_of_another_type_is_not_exact(tmp_path: Path) -> None:
+    """A tool raised what this process has no class for: the program got something else than then, and the verdict says so."""
+    program = """
+    import sys
+    from tracekit import record, replay, traced_tool
+
+    {type}
+
+    @traced_tool(side_effect="read_only")
+    def fail():
+        raise Odd("no")
+
+    def main():
+        try:
+            fail()
+        except Exception as error:
+            print(error)
+    """
+    place = Place(tmp_path)
+    here = "class Odd(Exception): pass"
+    place.program(program.replace("{type}", here) + '\n    with record("x"): main()\n')
+    assert _python(place).returncode == 0
+    place.program(program.replace("{type}", "") + f'\n    with replay("{place.run}"): main()\n')
+    done = _python(place)
+    assert "InexactReplayError" in done.stderr
+    assert "exception: step 2" in done.stderr
+
+
+def _python(place: Place) -> subprocess.CompletedProcess[str]:
+    environment = {"TRACEKIT_DIR": str(place.store), "PYTHONPATH": ":".join(PACKAGES), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [sys.executable, "agent.py"], cwd=place.directory, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_test_kit_adds_nothing() -> None:
+    """``assert_replays`` raises what the replay raises: a read of the clock more is no failure, another result is."""
+    run = recorded(lambda: [look(1), time.time()])
+    first = json.loads(Path(run.path).read_bytes().splitlines()[-1])["output"]
+
+    def more() -> Any:
+        value = [look(1), time.time()]
+        time.time()
+        return value
+
+    report = assert_replays(run, more)
+    assert report.verdict.line == "exact, 1 clock read more or fewer"
+    assert first[0] == 1
+    with pytest.raises(DivergenceError, match="another result"):
+        assert_replays(run, lambda: [look(1), 0.0])
+
+
+# -- the command line ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_gives_the_verdict(place: Place) -> None:
+    """Exact: exit code 0 and one line with the counts. A remark that ``--strict`` names, and what a lenient replay passed over: 1."""
+    script = place.program(TOOL + "time.time() if len(sys.argv) > 1 else None\nprint(charge(1))\n")
+    assert place.cli("run", script).returncode == 0
+    replayed = place.cli("replay", place.run)
+    assert (replayed.returncode, "exact (1 steps matched)" in replayed.stderr) == (0, True), replayed.stderr
+    more = place.cli("replay", place.run, "--", script, "more")
+    assert (more.returncode, "exact, 1 clock read more or fewer" in more.stderr) == (0, True), more.stderr
+    strictly = place.cli("replay", place.run, "--strict", "clock", "--", script, "more")
+    assert (strictly.returncode, "[inexact-replay]" in strictly.stderr) == (1, True), strictly.stderr
+    assert "leave out --strict clock" in strictly.stderr
+    place.program(TOOL.replace("irreversible", "read_only") + "print(charge(int(sys.argv[1])))\n", "reads.py")
+    assert place.cli("run", "reads.py", "1").returncode == 0
+    lenient = place.cli("replay", "last", "--on-divergence", "warn", "--", "reads.py", "2")
+    assert lenient.returncode == 1, lenient.stderr
+    assert "inexact: 1 difference passed over" in lenient.stderr
+    assert "passed_over: the program's tool 'charge' is not the recorded step" in lenient.stderr
+    allowed = place.cli("replay", "last", "--guard", "off", "--isolate", "off", "--", "reads.py", "1")
+    assert (allowed.returncode, "exact but for" in allowed.stderr) == (0, True), allowed.stderr
+
+
+def test_another_exit_status_is_a_reason(place: Place) -> None:
+    """The program matched every step and left with another status: exit code 1, lenient or not."""
+    script = place.program(TOOL + "charge(1)\nsys.exit(int(open('status').read()))\n")
+    (place.directory / "status").write_text("0")
+    assert place.cli("run", script).returncode == 0
+    (place.directory / "status").write_text("5")
+    assert place.cli("replay", place.run).returncode == 1
+    lenient = place.cli("replay", place.run, "--on-divergence", "warn")
+    assert (lenient.returncode, "exit_status:" in lenient.stderr) == (1, True), lenient.stderr
+
+
+# -- a run ---------------------------------------------------------------------------------------------------------------
+
+
+def _why(place: Place, run: str = "last") -> Any:
+    return json.loads(place.cli("show", run, "--why", "--json").stdout)
+
+
+def test_nothing_was_captured_is_said_whatever_bookkeeping_there_is(place: Place) -> None:
+    """Decisions, spans and clock reads are no captured call: the recording says so, ``show --why`` too, and a dry run of nothing fails."""
+    book = "import time, tracekit\n@tracekit.traced('plan')\ndef plan():\n"
+    book += "    return tracekit.decision('d', input=time.time(), output=1)\nplan()\n"
+    script = place.program(book)
+    done = place.cli("run", script)
+    assert "nothing was captured" in done.stderr
+    answer = _why(place)["can_be_replayed"]
+    assert answer["answer"] is None
+    assert "nothing was captured" in answer["text"]
+    place.program("print('hello')\n")
+    assert "nothing was captured" in place.cli("run", script).stderr
+    answer = _why(place)["can_be_replayed"]
+    assert (answer["answer"], [one["code"] for one in answer["reasons"]]) == (False, ["nothing_captured"])
+    dry = place.cli("replay", "last", "--dry-run")
+    assert (dry.returncode, "nothing was captured" in dry.stderr) == (1, True)
+    place.program(TOOL + "charge(1)\n")
+    assert "nothing was captured" not in place.cli("run", script).stderr
+
+
+def test_a_replay_and_a_dry_run_agree_that_a_value_is_missing(place: Place) -> None:
+    """What could not be recorded is *no* before anything runs, and the replay that needs it fails."""
+    tool = "from tracekit import traced_tool\n@traced_tool(side_effect='read_only')\ndef make():\n    return object()\nmake()\n"
+    script = place.program(tool)
+    place.cli("run", script)
+    answer = _why(place)["can_be_replayed"]
+    assert (answer["answer"], [one["code"] for one in answer["reasons"]]) == (False, ["not_serialisable"])
+    assert place.cli("replay", "last", "--dry-run").returncode == 1
+    assert place.cli("replay", "last").returncode == 1
+
+
+def test_unknown_is_never_yes(place: Place) -> None:
+    """What a run did beside its steps is not observed: neither question is answered with yes, and each says why."""
+    place.program(TOOL.replace("irreversible", "read_only") + "charge(1)\n")
+    assert place.cli("run", "agent.py").returncode == 0
+    answers = _why(place)
+    for question in ("can_be_replayed", "safe_to_retry"):
+        assert answers[question]["answer"] is None
+        assert "boundary_not_observed" in [one["code"] for one in answers[question]["reasons"]]
+    place.program(TOOL + "charge(1)\n")
+    assert place.cli("run", "agent.py").returncode == 0
+    safe = _why(place)["safe_to_retry"]
+    assert (safe["answer"], [one["code"] for one in safe["reasons"]]) == (False, ["done_effect"])
+
+
+def test_the_runs_own_warning_says_no(place: Place) -> None:
+    """A process that did not join is known when it is recorded: the verdict on the run is no, and names it."""
+    place.program(
+        TOOL + "import subprocess\ncharge(1)\nsubprocess.run([sys.executable, '-S', '-c', 'pass'], check=True)\n"
+    )
+    assert place.cli("run", "agent.py").returncode == 0
+    answer = _why(place)["can_be_replayed"]
+    assert (answer["answer"], {one["code"] for one in answer["reasons"]}) == (False, {"uncaptured"})
+    assert "did not join" in answer["text"]
+    assert place.cli("replay", "last").returncode == 1
+
+
+def test_an_empty_run_can_not_be_replayed() -> None:
+    """The replay refuses what the verdict says no to."""
+    run = recorded(lambda: None)
+    with pytest.raises(NotReplayableError), replay(run):
+        pass
+    run = recorded(lambda: decision("d", input=1, output=2))
+    with replay(run) as session:
+        session.set_result(decision("d", input=1, output=2))
+    assert session.report.exact
