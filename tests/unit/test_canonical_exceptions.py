@@ -301,7 +301,8 @@ def test_a_validation_error_about_what_cant_be_recorded() -> None:
     tree = exception_to_json(error)
     back = exception_from_json(tree)
     assert (type(back), str(back)) == (RecordedError, str(error))
-    (said,) = shortfalls(tree, back)
+    ((code, said),) = shortfalls(tree, back)
+    assert code == "exception"
     assert "pydantic_core._pydantic_core:ValidationError, which comes back as RecordedError" in said
 
 
@@ -351,6 +352,7 @@ def test_what_does_not_come_back_is_said() -> None:
     """Attributes that are not in the trace are named, in a group's members too."""
     error = ExceptionGroup("many", [ValueError(1), Custom(5, detail="d")])
     tree = exception_to_json(error)
-    (said,) = shortfalls(tree, exception_from_json(tree))
+    ((code, said),) = shortfalls(tree, exception_from_json(tree))
+    assert code == "attributes"
     assert said.endswith("Custom, whose attributes are not in the trace: client")
     assert shortfalls(exception_to_json(ValueError(1)), ValueError(1)) == []
