@@ -75,7 +75,7 @@ def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(st
     assert last["meta"]["lost"] == verdict.lost > 0
     why = CliRunner().invoke(main, ["show", "full", "--why", "--json", "--store", str(store)])
     answer = json.loads(why.stdout)["can_be_replayed"]
-    assert answer["answer"] is None
+    assert answer["answer"] is False
     assert f"{verdict.lost} entries of it could not be written" in answer["text"]
     verified = CliRunner().invoke(main, ["verify", "full", "--store", str(store)])
     assert json.loads(verified.stdout)["lost"] == verdict.lost
