@@ -62,7 +62,7 @@ class Replaying(Block["Replaying"]):
         return Replaying(self._which, self.options, self.called_from)
 
     def _returned(self, value: Any) -> None:
-        if self._run is not None and self._run.result is UNSET:
+        if self._run is not None and self._run.result is UNSET and self.result is not None:
             self._run.set_result(value)
 
     @property

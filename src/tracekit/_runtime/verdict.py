@@ -1,4 +1,9 @@
-"""Whether a replay was exact, with coded reasons."""
+"""Whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it again.
+
+Each answer comes with coded reasons, and where something is not known the answer is unknown, never yes. A session adds what it sees to
+its ``ReplayVerdict``, through its ``Report``; ``judge`` is a pure function of a log. Whatever else speaks of exactness or safety (exit
+codes, warnings, ``show --why``, the test kit) asks here.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +29,6 @@ __all__ = [
     "captured",
     "judge",
 ]
-
-# -- verdict -----------------------------------------------------------------------------------------------------------
-#
-# Whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it again.
-#
-# Each answer comes with coded reasons, and where something is not known the answer is unknown, never yes. A session adds what it sees
-# to
-# its ``ReplayVerdict``, through its report; ``judge`` is a pure function of a log. Whatever else speaks of exactness or safety (exit
-# codes,
-# warnings, ``show --why``, the test kit) asks here.
 
 #: The remarks that ``strict`` may name: then they make a replay inexact.
 CAN_BE_INEXACT: Final = ("environment", "clock", "output", "redacted")
@@ -375,8 +370,6 @@ def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, Doubt]]) -> Rea
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
-#
-# The account of one replay.
 
 #: How many sentences are kept.
 _MOST: Final = 100
