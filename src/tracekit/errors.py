@@ -192,6 +192,7 @@ class NotReplayableError(ReplayError):
     """The recording can't answer this step: its value could not be recorded; ``reason`` says why."""
 
     code = "not-replayable"
+    reason: str
 
 
 class InexactReplayError(ReplayError):

@@ -31,6 +31,10 @@ def misnamed(path: str) -> None: ...
 def unknown_field(path: str) -> None: ...
 
 
+@traced_tool(side_effect="read_only", mutates=3)  # error: arg-type
+def misfit(path: str) -> None: ...
+
+
 async def use(desk: Desk) -> None:
     price(3)  # error: arg-type
     price("ACME", 3)  # error: call-arg

@@ -37,6 +37,10 @@ class Desk:
     def count(cls, floor: int) -> int:
         return floor
 
+    @traced_tool(side_effect="read_only", mutates=("into", "self"))
+    def collect(self, into: list[str]) -> list[str]:
+        return into
+
     @staticmethod
     @traced_tool(side_effect="read_only")
     def name(floor: int) -> str:
@@ -61,6 +65,7 @@ async def use(desk: Desk) -> None:
     async for page in pages("x"):
         assert_type(page, bytes)
     assert_type(desk.book(4), str)
+    assert_type(desk.collect([]), list[str])
     assert_type(Desk.count(4), int)
     assert_type(Desk.name(4), str)
     assert_type(plan("rest"), list[str])

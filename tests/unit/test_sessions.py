@@ -391,26 +391,6 @@ def test_warnings_are_told_at_the_end_of_the_run() -> None:
     assert re.search(r"the output of tool '.*opened' \(step \d+\): ", told[0])
 
 
-def test_an_argument_that_a_tool_changes_is_told() -> None:
-    """A replay does not run the tool, so it does not repeat the change: the run says so once, the outcome names the argument."""
-
-    @traced_tool(side_effect="read_only")
-    def collect(into: list[int], other: list[int], n: int) -> int:
-        into.append(n)
-        return n
-
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        with record("mutation") as run:
-            for n in range(3):
-                collect([], [1], n)
-    told = [str(one.message) for one in seen if issubclass(one.category, RuntimeWarning)]
-    assert len(told) == 1
-    assert "changes what it is given (into): a replay does not repeat that" in told[0]
-    outcomes = [entry for entry in entries(run) if entry["type"] == "tool.return"]
-    assert [entry["meta"]["mutated"] for entry in outcomes] == [["into"]] * 3
-
-
 def test_a_span_may_change_what_it_is_given() -> None:
     """Its body runs in a replay, too, which so repeats the change: there is nothing to be warned of."""
 

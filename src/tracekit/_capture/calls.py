@@ -222,6 +222,8 @@ def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) ->
     """The items of a live generator; ``told`` goes into the ``meta`` of the first."""
     body: Scope = step.body()
     resume: Callable[[], Any] = generator.__next__
+    if told is not None:  # it was made some time ago
+        step.resumed()
     while True:
         token = current.set(body)
         try:
@@ -252,6 +254,7 @@ def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) ->
         else:
             if sent is not None:
                 resume, told = partial(generator.send, sent), {"sent": sent}
+        step.resumed()
 
 
 def recorded_items(step: Any) -> Any:
@@ -285,6 +288,8 @@ async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | Non
     """The items of a live async generator; also told is whether the event loop ran while each was made."""
     body: Scope = step.body()
     resume = generator.__anext__()
+    if told is not None:
+        step.resumed()
     while True:
         driven = drive(resume)
         token = current.set(body)
@@ -317,6 +322,7 @@ async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | Non
             resume = generator.asend(sent)
             if sent is not None:
                 told = {"sent": sent}
+        step.resumed()
 
 
 def _back(token: Any) -> None:
@@ -480,7 +486,7 @@ class Captured:
     """A callable and what is the same at each of its calls."""
 
     __slots__ = (
-        "bind", "bind_bound", "inner", "require_run", "shape", "spec", "sure", "terms", "wrapped", "wrapped_as",
+        "bind", "bind_bound", "inner", "own", "require_run", "shape", "spec", "sure", "terms", "wrapped", "wrapped_as",
     )  # fmt: skip
 
     def __init__(
@@ -495,6 +501,8 @@ class Captured:
         #: What holds for each call beyond the side-effect class, where anything does.
         self.terms: Final = terms
         self.spec: Final = spec
+        #: Whether it changes the attributes of its own object.
+        self.own: Final = "self" in (spec.mutates or ()) and is_method(inner)
         self.require_run: Final = require_run
         self.bind: Final[Binder] = binder(inner)
         #: How it is called with its object; what has it already (``desk.write``) does not show it.
@@ -561,7 +569,7 @@ def _generator_wrapper(captured: Captured) -> Any:
         bound = captured.arguments(instance, args, kwargs)
         if bound is None:
             return function(*args, **kwargs)  # raises
-        return _like(run(captured, function, bound, args, kwargs), function)
+        return _like(run(captured, function, instance, bound, args, kwargs), function)
 
     return wrapper
 
@@ -721,6 +729,8 @@ def _coroutine_wrapper(captured: Captured) -> Any:
 
 async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
     """Await the live coroutine of a step and tell what came of it, and whether the event loop ran meanwhile."""
+    if info is not None:  # it was made some time ago
+        step.resumed()
     driven = drive(coroutine)
     token = current.set(step.body())
     try:
@@ -754,7 +764,12 @@ def _begins_outside(captured: Captured) -> None:
 
 
 def _run_generator(
-    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    captured: Captured,
+    function: Any,
+    instance: Any,
+    bound: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     scope = here()
     if scope is None:
@@ -764,13 +779,20 @@ def _run_generator(
     step = scope.session.begin(scope, _opening(captured, scope, bound))
     if step.deferred:
         step = step.go()
+    if captured.own:
+        step.holds(instance)
     if step.live:
         return (yield from live_items(step, function(*args, **kwargs)))
     return (yield from recorded_items(step))
 
 
 async def _run_async_generator(
-    captured: Captured, function: Any, bound: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    captured: Captured,
+    function: Any,
+    instance: Any,
+    bound: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     scope = here()
     if scope is None:
@@ -781,6 +803,8 @@ async def _run_async_generator(
         step = scope.session.begin(scope, _opening(captured, scope, bound))
         if step.deferred:
             step = await step.go_async()
+        if captured.own:
+            step.holds(instance)
         items = live_async_items(step, function(*args, **kwargs)) if step.live else recorded_async_items(step)
     resume = items.__anext__()
     try:

@@ -277,7 +277,7 @@ def _plain(tool: str, given: Any) -> Captured:
     function = given.__func__ if isinstance(given, classmethod | staticmethod) else given
     if inspect.isclass(function) or not callable(function):
         raise impossible(tool, "compensate", f"{given!r} is neither a function nor a traced tool")
-    captured = Captured(function, Spec("tool", called(function), side_effect="irreversible"))
+    captured = Captured(function, Spec("tool", called(function), side_effect="irreversible", mutates=()))
     captured.wrapped_as = given
     return captured
 
@@ -1063,6 +1063,9 @@ class _Unrecorded:
     def body(self) -> None:
         return None
 
+    def holds(self, instance: object) -> None:
+        pass
+
     def done(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         if self._begun is not None:
             self._begun.end()
@@ -1099,6 +1102,8 @@ class Attempt:
                 step = step.go()
             finally:
                 acting.reset(token)
+        if call.captured.own:
+            step.holds(call.instance)
         if not step.live:
             if self._lazily and step.lazy() is not None:
                 return Done(call, step.seq, answered(step))
@@ -1127,6 +1132,8 @@ class Attempt:
                 step = await step.go_async()
             finally:
                 acting.reset(token)
+        if call.captured.own:
+            step.holds(call.instance)
         if not step.live:
             self._at(step)
             return self._answered(step, await step.answer_async())

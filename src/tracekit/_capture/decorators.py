@@ -20,7 +20,7 @@ from .._runtime.session import here
 from .._runtime.step import Request, Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
-from .calls import Captured, called, shape_of, wrap
+from .calls import Captured, called, is_method, parameters_of, shape_of, wrap
 from .contracted import merged
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def traced_tool(
     timeout_ms: float | None = None,
     timeout_in: Literal["thread"] | None = None,
     max_cost_units: float | None = None,
+    mutates: str | Iterable[str] = (),
 ) -> Callable[[F], F]:
     """Make a function, method, coroutine, generator or async generator a captured tool.
 
@@ -68,6 +69,10 @@ def traced_tool(
     ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
     expressions for what is to be taken out of this tool's stored values.
 
+    What a call changes in its arguments (lists, dictionaries, sets, dataclasses, pydantic models …) is recorded with its outcome, and a
+    replay changes them in place; ``mutates`` names those that it changes whatever their size (of others, only up to 64 KiB), and
+    ``"self"`` for the attributes of the method's own object.
+
     The decorated callable keeps its signature, its type and its identity as a method. Outside a run it is called straight, by its
     contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` where the decorator is
     written wrongly.
@@ -81,6 +86,7 @@ def traced_tool(
     if config is not None:
         signature["config"] = dict(config)
     patterns = patterns_of(redact)
+    changes = (mutates,) if isinstance(mutates, str) else _names(mutates)
     agreed = merged(
         contract,
         {
@@ -100,7 +106,7 @@ def traced_tool(
 
     def decorate(function: F) -> F:
         if plain:
-            captured: F = _captured("tool", function, name, side_effect, signature, require_run)
+            captured: F = _captured("tool", function, name, side_effect, signature, require_run, mutates=changes)
             return captured
 
         def terms(inner: Any, called: str, shape: str) -> Any:
@@ -119,7 +125,9 @@ def traced_tool(
             )
 
         budget = _body_budget(agreed.max_cost_units)
-        made: F = _captured("tool", function, name, side_effect, signature, require_run, budget, terms, patterns)
+        made: F = _captured(
+            "tool", function, name, side_effect, signature, require_run, budget, terms, patterns, changes
+        )
         return made
 
     return decorate
@@ -147,7 +155,7 @@ def traced_model(
         signature["version"] = version
 
     def decorate(function: F) -> F:
-        captured: F = _captured("llm", function, model, "read_only", signature, False)
+        captured: F = _captured("llm", function, model, "read_only", signature, False, mutates=())
         return captured
 
     return decorate
@@ -186,20 +194,52 @@ def _captured(
     budget: Budget | None = None,
     terms: Callable[[Any, str, str], Any] | None = None,
     patterns: tuple[re.Pattern[str], ...] = (),
+    mutates: tuple[str, ...] | None = None,
 ) -> Any:
     inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
     if inspect.isclass(inner) or not callable(inner):
         raise TypeError(f"a tool is a function, a method or another callable, not {function!r}")
     named = name or called(inner)
+    if mutates:
+        _check_mutates(named, inner, mutates)
     spec = Spec(
-        family, named, side_effect=side_effect, signature=signature, resolve=lambda: _returned(inner), budget=budget
+        family,
+        named,
+        side_effect=side_effect,
+        signature=signature,
+        resolve=lambda: _returned(inner),
+        budget=budget,
+        mutates=mutates,
     )
     code = getattr(inspect.unwrap(inner), "__code__", None)
     if code is not None:
         callers.include(code.co_filename)
     if terms is None:
-        return wrap(Captured(inner, spec, require_run=_required(require_run)), function)
+        plain = Captured(inner, spec, require_run=_required(require_run))
+        if plain.own and "generator" not in plain.shape:
+            from .contracted import wrap_contracted
+
+            return wrap_contracted(plain, function)
+        return wrap(plain, function)
     return _with_terms(inner, function, spec, _required(require_run), terms, patterns)
+
+
+def _names(mutates: Any) -> tuple[str, ...]:
+    found = tuple(mutates) if isinstance(mutates, Iterable) and not isinstance(mutates, bytes | Mapping) else None
+    if found is None or any(type(name) is not str for name in found):
+        raise TypeError(f"mutates is a list of parameters' names, not {mutates!r}")
+    return found
+
+
+def _check_mutates(tool: str, function: Any, mutates: tuple[str, ...]) -> None:
+    """``TypeError`` unless each is a parameter of the function, or the object of a method."""
+    parameters = parameters_of(function)
+    known = ["args", "kwargs"] if parameters is None else [one.name for one in parameters]
+    if is_method(function) and next(iter(inspect.signature(function).parameters)) == "self":
+        known.append("self")
+    for name in mutates:
+        if name not in known:
+            raise TypeError(f"mutates of {tool!r}: it has no parameter {name!r} ({', '.join(known) or 'it has none'})")
 
 
 def _with_terms(

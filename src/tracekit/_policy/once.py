@@ -21,6 +21,7 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
 from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
 from .._runtime.context import Lane, Scope, current
+from .._runtime.mutations import given_to
 from .._runtime.recorder import RecordedStep, of_step
 from .._runtime.schedule import place
 from .._runtime.session import Outcome, owner
@@ -305,6 +306,12 @@ class DuplicateStep:
 
     def body(self) -> Scope:
         return self.scope.inside(self.seq, live=True)
+
+    def holds(self, instance: object) -> None:
+        pass
+
+    def resumed(self) -> None:
+        raise AssertionError("an earlier call answers this step")
 
     def go(self) -> Any:
         raise AssertionError("an earlier call answers this step")
@@ -973,7 +980,10 @@ class Once:
         if file is not None:
             self._keys.used(file, seq)
         call.made(seq)
-        return FirstStep(self.session, scope, request, seq, call, info.get("compensates"))
+        step = FirstStep(self.session, scope, request, seq, call, info.get("compensates"))
+        if request.spec.mutates is not None and request.key is None and request.data is None:
+            step.given = given_to(request.spec.mutates, request.input)
+        return step
 
     def _file(self, digest: str, in_store: bool) -> str | None:
         """The name of the key's file; ``None`` where it needs none."""

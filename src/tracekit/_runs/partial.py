@@ -175,6 +175,12 @@ class LiveStep:
             threads = self.session.threads
             (threads.away if away else threads.back)()
 
+    def holds(self, instance: object) -> None:
+        self.copy.holds(instance)
+
+    def resumed(self) -> None:
+        self.copy.resumed()
+
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         self.copy.chunk(output, info=info)
 
@@ -207,6 +213,13 @@ class CopiedStep:
         scope = self.step.scope
         return scope.inside(self.seq, live=False)
 
+    def holds(self, instance: object) -> None:
+        self.step.holds(instance)
+        self.copy.holds(instance)
+
+    def resumed(self) -> None:
+        self.copy.resumed()
+
     def answer(self) -> Outcome:
         return self._answered(self.step.answer())
 
@@ -214,9 +227,11 @@ class CopiedStep:
         return self._answered(await self.step.answer_async())
 
     def next_chunk(self) -> Outcome | None:
+        self.copy.resumed()
         return self._given(self.step.next_chunk())
 
     async def next_chunk_async(self) -> Outcome | None:
+        self.copy.resumed()
         return self._given(await self.step.next_chunk_async())
 
     def lazy(self) -> str | None:

@@ -9,7 +9,7 @@ import orjson
 
 from .._journal.entry import DEFAULT, too_costly
 from .._journal.intern import Interner, Places
-from .._values import dumps_in_order, fingerprint, quick, snapshot, to_json
+from .._values import dumps, dumps_in_order, fingerprint, noted, snapshot, to_json
 from .context import current
 from .redaction import Redactor
 
@@ -93,9 +93,12 @@ class Encoder:
         self.redactor: Final = redactor
         self._interner = Interner(write_blob)
 
-    def plain(self, value: Any) -> bytes | None:
-        """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path."""
-        data = quick(value)
+    def plain(self, value: Any, seen: list[Any]) -> bytes | None:
+        """The encoding of a small value that needs nothing special, or ``None``: the short way for the hot path.
+
+        The containers in it are appended to ``seen``.
+        """
+        data = noted(value, seen)
         if data is None or len(data) >= _LARGE or self.redactor.look(data):
             return None
         return data
@@ -166,6 +169,11 @@ class Encoder:
             tree = stand_in(value, data, notes)
             data = dumps_in_order(tree)
         return Encoded(data, tree, notes, redacted, whole=True)
+
+    def canonical(self, tree: Any, own: Redactor | None = None) -> bytes:
+        """The canonical bytes of a tree without its secrets."""
+        tree = self.redactor.redact(tree)[0]
+        return dumps(tree if own is None else own.redact(tree)[0])
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:
         return fingerprint(name, encoded.tree)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import orjson
 
@@ -15,11 +15,12 @@ from .._journal.intern import Places
 from .._journal.writer import Journal
 from .._policy import budget as metered
 from .._policy.budget import Spending
-from .._values import contains_opaque, dumps_in_order, exception_to_json, quick, to_json
+from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
 from .context import Lane, Scope
 from .effects import Begun, EffectStep, once_of
 from .encoding import Encoded, Encoder
+from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .redaction import Redactor, StreamRedactor
 from .schedule import place
 from .session import Outcome, Refusal, RunState, WrittenLog, here
@@ -183,7 +184,7 @@ IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("_inside", "_streams", "request", "scope", "seq", "session", "spec", "watched")
+    __slots__ = ("_inside", "_streams", "given", "request", "scope", "seq", "session", "spec")
 
     live: Final = True
     deferred: Final = False
@@ -196,8 +197,8 @@ class RecordedStep:
         self.seq: Final = seq
         #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
         self._streams: tuple[StreamRedactor, ...] = ()
-        #: The input and its encoding, where the step might change what it was given.
-        self.watched: tuple[dict[str, Any], bytes] | None = None
+        #: Its arguments as they were, where it may change them.
+        self.given: Given | None = None
         self._inside: Spending
 
     def body(self) -> Scope:
@@ -223,12 +224,15 @@ class RecordedStep:
         scope = here()
         lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
         try:
-            if type(stored) is str and not replaced and not info and len(stored) < _PIECE:
+            if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
                 # The everyday piece: looked through for secrets already, as part of its stream.
                 tail = b',"step":%d,"output":%b' % (self.seq, _text(stored))
             else:
                 meta = dict(info) if info else {}
-                fields = session.value(stored, meta, spec=spec, step=self.seq)
+                arguments, known = b"", False
+                if self.given is not None:
+                    arguments, known = self._changed(self.given, output, meta)
+                fields = session.value(stored, meta, spec=spec, step=self.seq, known=known) + arguments
                 if replaced:
                     meta["redacted"] = replaced
                     session.redacted_output(spec)
@@ -258,13 +262,19 @@ class RecordedStep:
             if info is None or not info.get("abandoned"):  # a generator that is forgotten later is no loss
                 session._late_warning(f"the outcome of {spec.family} {spec.name!r}")
             return
-        if self.watched is not None:
-            info = self._looked(info)
+        arguments, known = b"", False
+        if self.given is not None and not self.given.unchanged(output):
+            told: dict[str, Any] = {}
+            arguments, known = self._changed(self.given, output, told)
+            if told:
+                info = {**(info or {}), **told}
         if info is None and self.scope.agent is None:
-            plain = session._plain(output)
+            plain = session._plain(output, [])
             if plain is not None:
                 seq = self.seq
                 tail = b',"step":%d,"output":%b' % (seq, plain)
+                if arguments:
+                    tail += arguments
                 try:
                     session.log.journal.append(spec.types.outcome, self.scope.lane.id, seq, tail, spec.effect)
                 except LogWriteError:
@@ -274,8 +284,8 @@ class RecordedStep:
         meta = dict(info) if info else {}
         places: Places | None = [] if spec.lists else None
         try:
-            fields = session.value(output, meta, spec=spec, step=self.seq, places=places, data=data)
-            self._finish(spec.types.outcome, fields, meta, places)
+            fields = session.value(output, meta, spec=spec, step=self.seq, places=places, data=data, known=known)
+            self._finish(spec.types.outcome, fields + arguments, meta, places)
         except LogWriteError:
             if self._unwritten():
                 raise
@@ -287,7 +297,9 @@ class RecordedStep:
         meta = dict(info) if info else {}
         meta["failure"] = of_step(error, session, self)
         try:
-            fields = b"" if output is None else session.value(output, meta, spec=self.spec, step=self.seq)
+            fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
+            if output is not None:
+                fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
             own = self.spec.redactor
             if own is not None:
                 meta["failure"] = own.redact(meta["failure"])[0]
@@ -296,25 +308,53 @@ class RecordedStep:
             if self._unwritten():
                 raise
 
-    def _looked(self, info: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """``info``, and which arguments the step has changed: what a replay does not repeat."""
-        assert self.watched is not None
-        given, before = self.watched
-        self.watched = None
-        if quick(given) == before:
-            return info
-        was = orjson.loads(before)
-        changed = [
-            name
-            for name, item in given.items()
-            if self.session._plain({name: item}) != dumps_in_order({name: was.get(name)})
-        ]
-        tool = f"{self.spec.family} {self.spec.name!r}"
-        names = ", ".join(changed)
-        self.session.warn(
-            f"{tool} changes what it is given ({names}): a replay does not repeat that. Return it instead."
-        )
-        return {**(info or {}), "mutated": changed}
+    def holds(self, instance: object) -> None:
+        if self.given is None:
+            self.given = Given({}, self.spec.mutates or (), None, [])
+        self.given.holds(instance)
+
+    def resumed(self) -> None:
+        if self.given is not None:
+            self.given.resumed()
+
+    def _changed(self, given: Given, output: object, meta: dict[str, Any]) -> tuple[bytes, bool]:
+        """``,"arguments":…``, or nothing: what the call has changed in what it was given, and what of that it returns.
+
+        Beside it whether ``output`` is itself one of the arguments: a replay needs no other record of it.
+        """
+        session, spec = self.session, self.spec
+        tool = f"{spec.family} {spec.name!r}"
+        if given.large:
+            meta["unwatched"] = [*given.large]
+            names = ", ".join(given.large)
+            session.warn(
+                f"what {tool} changes in {names} is not recorded: larger than {LARGEST >> 10} KiB. "
+                f"If it changes {names}, name that in mutates=."
+            )
+        notes: list[str] = []
+        try:
+            changes = given.changes(output, notes)
+        except Exception as error:  # whatever the values' own code does, the program goes on
+            session.warn(
+                f"what {tool} changes in its arguments could not be recorded: {type(error).__name__}: {error}",
+                uncaptured=True,
+            )
+            return b"", False
+        if changes is None:
+            return b"", False
+        about, own = changes.about, spec.redactor
+        for key, trees in (("was", changes.was), ("is", changes.now)):
+            if trees:
+                about[key] = {name: state_hash(session.encoder.canonical({name: trees[name]}, own)) for name in trees}
+        encoded = session.encoder.encode(about, data=dumps_in_order(about), at="arguments", own=own)
+        for note in notes:
+            session.unrecorded(f"what {tool} puts into its arguments", note, self.seq)
+        if notes:
+            meta["notes"] = notes
+        if encoded.redacted:
+            meta["redacted"] = encoded.redacted
+            session.redacted_output(spec)
+        return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
 
     def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
         session = self.session
@@ -429,8 +469,6 @@ T = TypeVar("T")
 
 #: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
 MAX_ERROR: Final = 16 << 20
-#: What a tool may change in its caller's hands.
-_MUTABLE: Final = frozenset((list, dict))
 #: ``seq`` of ``run.started``: the parent of whatever has no other.
 ROOT: Final = 1
 
@@ -484,8 +522,8 @@ class Recording:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         spec = request.spec
         if scope.spending is not None and not spec.structural:
-            step: RecordedStep = metered.begin(self, scope, request)
-            return step
+            metered_step: RecordedStep = metered.begin(self, scope, request)
+            return metered_step
         state = self.state
         if state.ended:
             return self._late(scope, request)
@@ -498,10 +536,11 @@ class Recording:
         places: Places | None = None
         plain = None
         info = request.info
+        seen: list[Any] = []
         if spec.lists:
             places = []
         elif info is None and request.key is None and scope.agent is None:
-            plain = self._plain(request.input)
+            plain = self._plain(request.input, seen)
         try:
             if plain is not None:
                 told = spec.told
@@ -525,13 +564,16 @@ class Recording:
             lane.last = seq
         self.steps += 1
         if info is not None and "compensates" in info:
-            undoing = UndoingStep(self, scope, request, seq, info["compensates"])
-            return undoing if begun is None else EffectStep(undoing, begun)
-        step = RecordedStep(self, scope, request, seq)
-        if plain is not None and (91 in plain or plain.rfind(123) > 0):  # a "[" or a second "{"
+            step: RecordedStep = UndoingStep(self, scope, request, seq, info["compensates"])
+        else:
+            step = RecordedStep(self, scope, request, seq)
+        if plain is None:
+            if spec.mutates is not None and request.key is None and request.data is None:
+                step.given = given_to(spec.mutates, request.input)
+        elif (91 in plain or plain.rfind(123) > 0) and spec.mutates is not None:  # a "[" or a second "{"
             input = request.input
-            if _changeable(input) and not spec.structural:
-                step.watched = (input, plain)  # of what a replay does not run again
+            if changeable(input, spec.mutates):
+                step.given = Given(input, spec.mutates, plain, seen)
         return step if begun is None else EffectStep(step, begun)
 
     def begin_once(
@@ -663,14 +705,15 @@ class Recording:
         step: int,
         places: Places | None = None,
         data: bytes | None = None,
+        known: bool = False,
     ) -> bytes:
-        """``,"output":…`` for a value, and what there is to say of it put into ``meta``."""
+        """``,"output":…`` for a value, and what there is to say of it put into ``meta``; nothing where a replay knows it anyway."""
         if places is None and data is None and spec.redactor is None:
-            data = self.encoder.plain(value)
+            data = self.encoder.plain(value, [])
             if data is not None:
                 return b',"output":%b' % data
         encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.redactor)
-        if encoded.notes or encoded.redacted:
+        if (encoded.notes or encoded.redacted) and not known:
             self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:
                 self.redacted_output(spec)
@@ -702,7 +745,7 @@ class Recording:
         """``,"meta":{…}``, redacted, or nothing."""
         if not meta:
             return b""
-        data = self._plain(meta)
+        data = self._plain(meta, [])
         return self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
 
     def _tree(self, tree: Any) -> bytes:
@@ -716,12 +759,15 @@ class Recording:
         if encoded.notes:
             meta["notes"] = encoded.notes
             for note in encoded.notes:
-                if (what, note) not in self._told and len(self._told) < 100:
-                    self._told.add((what, note))
-                    where = f" (step {step})" if step else ""
-                    self.warn(f"{what}{where}: {note} A replay that needs it stops there.")
+                self.unrecorded(what, note, step)
         if encoded.redacted:
             meta["redacted"] = encoded.redacted
+
+    def unrecorded(self, what: str, note: str, step: int = 0) -> None:
+        if (what, note) not in self._told and len(self._told) < 100:
+            self._told.add((what, note))
+            where = f" (step {step})" if step else ""
+            self.warn(f"{what}{where}: {note} A replay that needs it stops there.")
 
     def _mark_input(self, about: dict[str, Any], encoded: Encoded, spec: Spec) -> None:
         """An input that can't be recorded is no loss: a replay compares its type."""
@@ -785,7 +831,7 @@ class Recording:
         return self.append(scope, type, tail + self.meta(meta))
 
     def _noted(self, value: object) -> Encoded:
-        plain = self._plain(value)
+        plain = self._plain(value, [])
         return self.encoder.encode(value) if plain is None else Encoded(plain, value, [], 0, True)
 
     def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
@@ -963,11 +1009,6 @@ class Recording:
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-def _changeable(input: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a tool is given what it may change."""
-    return type(input) is dict and not _MUTABLE.isdisjoint(map(type, input.values()))
 
 
 def encode_reads(values: list[Any]) -> bytes:

@@ -34,6 +34,7 @@ from .callsite import caller, say, stop_in_caller
 from .context import Lane, Scope
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
+from .mutations import CalledWith, Linking, grafted, state_hash
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, here
@@ -67,7 +68,7 @@ __all__ = [
 class ReplayedStep:
     """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
 
-    __slots__ = ("_chunk", "_inside", "live", "request", "scope", "seq", "session", "spec")
+    __slots__ = ("_chunk", "_inside", "called", "given", "live", "request", "scope", "seq", "session", "spec")
 
     deferred: Final = False
 
@@ -77,6 +78,9 @@ class ReplayedStep:
         self.request: Final = request
         self.spec: Final = request.spec
         self.seq: Final = seq
+        #: Its arguments, and how they were when it was called, where the recorded call changed them.
+        self.given: Any = None if request.spec.mutates is None else request.input
+        self.called: CalledWith | None = None
         self.live: Final = request.spec.structural
         self._chunk = session.index.next_chunk[seq]
         self._inside: Spending | None = None
@@ -99,8 +103,21 @@ class ReplayedStep:
     async def go_async(self) -> ReplayedStep:
         raise AssertionError("the log answers this step")
 
+    def holds(self, instance: object) -> None:
+        if isinstance(self.given, dict):
+            self.given = {**self.given, "self": instance}
+
+    def resumed(self) -> None:
+        pass
+
+    def _look(self, seq: int) -> None:
+        """Keep how the arguments are, where the recorded call goes on to change them or return them."""
+        if isinstance(self.given, dict) and b'"arguments":' in self.session.trace.line(seq):
+            self.session.called(self, CalledWith(self.given, self.spec.mutates or ()))
+
     def answer(self) -> Outcome:
         seq = self._outcome()
+        self._look(seq)
         if self.seq in self.session.index.waited:
             self.session.let_others_go_on(seq)
         self.session.schedule.wait(seq)
@@ -108,6 +125,7 @@ class ReplayedStep:
 
     async def answer_async(self) -> Outcome:
         seq = self._outcome()
+        self._look(seq)
         await self.session.schedule.wait_async(seq, self._suspended(seq))
         return self.session.outcome(self, seq)
 
@@ -116,6 +134,7 @@ class ReplayedStep:
         if not seq:
             return None
         self._chunk = self.session.index.next_chunk[seq]
+        self._look(seq)
         self.session.schedule.wait(seq)
         return self.session.outcome(self, seq)
 
@@ -124,6 +143,7 @@ class ReplayedStep:
         if not seq:
             return None
         self._chunk = self.session.index.next_chunk[seq]
+        self._look(seq)
         await self.session.schedule.wait_async(seq, self._suspended(seq))
         return self.session.outcome(self, seq)
 
@@ -673,6 +693,8 @@ class Replay:
         self._lock = threading.RLock()
         self._states: list[LaneState] = []
         self._lanes: list[Lane] = []
+        #: The calls under way that change their arguments.
+        self._called: list[CalledWith] = []
         # An attempt that a resumed run made again is no step of the replay.
         for seq in self.index.repeated:
             self._give_up(seq)
@@ -1127,14 +1149,100 @@ class Replay:
         meta = entry.get("meta", {})
         if "redacted" in meta:
             self._tell_placeholder(step)
+        if "arguments" in entry:
+            return self._changing(step, seq, entry)
         if 36 not in line and "error" not in entry:  # no dollar: neither a tag nor a reference
             return Outcome(entry.get("output"), None, meta, entry)
         try:
             output = self._decode(entry.get("output"), step.spec.hint())
             error = self._error(step, entry["error"]) if "error" in entry else None
         except NotReplayableError as failure:
-            raise self.fail(self._located(failure, seq)) from None
+            raise self.fail(self._located(failure, step)) from None
         return Outcome(output, error, meta, entry)
+
+    # -- what a call changed in its arguments ----------------------------------------------------------------------------
+
+    def called(self, step: ReplayedStep, called: CalledWith) -> None:
+        """A call begins, or a generator goes on, that changed its arguments in the recording."""
+        with self._lock:
+            self._called = [one for one in self._called if one is not step.called]
+            self._called.append(called)
+            step.called = called
+
+    def _changing(self, step: ReplayedStep, seq: int, entry: Mapping[str, Any]) -> Outcome:
+        """An outcome that says what the call changed in its arguments, and which of them it returned: done again in place."""
+        about = self.trace.expand(entry["arguments"])
+        called, hint = step.called, step.spec.hint()
+        output = self.trace.expand(entry.get("output"))
+        try:
+            with self._lock:
+                if called is not None and not self._same_arguments(step, seq, called, about):
+                    about = {"output": {at: to for at, to in about.get("output", {}).items() if called.knows(to)}}
+                if called is not None:
+                    after = called.after(about["was"]) if "output_after" in about else {}
+                    value = Linking(hint, called, after).whole(grafted(output, about))
+                else:
+                    value = self._decode(entry.get("output"), hint)
+                self._called = [one for one in self._called if one is not called]
+            error = self._error(step, entry["error"]) if "error" in entry else None
+        except NotReplayableError as failure:
+            raise self.fail(self._located(failure, step)) from None
+        return Outcome(value, error, entry.get("meta", {}), entry)
+
+    def _same_arguments(self, step: ReplayedStep, seq: int, called: CalledWith, about: Mapping[str, Any]) -> bool:
+        """Change the arguments as the recorded call did; false, and said, where they are not as they were then."""
+        was: Mapping[str, str] = about.get("was", {})
+        names = ", ".join(was)
+        tool = f"{step.spec.family} {step.spec.name!r} (step {step.seq})"
+        other = [name for name, digest in was.items() if not self._as_then(step, called, name, digest)]
+        if other:
+            self.report.inexact(
+                "shared_argument",
+                f"{tool} changed {', '.join(other)} in the recording, which was another one when it was called: left as it is",
+                step=step.seq,
+            )
+            return False
+        if all(called.untouched(name) for name in was):
+            changed = called.apply(about.get("patch", []))
+            for one in self._called:
+                one.also(changed)
+            return True
+        if all(self._digest(step, name, called.tree(name)) == digest for name, digest in about["is"].items()):
+            return True  # what went on beside it has changed them in just that way
+        if self._beside_others(step.seq, seq):
+            self.report.remark(
+                "shared_argument",
+                f"{tool} changed {names} in the recording while others went on, who change it here: left as it is",
+                step=step.seq,
+            )
+        else:
+            self.report.inexact(
+                "shared_argument",
+                f"{tool} changed {names} in the recording, which has been changed since it was called: left as it is",
+                step=step.seq,
+            )
+        return False
+
+    def _as_then(self, step: ReplayedStep, called: CalledWith, name: str, digest: str) -> bool:
+        tree = called.state(name)
+        if self._digest(step, name, tree) == digest:
+            return True
+        recorded = self.trace.expand(self.trace.entry(step.seq)["input"])
+        if name not in recorded:
+            return False
+        recorded, actual = self.redactor.redact({name: recorded[name]})[0], self.redactor.redact({name: tree})[0]
+        return alike(steady(recorded), steady(actual))
+
+    def _digest(self, step: ReplayedStep, name: str, tree: Any) -> str:
+        return state_hash(self._encode({name: tree}, owned=True, own=step.spec.redactor)[1])
+
+    def _beside_others(self, start: int, end: int) -> bool:
+        """Whether another lane made steps between two entries of one."""
+        lane, inside = self.index.lane[start], set(self.index.inside(start))
+        return any(
+            self.index.lane[seq] != lane and seq not in inside and self.index.role[seq] in (INTENTION, EVENT, SINGLE)
+            for seq in range(start + 1, end)
+        )
 
     def let_others_go_on(self, seq: int) -> None:
         """In an event loop: the other tasks go on until the turn of ``seq``, for a call that does not await."""
@@ -1167,9 +1275,16 @@ class Replay:
     def _decode(self, output: Any, returns: Any) -> Any:
         return from_json(self.trace.expand(output), returns)
 
-    def _located(self, failure: NotReplayableError, seq: int) -> NotReplayableError:
-        failure.run_id, failure.step, failure.location = self.run_id, seq, caller()
-        return failure
+    def _located(self, failure: NotReplayableError, step: ReplayedStep) -> NotReplayableError:
+        name = step.spec.tell(self.redactor).name
+        return NotReplayableError(
+            f"what {step.spec.family} {name!r} (step {step.seq}) came to can't be rebuilt: {failure.reason}.",
+            run_id=self.run_id,
+            step=step.seq,
+            location=caller(),
+            reason=failure.reason,
+            next_action=failure.next_action,
+        )
 
     # -- failures --------------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,12 @@ class DeferredStep:
     def body(self) -> Scope:
         raise AssertionError("a deferred step is made by go()")
 
+    def holds(self, instance: object) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
+    def resumed(self) -> None:
+        raise AssertionError("a deferred step is made by go()")
+
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a deferred step is made by go()")
 

@@ -74,6 +74,10 @@ class Step(Protocol):
     @property
     def seq(self) -> int: ...
 
+    def holds(self, instance: object) -> None:
+        """The method's own object, where the call may change it: told right after the step has begun."""
+        ...
+
     # -- live: the capture point makes the call and tells what came of it ------------------------------------------------
     def body(self) -> Scope:
         """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
@@ -81,6 +85,10 @@ class Step(Protocol):
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         """One piece of a stream; it is on the log when this returns, before the caller gets it."""
+        ...
+
+    def resumed(self) -> None:
+        """A generator goes on after a piece: its caller may have changed its arguments meanwhile."""
         ...
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:

@@ -65,7 +65,7 @@ class Spec:
     """
 
     __slots__ = (
-        "budget", "compensation", "effect", "family", "lists", "meta", "name", "redactor", "resolve", "returns", "side_effect",
+        "budget", "compensation", "effect", "family", "lists", "meta", "mutates", "name", "redactor", "resolve", "returns", "side_effect",
         "signature", "structural", "told", "types",
     )  # fmt: skip
 
@@ -80,12 +80,15 @@ class Spec:
         resolve: Callable[[], Any] | None = None,
         lists: bool = False,
         budget: Budget | None = None,
+        mutates: tuple[str, ...] | None = None,
     ) -> None:
         self.family: Final = family
         self.name: Final = name
         self.side_effect: Final = side_effect
         #: What its body may spend.
         self.budget: Final = budget
+        #: The arguments that it says it changes, of whatever size; ``None`` where nobody looks at what becomes of its arguments.
+        self.mutates: Final = mutates
         self.signature: Final = dict(signature or {})
         self.returns = returns
         #: Works out ``returns`` when it is first needed: annotations may name classes that are defined later.

@@ -7,6 +7,9 @@ has no word for is ``{"$t": tag, "v": …}``. :func:`from_json` is the way back;
 from __future__ import annotations
 
 from .codec import (
+    Decoder,
+    Walk,
+    attributes_of,
     canonical,
     contains_opaque,
     dumps,
@@ -16,7 +19,9 @@ from .codec import (
     fingerprint,
     fingerprint_encoded,
     from_json,
+    noted,
     quick,
+    refuse,
     shortfalls,
     snapshot,
     to_json,
@@ -24,6 +29,9 @@ from .codec import (
 from .registry import register
 
 __all__ = [
+    "Decoder",
+    "Walk",
+    "attributes_of",
     "canonical",
     "contains_opaque",
     "dumps",
@@ -33,7 +41,9 @@ __all__ = [
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
+    "noted",
     "quick",
+    "refuse",
     "register",
     "shortfalls",
     "snapshot",

@@ -34,6 +34,7 @@ __all__ = [
     "Decoder",
     "TooLarge",
     "Walk",
+    "attributes_of",
     "canonical",
     "classes_in",
     "classify",
@@ -45,6 +46,7 @@ __all__ = [
     "fingerprint",
     "fingerprint_encoded",
     "from_json",
+    "noted",
     "quick",
     "refuse",
     "shortfalls",
@@ -134,11 +136,15 @@ def snapshot(value: object, notes: list[str] | None = None) -> Tree:
 
 
 def quick(value: object) -> bytes | None:
-    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes :func:`to_json`.
+    """The stored bytes of a small value of JSON's kinds, tuples and floats; ``None`` where it takes :func:`to_json`."""
+    return noted(value, [])
+
+
+def noted(value: object, seen: list[Any]) -> bytes | None:
+    """As :func:`quick`; the lists, dictionaries and tuples that it meets are appended to ``seen``, which is empty before.
 
     Key types, surrogates, large integers and what another thread changes meanwhile are left to orjson, which refuses them.
     """
-    seen: list[Any] = []
     try:
         tree = _tagged_mapping(value, seen) if type(value) is dict else _tagged(value, seen)
         data = _orjson_dumps(tree, None, _IN_ORDER)
@@ -643,6 +649,16 @@ def _attributes(walk: Walk, value: Any, tag: str, depth: int) -> Tree:
         if name in declared or _can_be_encoded(walk, item, depth):
             kept[name] = item
     return walk.mapping(kept.items(), depth + 1)
+
+
+def attributes_of(walk: Walk, value: object) -> Tree:
+    """An object of no known kind by its attributes, as far as they can be encoded. No value is ever made of this."""
+    kept = {
+        name: item
+        for name, item in state_of(value).items()
+        if not (name.startswith("__") and name.endswith("__")) and _can_be_encoded(walk, item, 0)
+    }
+    return {"$t": "object", "c": name_of(type(value)), "v": walk.mapping(kept.items(), 1)}
 
 
 def _declared(kind: type, tag: str) -> Any:

@@ -604,7 +604,7 @@ def spec_of(agent: BaseAgent) -> Spec:
     side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
     terms = Terms(agent, None, side_effect)
     captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
-    return Spec("tool", agent.name, side_effect=side_effect) if captured is None else captured.spec
+    return Spec("tool", agent.name, side_effect=side_effect, mutates=()) if captured is None else captured.spec
 
 
 def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
@@ -658,7 +658,7 @@ def _coroutine(agent: BaseAgent) -> Any:
 
 
 def _refused(agent: BaseAgent, terms: Terms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:
-    spec = Spec("tool", agent.name, side_effect=terms.side_effect)
+    spec = Spec("tool", agent.name, side_effect=terms.side_effect, mutates=())
 
     def refuse(payload: Any) -> Any:
         scope = here()

@@ -1,0 +1,756 @@
+"""What a call changes in the arguments it was given: written while recording, done again in place by a replay.
+
+A tool may append to a list that its caller goes on with, fill in a dataclass, or return the very dictionary that it was given. A
+replay does not run the tool, so all that is a part of its outcome. Each container in the arguments has a *pointer*: where its
+node stood in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
+``arguments`` says by pointer what each container that is another one now has come to; a container that was there before stands in
+it as ``{"$t": "argument", "v": pointer}``, so a replay moves the program's own objects about instead of making equal ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any, Final, TypeGuard
+
+from orjson import loads
+
+from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, noted, refuse, to_json
+from .._values.registry import set_state, state_of
+from .context import current
+
+__all__ = ["LARGEST", "CalledWith", "Changes", "Given", "Linking", "changeable", "given_to", "grafted", "state_hash"]
+
+#: Arguments of a longer canonical form are looked at only where ``mutates=`` names them.
+LARGEST: Final = 64 << 10
+#: What has nothing in it that anybody could change.
+_FIXED: Final = frozenset((str, int, float, bool, type(None), bytes, complex))
+_TAGS_OF_PAIRS: Final = frozenset(("dict", "OrderedDict", "Counter", "defaultdict"))
+_TAGS_OF_ATTRIBUTES: Final = frozenset(("dataclass", "attrs", "msgspec", "namespace", "object"))
+_WHOLE: Final = frozenset(("bytearray", "ndarray", "array"))
+#: Containers that nobody changes, though what is in them may be changed.
+_SEALED: Final = frozenset(("tuple", "namedtuple"))
+
+Tree = Any
+#: A part of a container: what its content is (``items``, ``pairs``, ``attributes``, ``members``, ``whole``), and that.
+Part = tuple[str, Any]
+
+
+_FIELDS: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
+_BUILT_IN: Final[tuple[type, ...]] = (list, dict, set, bytearray, tuple, deque, SimpleNamespace)
+_USUAL: Final = frozenset((list, dict))
+_kinds: Final[dict[type, bool]] = dict.fromkeys(_BUILT_IN, True)
+_MANY_KINDS: Final = 4096
+
+
+def changeable(input: object, mutates: tuple[str, ...]) -> TypeGuard[dict[str, Any]]:
+    """Whether a call is given something that it may change."""
+    if type(input) is not dict:
+        return False
+    if not _USUAL.isdisjoint(map(type, input.values())):
+        return True
+    kinds = set(map(type, input.values()))
+    return not _FIXED.issuperset(kinds) and (any(map(_changes, kinds)) or not input.keys().isdisjoint(mutates))
+
+
+def _changes(kind: type) -> bool:
+    """Whether a value of this type can be changed, or hold one that can."""
+    found = _kinds.get(kind)
+    if found is None:
+        if len(_kinds) > _MANY_KINDS:  # classes made on the fly are not kept alive for ever
+            _kinds.clear()
+        numeric = kind.__name__ in ("ndarray", "array") and kind.__module__ in ("numpy", "array")
+        found = _kinds[kind] = numeric or issubclass(kind, _BUILT_IN) or _has_fields(kind)
+    return found
+
+
+def _has_fields(kind: type) -> bool:
+    return any(mark in vars(base) for base in kind.__mro__ for mark in _FIELDS)
+
+
+def state_hash(canonical: bytes) -> str:
+    return "sha256:" + sha256(canonical).hexdigest()
+
+
+def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None) -> Tree:
+    """The tree of an argument; of an object of no known kind, its attributes as far as they can be recorded.
+
+    A container that is ``known`` stands in it as its pointer.
+    """
+    token = current.set(None)  # a ``__repr__`` is the program's own code: what it does is no part of the run
+    try:
+        said: list[str] = []
+        tree = to_json(value, said) if known is None else _Linked(known, said).value(value, 0)
+        if type(tree) is dict and tree.get("$t") == "opaque" and state_of(value):
+            return attributes_of(Walk(notes) if known is None else _Linked(known, notes), value)
+        notes += said
+        return tree
+    finally:
+        current.reset(token)
+
+
+# -- containers and their pointers -------------------------------------------------------------------------------------------
+
+
+def _key(key: str) -> str:
+    return "/" + key.replace("~", "~0").replace("/", "~1")
+
+
+def _children(tree: Tree, value: Any) -> Iterator[tuple[str, Tree, Any]]:
+    """What is in a container, with its part of the pointer and its tree."""
+    if type(tree) is list:
+        for i, (sub, item) in enumerate(zip(tree, _items(value), strict=True)):
+            yield f"/{i}", sub, item
+        return
+    tag = tree.get("$t")
+    if tag is None:
+        for (key, sub), item in zip(tree.items(), dict.values(value), strict=True):
+            yield _key(key), sub, item
+    elif tag in _TAGS_OF_PAIRS:
+        values = value.values() if type(value) is OrderedDict else dict.values(value)
+        for i, (pair, item) in enumerate(zip(tree["v"], values, strict=True)):
+            yield f"/v/{i}/1", pair[1], item
+    elif tag in _SEALED or tag == "deque":
+        for i, (sub, item) in enumerate(zip(tree["v"], _items(value), strict=True)):
+            yield f"/v/{i}", sub, item
+    elif tag == "ChainMap":
+        for i, (sub, item) in enumerate(zip(tree["v"], value.maps, strict=True)):
+            yield f"/v/{i}", sub, item
+    elif tag in _TAGS_OF_ATTRIBUTES or tag == "pydantic":
+        yield from _named("/v", tree["v"], state_of(value))
+        for part in ("extra", "private"):
+            if tag == "pydantic" and part in tree:
+                yield from _named(f"/{part}", tree[part], _pydantic(value, part))
+    elif tag == "sub":
+        if type(tree["v"]) is list or type(tree["v"]) is dict:
+            for at, sub, item in _children(tree["v"], value):
+                yield "/v" + at, sub, item
+        yield from _named("/a", tree.get("a", {}), state_of(value))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    for base in (list, tuple, deque):
+        if isinstance(value, base):
+            return base.__iter__(value)  # type: ignore[arg-type]
+    return iter(())
+
+
+def _named(at: str, tree: Tree, state: Mapping[str, Any]) -> Iterator[tuple[str, Tree, Any]]:
+    if type(tree) is dict and "$t" not in tree:
+        for name, sub in tree.items():
+            yield at + _key(name), sub, state[name]
+
+
+def _pydantic(value: Any, part: str) -> Any:
+    return object.__getattribute__(value, f"__pydantic_{part}__")
+
+
+def _is_container(tree: Tree) -> bool:
+    return type(tree) is list or (type(tree) is dict and bool(_parts(tree)))
+
+
+def _placed(tree: Tree, value: Any, at: str, found: dict[str, Any]) -> None:
+    """Every container in ``value``, by pointer. ``ValueError``, ``KeyError`` …: another thread has changed it since ``tree`` was made."""
+    if type(tree) is not list and type(tree) is not dict:
+        return
+    if _is_container(tree):
+        found[at] = value
+    for step, sub, item in _children(tree, value):
+        if type(sub) is list or type(sub) is dict:
+            _placed(sub, item, at + step, found)
+
+
+def _placed_by_order(tree: Tree, seen: Iterator[Any], at: str, found: dict[str, Any]) -> None:
+    """The same for what the short way has encoded: ``seen`` has the lists, dictionaries and tuples in the order of ``tree``."""
+    if type(tree) is list:
+        found[at] = next(seen)
+        steps: Any = enumerate(tree)
+    elif type(tree) is dict:
+        tag = tree.get("$t")
+        if tag == "float":
+            return
+        value = next(seen)
+        if tag == "tuple":
+            at += "/v"
+            steps = enumerate(tree["v"])
+        else:
+            found[at] = value
+            steps = tree.items()
+    else:
+        return
+    for step, sub in steps:
+        if type(sub) is list or type(sub) is dict:
+            _placed_by_order(sub, seen, at + (_key(step) if type(step) is str else f"/{step}"), found)
+
+
+def _at(tree: Tree, pointer: str) -> Tree:
+    """The node at a JSON pointer."""
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        tree = tree[int(key)] if type(tree) is list else tree[key]
+    return tree
+
+
+# -- one container by itself -------------------------------------------------------------------------------------------------
+
+
+def _parts(tree: Tree) -> dict[str, Part]:
+    """What of a container may be changed, by name; nothing for a value that is replaced as a whole where it stands."""
+    if type(tree) is list:
+        return {"": ("items", tree)}
+    tag = tree.get("$t")
+    if tag is None or tag in _TAGS_OF_PAIRS:
+        return {"": ("pairs", _pairs(tree))}
+    if tag == "set":
+        return {"": ("members", tree["v"])}
+    if tag == "deque":
+        return {"": ("items", tree["v"])}
+    if tag in _WHOLE:
+        return {"": ("whole", tree)}
+    if tag in _TAGS_OF_ATTRIBUTES:
+        return {"": ("attributes", sorted(_pairs(tree["v"]), key=_first))}
+    if tag == "pydantic":
+        parts: dict[str, Part] = {
+            "": ("attributes", sorted(_pairs(tree["v"]), key=_first)),
+            "set": ("whole", tree["set"]),
+        }
+        for part in ("extra", "private"):
+            parts[part] = ("pairs", _pairs(tree.get(part, {})))
+        return parts
+    if tag == "sub" and tree["b"] in ("list", "dict", "set", "bytearray"):
+        base = {"$t": tree["b"], "v": tree["v"]["v"]} if type(tree["v"]) is dict and "$t" in tree["v"] else tree["v"]
+        return {**_parts(base), "a": ("attributes", sorted(_pairs(tree.get("a", {})), key=_first))}
+    return {}
+
+
+def _first(pair: list[Tree]) -> bytes:
+    return dumps(pair[0])
+
+
+def _pairs(tree: Tree) -> list[list[Tree]]:
+    if type(tree) is dict and "$t" in tree:
+        return tree["v"]  # type: ignore[no-any-return]
+    return [[key, item] for key, item in tree.items()]
+
+
+def _mapping(pairs: list[list[Tree]]) -> Tree:
+    """Pairs as the tree of a dictionary: by name where they have names, so that a secret's name still says so."""
+    if all(type(key) is str and key[:1] != "$" for key, _ in pairs):
+        return dict(pairs)
+    return {"$t": "dict", "v": pairs}
+
+
+class _Linked(Walk):
+    """A walk in which a container that was there when the call began stands as its pointer."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, known: Mapping[int, str], notes: list[str]) -> None:
+        super().__init__(notes)
+        self.known: Final = known
+
+    def _compound(self, value: Any, kind: type, depth: int) -> Tree:
+        at = self.known.get(id(value)) if depth else None
+        return super()._compound(value, kind, depth) if at is None else {"$t": "argument", "v": at}
+
+
+def _cut(tree: Tree, at: str, known: Mapping[str, str], top: bool = True) -> Tree:
+    """``tree`` with each container inside as its pointer, as :class:`_Linked` gives it."""
+    if not top and at in known:
+        return {"$t": "argument", "v": known[at]}
+    if type(tree) is list:
+        return [_cut(sub, f"{at}/{i}", known, False) for i, sub in enumerate(tree)]
+    if type(tree) is dict:
+        return {key: _cut(sub, at + _key(key), known, False) for key, sub in tree.items()}
+    return tree
+
+
+def _differences(at: str, before: Tree, now: Tree) -> Iterator[dict[str, Any]]:
+    """What makes one container that stood as ``before`` the one that stands as ``now``."""
+    new = _parts(now)
+    for name, (kind, old) in _parts(before).items():
+        content = new[name][1]
+        if dumps(content) == dumps(old):
+            continue
+        change: dict[str, Any] = {"at": at}
+        if name:
+            change["part"] = name
+        if kind == "items":
+            change["items"] = _splice(old, content)
+        elif kind == "pairs":
+            change.update(_rewritten(old, content))
+        elif kind == "attributes":
+            change["unset"], put = _delta(old, content)
+            change["set"] = _mapping(put)
+        elif kind == "members":
+            had, has = {dumps(one) for one in old}, {dumps(one) for one in content}
+            change["discard"] = [one for one in old if dumps(one) not in has]
+            change["add"] = [one for one in content if dumps(one) not in had]
+        else:
+            change["whole"] = content
+        yield change
+
+
+def _splice(old: list[Tree], new: list[Tree]) -> list[Any]:
+    """Where one list stops being the other: from, how many were there, and what is there instead."""
+    was, now = [dumps(one) for one in old], [dumps(one) for one in new]
+    shorter = min(len(was), len(now))
+    start = next((i for i in range(shorter) if was[i] != now[i]), shorter)
+    rest = shorter - start
+    same = next((i for i in range(rest) if was[-1 - i] != now[-1 - i]), rest)
+    return [start, len(old) - same - start, new[start : len(new) - same]]
+
+
+def _rewritten(old: list[list[Tree]], new: list[list[Tree]]) -> dict[str, Any]:
+    """The keys that are gone, and what is put; all of it where the keys that stay are in another order."""
+    had, has = [dumps(key) for key, _ in old], [dumps(key) for key, _ in new]
+    stay = [key for key in had if key in set(has)]
+    if has[: len(stay)] != stay:
+        return {"pairs": _mapping(new)}
+    drop, put = _delta(old, new)
+    return {"drop": drop, "put": _mapping(put)}
+
+
+def _delta(old: list[list[Tree]], new: list[list[Tree]]) -> tuple[list[Tree], list[list[Tree]]]:
+    was, now = {dumps(key): dumps(item) for key, item in old}, {dumps(key) for key, _ in new}
+    put = [pair for pair in new if was.get(dumps(pair[0])) != dumps(pair[1])]
+    return [key for key, _ in old if dumps(key) not in now], put
+
+
+# -- which containers a value is made of -------------------------------------------------------------------------------------
+
+
+def _longer(value: Any, limit: int) -> bool:
+    """Whether the encoding of a value is certainly longer, found out without encoding it."""
+    left, pending = limit, [value]
+    while pending:
+        node = pending.pop()
+        if type(node) is str or type(node) is bytes or type(node) is bytearray:
+            left -= len(node)
+        elif type(node) is list or type(node) is tuple or type(node) is set:
+            left -= len(node)
+            pending.extend(node)
+        elif type(node) is dict:
+            left -= 3 * len(node)
+            pending.extend(list(node.values()))
+        if left < 0:
+            return True
+    return False
+
+
+#: So many containers are looked at quickly; in a larger value each is looked for by its pointer.
+_MANY: Final = 10_000
+
+
+def _holds(value: Any, wanted: set[int]) -> bool:
+    """Whether a value is, or may hold, one of the objects with these ids."""
+    pending, met = [value], set()
+    while pending:
+        node = pending.pop()
+        if id(node) in wanted:
+            return True
+        kind = type(node)
+        if kind in _FIXED or id(node) in met:
+            continue
+        met.add(id(node))
+        if len(met) > _MANY:
+            return True
+        inside: Any = ()
+        if isinstance(node, dict):
+            inside = list(dict.values(node))
+        elif isinstance(node, list | tuple | deque):
+            inside = list(_items(node))
+        elif kind is SimpleNamespace or _has_fields(kind):
+            inside = list(state_of(node).values())
+        if not _FIXED.issuperset(map(type, inside)):
+            pending.extend(inside)
+    return False
+
+
+def _links(output: Any, *known: Mapping[int, str]) -> list[dict[str, str]]:
+    """Where ``output`` is, or holds, one of the ``known`` containers: its own pointers to theirs, for each of these maps."""
+    found: list[dict[str, str]] = [{} for _ in known]
+    if type(output) not in _FIXED and any(_holds(output, set(one)) for one in known if one):
+        _link(_state(output, []), output, "", known, found)
+    return found
+
+
+def _link(tree: Tree, value: Any, at: str, known: Sequence[Mapping[int, str]], found: list[dict[str, str]]) -> None:
+    for there, links in zip(known, found, strict=True):
+        if id(value) in there:
+            links[at] = there[id(value)]
+            return
+    for step, sub, item in _children(tree, value):
+        if type(sub) is list or type(sub) is dict:
+            _link(sub, item, at + step, known, found)
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------------
+
+
+class Given:
+    """The arguments of a recorded call as they were when it began, or was last resumed."""
+
+    __slots__ = ("_before", "_placed", "_plain", "_seen", "arguments", "large", "mutates")
+
+    def __init__(
+        self, arguments: dict[str, Any], mutates: tuple[str, ...], plain: bytes | None, seen: list[Any]
+    ) -> None:
+        self.arguments = arguments
+        self.mutates: Final = mutates
+        #: The encoding of all of them by the short way, and the containers that it met.
+        self._plain = plain
+        self._seen = seen
+        #: What is not looked at, because of its size.
+        self.large: Sequence[str] = ()
+        if plain is None:
+            self._take()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look at, and nothing to say."""
+        return self._plain is None and not (self._before or self.large)
+
+    def holds(self, instance: object) -> None:
+        """The method's own object is one of them."""
+        self.arguments = {**self.arguments, "self": instance}
+        self._plain = None
+        self._take()
+
+    def resumed(self) -> None:
+        """A generator goes on: its caller may have changed them meanwhile."""
+        self._plain = None
+        self._take()
+
+    def _take(self) -> None:
+        #: The encoding of each, and the containers in it by pointer.
+        self._before: dict[str, bytes] = {}
+        self._placed: dict[str, Any] = {}
+        self.large = large = []
+        for name, value in self.arguments.items():
+            named = name in self.mutates
+            if type(value) in _FIXED or not (named or _changes(type(value))):
+                continue
+            if not named and _longer(value, LARGEST):
+                large.append(name)
+                continue
+            found: dict[str, Any] = {}
+            try:
+                tree = self._encoded(name)
+                before = dumps_in_order(tree)
+                _placed(tree, value, _key(name), found)
+            except Exception:  # another thread is changing it: what this call does to it can't be told
+                continue
+            if not found:
+                continue
+            if not named and len(before) > LARGEST:
+                large.append(name)
+                continue
+            self._before[name] = before
+            self._placed.update(found)
+
+    def unchanged(self, output: object) -> bool:
+        """The short way to know that there is nothing to say."""
+        if self._plain is None or noted(self.arguments, []) != self._plain:
+            return False
+        kind = type(output)
+        if kind is dict:
+            inside: Any = output.values()  # type: ignore[attr-defined]
+        elif kind is list:
+            inside = output
+        else:
+            return kind in _FIXED
+        return _FIXED.issuperset(map(type, inside)) and all(output is not one for one in self._seen)
+
+    def changes(self, output: object, notes: list[str]) -> Changes | None:
+        """What is another one now, and which of them ``output`` is or holds; ``None``: nothing, and none.
+
+        ``notes`` gets a sentence for each new value that can't be recorded.
+        """
+        if self._plain is not None:
+            same = noted(self.arguments, []) == self._plain
+            if same:
+                if type(output) in _FIXED or not _holds(output, {id(one) for one in self._seen}):
+                    return None
+                for name, value in self.arguments.items():
+                    if value is output and type(value) is not tuple:
+                        return Changes({}, {"output": {"": _key(name)}})
+            self._unfold()
+        changed = {name: now for name, was in self._before.items() if (now := self._now(name)) != was}
+        known = {id(value): at for at, value in reversed(self._placed.items())}
+        if not changed and (type(output) in _FIXED or not _holds(output, set(known))):
+            return None
+        found = Changes({name: loads(self._before[name]) for name in changed}, {})
+        if changed:
+            self._compare(changed, known, found, notes)
+        fresh = {id(value): at for at, value in found.fresh.items()}
+        for key, links in zip(("output", "output_after"), _links(output, known, fresh), strict=True):
+            if links:
+                found.about[key] = links
+        return found if changed or found.about else None
+
+    def _compare(
+        self, changed: Mapping[str, bytes | None], known: Mapping[int, str], found: Changes, notes: list[str]
+    ) -> None:
+        before = {name: loads(was) for name, was in self._before.items()}
+        patch = found.about["patch"] = []
+        pointers = {at: known[id(value)] for at, value in self._placed.items()}
+        for at, value in self._placed.items():
+            if pointers[at] == at:  # else the same object once more
+                after = _state(value, notes, known)
+                patch += _differences(at, _cut(_at(before, at), at, pointers), after)
+        for name, now in changed.items():
+            found.now[name] = loads(now or b"null")
+            with suppress(Exception):  # another thread is changing it
+                _placed(found.now[name], self.arguments[name], _key(name), found.fresh)
+
+    def _unfold(self) -> None:
+        """The same by argument, and with pointers."""
+        trees = loads(self._plain or b"{}")
+        self._placed = {}
+        _placed_by_order(trees, iter(self._seen), "", self._placed)
+        del self._placed[""]  # the dictionary of the arguments is none of the program's
+        self._before = {name: dumps_in_order(trees[name]) for name in self.arguments}
+        self._plain = None
+
+    def _now(self, name: str) -> bytes | None:
+        try:
+            return dumps_in_order(self._encoded(name))
+        except Exception:  # another thread is changing it
+            return None
+
+    def _encoded(self, name: str) -> Tree:
+        value = self.arguments[name]
+        return _state(value, []) if name in self.mutates else to_json(value)
+
+
+def given_to(mutates: tuple[str, ...], input: object) -> Given | None:
+    """The arguments of a call, where there is something to look at when it returns."""
+    if not changeable(input, mutates):
+        return None
+    seen: list[Any] = []
+    plain = noted(input, seen)
+    given = Given(input, mutates, None if plain is None or len(plain) > LARGEST else plain, seen)
+    return None if given.idle else given
+
+
+class Changes:
+    """What a call has changed: the changed arguments as they ``were`` and are ``now``, and what the log says ``about`` it.
+
+    ``fresh`` are the containers that the changed arguments have now, by pointer.
+    """
+
+    __slots__ = ("about", "fresh", "now", "was")
+
+    def __init__(self, was: dict[str, Tree], about: dict[str, Any]) -> None:
+        self.was: Final = was
+        self.now: Final[dict[str, Tree]] = {}
+        self.about: Final = about
+        self.fresh: Final[dict[str, Any]] = {}
+
+
+# -- replaying ---------------------------------------------------------------------------------------------------------------
+
+
+class CalledWith:
+    """The arguments of a replayed call whose recording changed them, as they were when it was called, or last resumed."""
+
+    __slots__ = ("_at_call", "_contents", "_left", "_nodes", "arguments", "mutates")
+
+    def __init__(self, arguments: Mapping[str, Any], mutates: tuple[str, ...]) -> None:
+        self.arguments: Final = arguments
+        self.mutates: Final = mutates
+        #: Containers by pointer, and what was in each.
+        self._nodes: Final[dict[str, Any]] = {}
+        self._contents: Final[dict[str, Any]] = {}
+        #: As recorded calls have left each argument: nothing else has changed one that is still like this.
+        self._left: Final[dict[str, bytes]] = {}
+        for name, value in arguments.items():
+            if type(value) not in _FIXED and (name in mutates or _changes(type(value))):
+                tree = self.tree(name)
+                self._left[name] = dumps_in_order(tree)
+                _placed(tree, value, _key(name), self._nodes)
+        self._at_call: Final = dict(self._left)
+        for at, value in self._nodes.items():
+            self._contents[at] = _content(value)
+
+    def tree(self, name: str) -> Tree:
+        value = self.arguments.get(name)
+        return _state(value, []) if name in self.mutates else to_json(value)
+
+    def state(self, name: str) -> Tree:
+        """The tree of an argument as it was when the call began."""
+        return loads(self._at_call.get(name, b"null"))
+
+    def untouched(self, name: str) -> bool:
+        """Whether nothing but recorded calls has changed an argument since."""
+        return self._left.get(name) == dumps_in_order(self.tree(name))
+
+    def apply(self, patch: list[dict[str, Any]]) -> list[Any]:
+        """Do it again; returns the containers that are others now."""
+        decoder = Linking(None, self, {})
+        todo = [
+            (self.at(change.get("at")), change, decoder.whole(_news(change))) for change in patch
+        ]  # all of it, or nothing
+        for value, change, news in todo:
+            try:
+                _change(value, self._contents[change["at"]], change, news)
+            except Exception as error:
+                refuse(
+                    f"an argument can't be changed as the recording says ({type(error).__name__}: {str(error)[:200]})"
+                )
+        return [value for value, _, _ in todo]
+
+    def also(self, changed: list[Any]) -> None:
+        """Another recorded call has changed these: that was no doing of the program's own code."""
+        ids = {id(value) for value in changed}
+        for name in self._left:
+            if any(id(value) in ids for at, value in self._nodes.items() if (at + "/").startswith(_key(name) + "/")):
+                self._left[name] = dumps_in_order(self.tree(name))
+
+    def knows(self, pointer: Any) -> bool:
+        return pointer in self._nodes
+
+    def at(self, pointer: Any) -> Any:
+        if pointer not in self._nodes:
+            refuse(f"no argument has anything at {str(pointer)[:100]!r}")
+        return self._nodes[pointer]
+
+    def after(self, names: Iterable[str]) -> dict[str, Any]:
+        """The containers that these arguments have now, by pointer."""
+        found: dict[str, Any] = {}
+        for name in names:
+            _placed(self.tree(name), self.arguments.get(name), _key(name), found)
+        return found
+
+
+class Linking(Decoder):
+    """A decoder to which some nodes are objects that the program has already."""
+
+    __slots__ = ("_after", "_called")
+
+    def __init__(self, hint: Any, called: CalledWith, after: Mapping[str, Any]) -> None:
+        super().__init__(hint)
+        self._called: Final = called
+        self._after: Final = after
+
+    def _tagged(self, tag: Any, tree: dict[str, Tree], depth: int) -> Any:
+        if tag != "argument":
+            return super()._tagged(tag, tree, depth)
+        pointer: Any = tree.get("v")
+        return self._after[pointer] if tree.get("after") else self._called.at(pointer)
+
+
+def grafted(tree: Tree, about: Mapping[str, Any]) -> Tree:
+    """The tree of an output with what it took from the arguments as links to that; ``tree`` itself stays as it is."""
+    for key in ("output", "output_after"):
+        for at, to in about.get(key, {}).items():
+            tree = _grafted(tree, at.split("/")[1:], {"$t": "argument", "v": to, "after": key != "output"})
+    return tree
+
+
+def _grafted(tree: Tree, steps: list[str], node: Tree) -> Tree:
+    if not steps:
+        return node
+    key: Any = steps[0].replace("~1", "/").replace("~0", "~")
+    copy = list(tree) if type(tree) is list else dict(tree)
+    if type(copy) is list:
+        key = int(key)
+    copy[key] = _grafted(copy[key], steps[1:], node)
+    return copy
+
+
+def _news(change: Mapping[str, Any]) -> Tree:
+    """The trees of a change, to be decoded in one go."""
+    if "items" in change:
+        return change["items"][2]
+    for put, drop in (("put", "drop"), ("set", "unset"), ("add", "discard")):
+        if put in change:
+            return [change[put], change[drop]]
+    return [change["pairs"] if "pairs" in change else change["whole"]]
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, list | deque):
+        return list(_items(value))
+    return (
+        dict(value.items())
+        if type(value) is OrderedDict
+        else dict(dict.items(value))
+        if isinstance(value, dict)
+        else None
+    )
+
+
+def _change(value: Any, content: Any, change: Mapping[str, Any], news: Any) -> None:
+    """Do one change: ``content`` is what was in ``value`` when the call began, ``news`` what comes into it."""
+    part = change.get("part", "")
+    if "items" in change:
+        start, gone, _ = change["items"]
+        items = list(content)
+        items[start : start + gone] = news
+        if isinstance(value, deque):
+            deque.clear(value)
+            deque.extend(value, items)
+        else:
+            list.__setitem__(value, slice(None), items)
+    elif "add" in change:
+        set.difference_update(value, news[1])
+        set.update(value, news[0])
+    elif "whole" in change:
+        _replace(value, part, news[0])
+    elif "set" in change:
+        for name in news[1]:
+            _delete(value, name)
+        _set(value, news[0])
+    elif part:
+        held = _pydantic(value, part)
+        _rewrite(held, dict(held), change, news)
+    else:
+        _rewrite(value, dict(content), change, news)
+
+
+def _rewrite(value: Any, content: dict[Any, Any], change: Mapping[str, Any], news: Any) -> None:
+    if "pairs" in change:
+        content = news[0]
+    else:
+        for key in news[1]:
+            del content[key]
+        content.update(news[0])
+    base: Any = OrderedDict if type(value) is OrderedDict else dict
+    base.clear(value)
+    for key, item in content.items():
+        base.__setitem__(value, key, item)
+
+
+def _replace(value: Any, part: str, news: Any) -> None:
+    if part == "set":
+        object.__setattr__(value, "__pydantic_fields_set__", set(news))
+    elif isinstance(value, bytearray):
+        bytearray.__setitem__(value, slice(None), news)
+    elif type(value).__name__ == "ndarray":
+        if value.shape != news.shape or value.dtype != news.dtype:
+            raise ValueError(f"an array of shape {news.shape} in place of one of {value.shape}")
+        value[...] = news
+    else:
+        value[:] = news
+
+
+def _set(value: Any, state: dict[str, Any]) -> None:
+    if hasattr(type(value), "__struct_fields__"):
+        for name, item in state.items():
+            sys.modules["msgspec"].structs.force_setattr(value, name, item)
+    else:
+        set_state(value, state)
+
+
+def _delete(value: Any, name: str) -> None:
+    own = getattr(value, "__dict__", {})
+    if name in own:
+        del own[name]
+    else:
+        object.__delattr__(value, name)
