@@ -16,10 +16,11 @@ import os
 from collections.abc import Iterator
 
 from ._runs.operator import Aborted, abort, settle
-from ._runs.recovery import Decision, candidates, decision_on, store_at
+from ._runs.recovery import Decision, InDoubt, UncertainStep, candidates, decision_on, store_at
+from ._runs.recovery import in_doubt as _in_doubt
 from ._runs.resuming import resume
 
-__all__ = ["Aborted", "Decision", "abort", "resume", "scan", "settle"]
+__all__ = ["Aborted", "Decision", "InDoubt", "UncertainStep", "abort", "in_doubt", "resume", "scan", "settle"]
 
 
 def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> Iterator[Decision]:
@@ -30,3 +31,12 @@ def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> I
     """
     for path, segments in candidates(store_at(store), all=all):
         yield decision_on(path, segments=segments)
+
+
+def in_doubt(store: str | os.PathLike[str] | None = None) -> InDoubt:
+    """Every irreversible step of which nobody knows whether it happened, in all runs of a store. Reads only.
+
+    Runs that have ended are among them: a time limit that was caught leaves a step in doubt as surely as a crash. What a live process
+    is making right now is in ``running``; ``unreadable`` are the files that are damaged, so that there may be more.
+    """
+    return _in_doubt(store_at(store))

@@ -144,11 +144,37 @@ def test_intentions_count_once() -> None:
     assert len(of_type(run, "llm.request")) == len(of_type(run, "tool.call")) == 1
 
 
-def test_a_model_without_a_price_is_refused_by_a_budget_in_dollars() -> None:
-    """As for any model: before the call."""
-    with pytest.raises(UnknownPriceError), record(budget=Budget(usd=1)):
-        asking(LLMExecutor(priced), ask("a", model="nobody-knows-it"))()
-    assert calls["model"] == 0
+def test_who_says_what_it_cost_needs_no_price() -> None:
+    """A model that nobody knows is asked, what the callable says is counted, and the call that comes after the limit is not made."""
+
+    def program() -> None:
+        Loop([], [LLMExecutor(priced)]).run(*[ask(f"{n}", model="nobody-knows-it") for n in range(5)])
+
+    with (
+        pytest.raises(BudgetExceededError) as caught,
+        pytest.warns(RuntimeWarning, match="budget"),
+        record(budget=Budget(usd=0.6)) as run,
+    ):
+        program()
+    assert (caught.value.resource, caught.value.spent) == ("usd", 0.75)
+    assert calls["model"] == 3
+    assert of_type(run, "run.failed")[0]["meta"]["budget"]["spent"]["usd"] == 0.75
+    with pytest.raises(BudgetExceededError), replay(run):
+        program()
+    assert calls["model"] == 3
+
+
+def test_who_does_not_say_what_it_cost_is_not_asked_again() -> None:
+    """Without a price nobody knows then what is left of a budget in dollars: no further call is made, whatever its model."""
+
+    def silent(messages: Any, **rest: Any) -> str:
+        calls["model"] += 1
+        return "said"
+
+    with pytest.raises(UnknownPriceError, match="did not say what it cost"), record(budget=Budget(usd=1)) as run:
+        Loop([], [LLMExecutor(silent)]).run(ask("a", model="nobody-knows-it"), ask("b", model="gpt-4o"))
+    assert calls["model"] == 1
+    assert of_type(run, "run.failed")[0]["meta"]["budget"]["spent"]["usd"] is None
 
 
 def test_the_exchange_is_inside_the_intention() -> None:

@@ -536,19 +536,58 @@ def test_an_agent_asked_twice_with_one_key_is_called_once(town: Town, route: Rou
     assert town.calls == {"pay": 1}
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "broadcast"])
-def test_over_its_budget_a_request_makes_no_further_call(town: Town, route: Route, strategy: str) -> None:
+def test_over_its_budget_a_request_makes_no_further_call(town: Town, route: Route) -> None:
     """The attempts of a request share its budget; the one that would go over is not made, and nobody else is asked."""
     town.agent("a", ValueError("no"), side_effect="read_only", cost_units=2, priority=1)
     town.agent("b", side_effect="read_only", cost_units=2, priority=2)
     town.agent("c", side_effect="read_only", priority=3)
     with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
-        run, response = recorded(lambda: route(strategy, budget_limit=3))
-    again = replayed(run, lambda: route(strategy, budget_limit=3))[1]
+        run, response = recorded(lambda: route("fallback", budget_limit=3))
+    again = replayed(run, lambda: route("fallback", budget_limit=3))[1]
     assert chain(response) == ["budget_exceeded", "agent_error"]
     assert again == response
     assert town.calls == {"a": 1}
     assert len(of_type(run, "budget.exceeded")) == 1
+
+
+@pytest.mark.parametrize("side_effect", [None, "read_only", "irreversible"])
+@pytest.mark.parametrize("strategy", ["broadcast", "parallel"])
+def test_who_can_not_afford_to_ask_everybody_asks_nobody(
+    town: Town, route: Route, strategy: str, side_effect: Any
+) -> None:
+    """What the agents declare is known before the first is called: over the request's budget none is, and a replay says the same."""
+    for number, name in enumerate("abc"):
+        town.agent(name, side_effect=side_effect, cost_units=lambda payload: 2, priority=number)
+    with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
+        run, response = recorded(lambda: route(strategy, budget_limit=5))
+    assert not town.calls
+    assert chain(response)[0] == "budget_exceeded"
+    assert replayed(run, lambda: route(strategy, budget_limit=5))[1] == response
+    assert not of_type(run, "tool.call", "span.start")
+    assert {one["error"]["attrs"]["resource"] for one in of_type(run, "budget.exceeded")} == {"cost_units"}
+    run, response = recorded(lambda: route(strategy, budget_limit=6))
+    assert (response.status, town.calls) == ("success", {"a": 1, "b": 1, "c": 1})
+    assert replayed(run, lambda: route(strategy, budget_limit=6))[1] == response
+
+
+@pytest.mark.parametrize("limit", [{"cost_units": 5}, {"tool_calls": 2}])
+@pytest.mark.parametrize("strategy", ["broadcast", "parallel"])
+def test_the_run_can_not_afford_to_ask_everybody(
+    town: Town, route: Route, strategy: str, limit: dict[str, Any]
+) -> None:
+    """The budget of the run holds for all of them together, too, and what was spent before counts."""
+    for name in "abc":
+        town.agent(name, side_effect="irreversible", cost_units=2)
+
+    with (
+        pytest.raises(BudgetExceededError),
+        pytest.warns(RuntimeWarning, match="a budget was exceeded"),
+        record(budget=Budget(**limit)) as run,
+    ):
+        route(strategy)
+    assert not town.calls
+    with pytest.raises(BudgetExceededError), replay(run):
+        route(strategy)
 
 
 def test_a_budget_of_the_run_is_not_the_requests_to_catch(town: Town, route: Route) -> None:
@@ -864,23 +903,19 @@ def test_what_went_wrong_first_is_what_unwrap_is_caused_by(town: Town, route: Ro
         assert not hasattr(caught.value.__cause__, "__notes__")
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "broadcast", "parallel"])
 @pytest.mark.parametrize("cost", [None, 2, lambda payload: 2])
-def test_agents_without_a_class_count_in_the_budget_of_a_request(
-    town: Town, route: Route, strategy: str, cost: Any
-) -> None:
+def test_agents_without_a_class_count_in_the_budget_of_a_request(town: Town, route: Route, cost: Any) -> None:
     """What they declare, 1 where they say nothing; the one that would go over is not called, and a replay has the same answer."""
     for name in "abcd":
         town.agent(name, ValueError(name), cost_units=cost)
     with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
-        run, response = recorded(lambda: route(strategy, budget_limit=2.5 if cost is None else 5))
+        run, response = recorded(lambda: route("fallback", budget_limit=2.5 if cost is None else 5))
     assert town.calls.total() == 2
-    assert replayed(run, lambda: route(strategy, budget_limit=2.5 if cost is None else 5))[1] == response
+    assert replayed(run, lambda: route("fallback", budget_limit=2.5 if cost is None else 5))[1] == response
     assert town.calls.total() == 4  # a span runs in a replay, too
     failures = [one.error.type for one in response.results if one.error is not None]
     assert FailureType.BUDGET_EXCEEDED in failures
-    refused = of_type(run, "budget.exceeded")
-    assert len(refused) == (2 if strategy == "parallel" else 1)
+    assert len(of_type(run, "budget.exceeded")) == 1
 
 
 def test_the_budget_of_a_request_is_known_to_a_resumed_run(town: Town, tmp_path: Path) -> None:
@@ -888,12 +923,12 @@ def test_the_budget_of_a_request_is_known_to_a_resumed_run(town: Town, tmp_path:
     for name in "abcd":
         town.agent(name, ValueError(name))
     with pytest.warns(RuntimeWarning, match="a budget was exceeded"):
-        run, response = recorded(lambda: town.route("broadcast", budget_limit=2))
+        run, response = recorded(lambda: town.route("fallback", budget_limit=2))
     ends = [entry["seq"] for entry in of_type(run, "agent.attempt.end")]
     left = cut(run, ends[0], tmp_path / "store")
     town.calls.clear()
     with pytest.warns(RuntimeWarning, match="a budget was exceeded"), resume(left):
-        again = town.route("broadcast", budget_limit=2)
+        again = town.route("fallback", budget_limit=2)
     assert [one.status for one in again.results] == [one.status for one in response.results]
     assert town.calls == {"a": 1, "b": 1}  # the first in a span that runs again
 

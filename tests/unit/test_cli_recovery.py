@@ -114,7 +114,7 @@ def test_scan_prints_json_lines(shop: Path) -> None:
     assert call("abort", "shop", "--reason", "x").exit_code == 0
     assert (call("scan").stdout, call("scan").exit_code) == ("", 0)
     (line,) = call("scan", "--all").stdout.splitlines()
-    assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted"]
+    assert [reason["code"] for reason in json.loads(line)["reasons"]] == ["aborted", "irreversible_pending"]
 
 
 def test_the_exit_code_of_scan_says_whether_something_is_in_doubt(shop: Path) -> None:

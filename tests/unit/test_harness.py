@@ -121,6 +121,33 @@ def test_the_same_agent_replays_exactly_with_nothing_live() -> None:
     assert (model.calls, shop.orders) == (calls, orders)
 
 
+def test_a_model_is_given_what_is_recorded_of_it(tmp_path: Path) -> None:
+    """The client's own parameters go to the model with each call, as a call's own do, which come first; in every shape of call."""
+    given: list[dict[str, Any]] = []
+
+    class Told(Model):
+        def generate(self, prompt: Any, **parameters: Any) -> str:
+            given.append(parameters)
+            return "yes"
+
+        def stream(self, prompt: Any, **parameters: Any) -> Iterator[str]:
+            given.append(parameters)
+            yield "yes"
+
+    with TraceWriter(tmp_path / "one.jsonl") as writer:
+        client = TracedLLMClient(Told(), writer, model_id="m", parameters={"temperature": 0.7, "top_p": 1})
+        client.generate("a", max_tokens=2)
+        [*client.stream("a", temperature=0)]
+        asyncio.run(client.agenerate("a"))
+
+        async def read() -> list[str]:
+            return [piece async for piece in client.astream("a")]
+
+        asyncio.run(read())
+    own = {"temperature": 0.7, "top_p": 1}
+    assert given == [{**own, "max_tokens": 2}, {**own, "temperature": 0}, own, own]
+
+
 def test_a_replay_writes_nothing() -> None:
     """Replaying changes no byte and no name in the store."""
     writer, *_ = recorded()

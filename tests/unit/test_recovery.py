@@ -259,7 +259,7 @@ def test_the_decision_is_a_function_of_the_log() -> None:
     code = "import json, sys; from tracekit import recovery; print(json.dumps(next(recovery.scan()).as_dict()))"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert json.loads(again.stdout) == first == decision_on(log.path).as_dict()
-    assert list(first) == ["run_id", "state", "decision", "reasons", "in_doubt", "pending"]
+    assert list(first) == ["run_id", "state", "decision", "reasons", "in_doubt", "pending", "running"]
     assert (first["run_id"], first["state"], first["decision"], first["in_doubt"]) == (
         "stable",
         "unsealed",
@@ -470,7 +470,7 @@ def test_an_abort_is_on_the_log_with_who_and_why() -> None:
     before = Path(log.path).read_bytes()
     for again in (
         lambda: recovery.abort(log.path, reason="x"),
-        lambda: recovery.settle(log.path, doubt, not_done=True, reason="x"),
+        lambda: recovery.settle(log.path, kept, not_done=True, reason="x"),
     ):
         with pytest.raises(RecoveryRefusedError) as caught:
             again()

@@ -545,6 +545,10 @@ class Terms:
             raise scope.session.refuse(scope, Request(spec, bound), error)
         if self.cost is not None:
             info = {**(info or {}), "cost_units": self.units(bound)}
+        if once is not None or self.contract.idempotent_required:
+            key = self.keyed(bound)
+            if key is not None and scope is not None:
+                info = {**(info or {}), "idempotency_key": key}
         if scope is not None and self.told:
             scope.session.validated(scope, spec)
         return Request(spec, bound, info, once_key=once)

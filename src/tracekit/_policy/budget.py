@@ -254,10 +254,18 @@ class Held:
             answered = answer_tokens(self._spec, input, level.budget.assumed_output_tokens)
             usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
             if level.budget.usd is not None:
-                usage["cost_usd"] = round(level.prices.of(self.model, *self._place, usage), 9)
-                self.price = level.prices.told(self.model)  # the outermost one's, where there are several
+                self._foresee_price(level, usage)
             self.estimate = {**usage, **(self.estimate or {})}
             self.costs.append((level, self._cost(level, usage)))
+
+    def _foresee_price(self, level: Spending, usage: dict[str, float]) -> None:
+        try:
+            usage["cost_usd"] = round(level.prices.of(self.model, *self._place, usage), 9)
+        except UnknownPriceError:
+            if not self._about.get("own_price"):  # else the answer says what it cost
+                raise
+        else:
+            self.price = level.prices.told(self.model)  # the outermost one's, where there are several
 
     @property
     def model(self) -> str:
@@ -293,6 +301,7 @@ class Held:
         ``answered`` names the model that did; ``usd`` is the price where that is known already.
         """
         free = free or self.free
+        usd = 0.0 if free else usd
         told: Mapping[str, Any] = {} if free else usage or self.estimate or {}
         self._count_unknown(free or bool(told))
         price: float | None = None
@@ -300,17 +309,21 @@ class Held:
         for level, _ in self.costs:
             counted = dict(told)
             if self._spec.family == "llm" and level.budget.usd is not None:
-                counted["cost_usd"] = (self._price(level, answered, told) if usd is None else usd) if told else 0.0
-                price = counted["cost_usd"] if price is None else price
+                cost = usd if usd is not None else self._price(level, answered, told) if told else 0.0
+                counted["cost_usd"] = cost or 0.0
+                price = cost if price is None else price
             actual.append((level, self._cost(level, counted)))
         self._close(actual)
         return price
 
-    def _price(self, level: Spending, answered: object, usage: Mapping[str, Any]) -> float:
+    def _price(self, level: Spending, answered: object, usage: Mapping[str, Any]) -> float | None:
         try:
             return round(level.prices.of_answer(answered, self.model, *self._place, usage), 9)
-        except UnknownPriceError:  # it was known before the call
-            return float((self.estimate or {}).get("cost_usd", 0.0))
+        except UnknownPriceError as error:
+            foreseen = (self.estimate or {}).get("cost_usd")
+            if foreseen is None:  # it was to say so itself, and has not
+                level.unpriced(error)
+            return foreseen  # it was known before the call
 
     def price_of(self, answered: object) -> Mapping[str, float] | None:
         """What a function told of the price of the model that answered, where that is another than the one that was asked."""
@@ -376,6 +389,7 @@ class Spending:
         "_lock",
         "_spent",
         "_started",
+        "_unpriced",
         "budget",
         "from_log",
         "look",
@@ -405,6 +419,8 @@ class Spending:
         self._before = 0.0
         #: The first refusal: from then on nothing is allowed any more.
         self.refused: BudgetExceededError | None = None
+        #: Why it is not known what was spent: a call was let go without a price, and did not say what it cost.
+        self._unpriced: UnknownPriceError | None = None
         #: How many model calls there were of which nothing tells what they took: neither the provider nor an estimate.
         self.unreported = 0
         #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
@@ -418,7 +434,7 @@ class Spending:
         made = Spending(self.budget, name=self.name, outer=outer, prices=self.prices)
         made._spent.update(self._spent)
         made._started, made._before, made.refused = self._started, self._before, self.refused
-        made.unreported = self.unreported
+        made.unreported, made._unpriced = self.unreported, self._unpriced
         return made
 
     def remainder(self) -> Budget:
@@ -495,9 +511,32 @@ class Spending:
                 _add(level._held, cost, 1)
         return held
 
+    def unpriced(self, error: UnknownPriceError) -> None:
+        """A call was made whose price nothing tells: no limit in dollars can be kept from now on."""
+        self.unreported += 1
+        self._unpriced = self._unpriced or UnknownPriceError(
+            f"a call of {error.model!r} did not say what it cost, and the model has no known price: what {self._whose} has left is not "
+            "known; no further call is made",
+            model=error.model,
+            provider=error.provider,
+            next_action=error.next_action,
+        )
+
+    def afford(self, cost: Mapping[str, float], own_units: float = 0.0) -> None:
+        """``BudgetExceededError`` where calls to come can't be afforded together; nothing is held back.
+
+        ``own_units`` are counted in this ledger alone, as by :meth:`charge`.
+        """
+        with self._lock:
+            for level in self.levels():
+                units = cost.get("cost_units", 0.0) + (own_units if level is self else 0.0)
+                level._afford({**cost, "cost_units": units})
+
     def _afford(self, cost: Mapping[str, float]) -> None:
         if self.refused is not None:
             raise self._again(self.refused)
+        if self._unpriced is not None:
+            raise self._unpriced.fresh()
         limits = self.budget.limits
         if "seconds" in limits and self.seconds >= limits["seconds"]:
             raise self._refuse("seconds", limits["seconds"], self.seconds, 0.0)

@@ -106,7 +106,7 @@ _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 
 
 def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``packages``, ``revision``,
+    """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``host``, ``packages``, ``revision``,
     ``argv``, ``hash_seed``.
 
     ``packages`` are names of distributions; those whose module (of the same name, ``-`` as ``_``) is loaded are listed
@@ -161,13 +161,14 @@ def _interpreter() -> dict[str, str]:
     final = "" if info.releaselevel == "final" else f"{info.releaselevel[0]}{info.serial}"
     if hasattr(os, "uname"):
         host = os.uname()  # platform.platform() would run `uname -p` as a process
-        system = f"{host.sysname}-{host.release}-{host.machine}"
+        system, name = f"{host.sysname}-{host.release}-{host.machine}", host.nodename
     else:
-        system = sys.platform
+        system, name = sys.platform, ""
     return {
         "python": f"{info.major}.{info.minor}.{info.micro}{final}",
         "implementation": sys.implementation.name,
         "platform": system,
+        "host": name,
     }
 
 

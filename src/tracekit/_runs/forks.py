@@ -256,6 +256,8 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
         fields = b""
         for look in before_seal:
             look(session)
+        if session.in_doubt:
+            meta["in_doubt"] = sorted(session.in_doubt)
         if session.state.spending is not None:
             meta["budget"] = ending.account(session.state.spending)
         if session.warnings or session.remarks:

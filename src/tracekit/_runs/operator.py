@@ -11,16 +11,27 @@ from typing import Any, Final, NamedTuple
 
 from .. import _reality
 from .._journal.entry import DEFAULT, FAMILIES, family_of
-from .._journal.keys import Keys, Owner
+from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SEGMENT, SUFFIX, told_of
+from .._journal.store import SUFFIX, told_of
 from .._runtime.effects import Doubt, Steps
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
 from . import block
-from .recovery import Decision, decided, in_doubt, refused, store_at, store_of
+from .recovery import (
+    Decision,
+    decided,
+    doubtful_steps,
+    keep_settlement,
+    key_of,
+    left_in_doubt,
+    owner_of,
+    refused,
+    store_at,
+    store_of,
+)
 from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
 
 __all__ = [
@@ -126,33 +137,33 @@ def sealed(session: Recording) -> None:
 
 # -- settling ended ----------------------------------------------------------------------------------------------------
 #
-# Settling a call that happens once in the whole store after its run has ended: beside its key, since the log can't be added to.
+# Settling a step after its run has ended, whose log can't be added to: beside the runs, in ``settled/<run>.<step>``.
+#
+# A call that happens once in the whole store is settled beside its key, since other runs are answered from there.
 
 _NEXT: Final = "`tracekit show` shows the run as it is"
 
 
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> bool:
-    """Settle ``step`` of the run at ``path`` for the other runs of its store; false where this is not such a step of such a run."""
+    """Settle ``step`` of the run at ``path``, which has ended; false where it has not, or nothing is in doubt of that step."""
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
         if verdict.state != "sealed" or not 0 < step <= verdict.count:
             return False
         entry = trace.entry(step)
-        digest = _key_of(entry)
-        if digest is None:
-            return False
+        digest = key_of(entry)
 
         def no(text: str) -> RecoveryRefusedError:
             about: dict[str, object] = {"code": "not_settleable", "text": text}
             return refused(decided(trace, verdict), "settling it", (about,), _NEXT)
 
         found = Steps(trace.entries()).steps.get(step)
-        if found is None or not _open(found):
+        if found is None or not (left_in_doubt(found) if digest is None else _open(found)):
             return False
         redactor = Redactor.of_process()
         tree, secret = redactor.redact(tree)
-        if secret:
+        if secret and digest is not None:
             raise no(
                 "this output holds a secret, which is not written down: the other runs could not be answered with it"
             )
@@ -162,31 +173,16 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             **({"output": tree} if done else {}),
             **said_by(redactor, by, reason),
         }
-        if not Keys(where.root).settle(digest, _owner(path, step), said):
+        if digest is None and not keep_settlement(path, step, said):
+            raise no(f"step {step}, {found.family} {found.name!r}, was settled before")
+        if digest is not None and not Keys(where.root).settle(digest, owner_of(path, step), said):
             raise no(f"the key of step {step}, tool {found.name!r}, was settled before, or belongs to another run now")
     return True
-
-
-def _key_of(entry: dict[str, Any]) -> str | None:
-    """The key of a call that happens once in the whole store."""
-    meta = entry.get("meta")
-    info = meta.get("info") if isinstance(meta, dict) else None
-    contract = meta.get("contract") if isinstance(meta, dict) else None
-    if not isinstance(info, dict) or not isinstance(contract, dict) or contract.get("exactly_once") != "store":
-        return None
-    digest = info.get("once")
-    return digest if isinstance(digest, str) and "duplicate_of" not in info else None
 
 
 def _open(step: Doubt) -> bool:
     """Whether nothing says what became of it."""
     return step.state == "pending" or (step.state == "failed" and step.effect and not step.settled)
-
-
-def _owner(path: str, step: int) -> Owner:
-    stem = os.path.basename(path).removesuffix(SUFFIX)
-    part = SEGMENT.fullmatch(stem)
-    return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
 
 
 # -- settling ----------------------------------------------------------------------------------------------------------
@@ -214,10 +210,10 @@ def settle(
     log has first); one that was not done is made again. Where the program has gone on with its error, it keeps the error: then this
     only says that somebody has looked. As long as nothing was done since, a settlement can be corrected by another. ``reason`` and
     ``by`` (the user of the operating system) go into the log. Returns the ``seq`` of the new entry. ``RecoveryRefusedError`` for a run
-    that has ended or that another process runs, and for a step that has nothing to settle.
+    that another process runs, and for a step that has nothing to settle.
 
-    One more can be settled when its run has ended: a call that happens once in the whole store (``exactly_once="store"``), for the
-    runs that will ask for it. That stands beside its key, the log stays as it is, and 0 is returned.
+    A step that a run left in doubt when it ended can be settled too, and a call that happens once in the whole store
+    (``exactly_once="store"``), for the runs that will ask for it. That stands beside the log, which stays as it is, and 0 is returned.
     """
     if (output is _MISSING) == (not not_done):
         raise ValueError("a step was done, with output=…, or not_done=True")
@@ -417,7 +413,7 @@ def abort(
         left = tuple(step.seq for step in uncompensated(after))
         undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
         elsewhere = [step for step in decision.in_doubt if isinstance(step, str)]
-        doubt: tuple[int | str, ...] = (*in_doubt(after), *elsewhere)
+        doubt: tuple[int | str, ...] = (*doubtful_steps(after), *elsewhere)
         end = {
             **who_and_why(session, by, reason),
             "in_doubt": [*doubt],

@@ -337,6 +337,8 @@ class Record(Block[Run]):
                 # Whoever caught it went on without what it had asked for: that is no completion.
                 error = ending.keep_as_failure(spending.refused, meta["budget"])
         undoing = None if self._run is None else self._run.undoing
+        if session.in_doubt:
+            meta["in_doubt"] = sorted(session.in_doubt)
         if undoing is not None:
             meta.update(undoing.as_dict())
         if error is None:

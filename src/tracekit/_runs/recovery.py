@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
-from .._journal.keys import Keys
+import orjson
+
+from .. import _reality
+from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, holder, holds_its_run, last_entry
-from .._journal.tip import read_head
+from .._journal.tip import read_head, sync_directory
 from .._runtime.effects import Doubt, Steps
-from ..errors import RecoveryRefusedError, TracekitError, TraceVersionError
+from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
 
 __all__ = [
+    "DOUBTS",
     "FOR",
     "Decision",
+    "InDoubt",
     "Segment",
+    "UncertainStep",
     "candidates",
     "decide",
     "decided",
     "decision_on",
+    "doubtful_steps",
     "in_doubt",
+    "keep_settlement",
+    "key_of",
+    "left_in_doubt",
     "newer",
+    "owner_of",
     "refused",
     "store_at",
     "store_of",
@@ -42,6 +54,12 @@ FOR: Final = frozenset(
     | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error"}
 )
 
+#: Codes of steps of which nobody knows whether they happened, and of those that are being made right now.
+DOUBTS: Final = frozenset(
+    {"class_missing", "irreversible_pending", "irreversible_timed_out", "irreversible_lost", "irreversible_failed"}
+    | {"unknown_effect", "running"}
+)
+
 Reason = dict[str, Any]
 
 
@@ -50,7 +68,8 @@ class Decision(NamedTuple):
 
     ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
     ``in_doubt`` lists the steps whose effect may or may not have happened, one of a child process as ``"SEGMENT:STEP"``;
-    ``pending`` the steps of the run's own file without an outcome.
+    ``pending`` the steps of the run's own file without an outcome; ``running`` those among them that are irreversible and are being
+    made right now, by the process that has the run open: nothing is in doubt of them.
     """
 
     run_id: str
@@ -59,6 +78,7 @@ class Decision(NamedTuple):
     reasons: tuple[Reason, ...] = ()
     in_doubt: tuple[int | str, ...] = ()
     pending: tuple[dict[str, Any], ...] = ()
+    running: tuple[int | str, ...] = ()
 
     @property
     def refusals(self) -> tuple[Reason, ...]:
@@ -67,7 +87,7 @@ class Decision(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """As ``tracekit recovery scan`` prints it."""
-        return {**self._asdict(), "reasons": [*self.reasons], "in_doubt": [*self.in_doubt], "pending": [*self.pending]}
+        return {key: [*value] if isinstance(value, tuple) else value for key, value in self._asdict().items()}
 
 
 class Segment(NamedTuple):
@@ -86,6 +106,7 @@ def decide(
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
     secret: Callable[[], str | None] | None = None,
+    settled: Callable[[int], bool] | None = None,
     run_id: str | None = None,
 ) -> Decision:
     """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
@@ -93,21 +114,31 @@ def decide(
     ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
     files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
     word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
-    once, where that is to be looked at. ``run_id`` is for a file that holds no entry.
+    once, where that is to be looked at, ``settled`` whether a person has settled a step when its run had ended. ``run_id`` is for a file
+    that holds no entry.
     """
     who, segments = verdict.run_id or run_id or "", [*segments]
-    elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments if one.state != "sealed" for seq in one.in_doubt)
-    if verdict.end is not None and verdict.state != "broken":
-        # Nothing is to be done; what stands in it is no longer in doubt, or was told when it was aborted. But of a child process
-        # that died in the middle of an effect nobody has been told.
-        reasons = [*_held(holder), _ended(verdict), *_of_dead(who, segments)]
-        return Decision(who, verdict.state, "abort", tuple(reasons), elsewhere)
+    elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
+    running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
     log = Steps(entries)
+    if verdict.end is not None and verdict.state != "broken":
+        # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
+        left = [step for step in log.steps.values() if left_in_doubt(step) and not (settled and settled(step.seq))]
+        reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_of_doubtful(who, segments)]
+        return Decision(
+            who,
+            verdict.state,
+            "abort",
+            tuple(reasons),
+            tuple(step.seq for step in left) + elsewhere,
+            running=running,
+        )
+    live = holder is not None and holder is not False
     reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
     if not any(reason["code"] == "segments" for reason in reasons):
         reasons += _of_processes(log)
     for step in log.steps.values():
-        reasons += _of_a_step(log, step, supplied)
+        reasons += _of_a_step(log, step, supplied, live)
     reasons += _of_supplied(log, supplied)
     reasons += map(_unknown, log.unknown)
     reasons += _of_keys(log, secret)
@@ -117,16 +148,16 @@ def decide(
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        in_doubt(log) + elsewhere,
+        doubtful_steps(log, live=live) + elsewhere,
         tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
+        tuple(step.seq for step in log.steps.values() if live and step.effect and step.state == "pending") + running,
     )
 
 
-def in_doubt(log: Steps) -> tuple[int, ...]:
-    """The steps whose effect may or may not have happened."""
-    return tuple(
-        sorted({*(step.seq for step in log.steps.values() if _doubtful(step)), *(e["seq"] for e in log.unknown)})
-    )
+def doubtful_steps(log: Steps, *, live: bool = False) -> tuple[int, ...]:
+    """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
+    doubtful = (step.seq for step in log.steps.values() if _doubtful(step) and not (live and step.state == "pending"))
+    return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))
 
 
 def newer(run_id: str, version: object) -> Decision:
@@ -208,13 +239,14 @@ def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
         yield _segment(segment, text)
 
 
-def _of_dead(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
-    """Child processes of a run that has ended: those that did not end in order, with an effect in doubt."""
+def _of_doubtful(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
+    """Child processes of a run that has ended: those with an effect in doubt."""
     for segment, _ in segments:
-        if segment.state != "sealed" and segment.in_doubt:
+        if segment.in_doubt:
             told = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
+            how = "" if segment.state == "sealed" else " did not end in order"
             text = (
-                f"the child process of segment {segment.run_id} did not end in order: {'; '.join(told)}; find out, then "
+                f"the child process of segment {segment.run_id}{how}: {'; '.join(told)}; find out, then "
                 f"`tracekit recovery settle {run_id}.{segment.run_id} STEP`"
             )
             yield _segment(segment, text)
@@ -260,8 +292,15 @@ def _doubtful(step: Doubt) -> bool:
     return step.effect and (step.state == "pending" or (step.state == "failed" and not step.settled))
 
 
-def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[Reason]:
-    if _doubtful(step):
+def left_in_doubt(step: Doubt) -> bool:
+    """Whether that is so when the run has ended: an ordinary failure is known to its program, which has gone on with it."""
+    return step.effect and not step.settled and (step.state == "pending" or (step.state == "failed" and step.lost))
+
+
+def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -> Iterator[Reason]:
+    if live and step.state == "pending" and not step.duplicate:
+        yield _reason("running", step, "is being made right now")
+    elif _doubtful(step):
         yield _in_doubt(step)
     elif step.state == "pending" and not step.duplicate:
         yield _again(log, step)
@@ -272,7 +311,7 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int]) -> Iterator[R
             "failed": "the program keeps its error",
         }
         yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
-    if step.effect and step.state != "given_up":
+    if step.effect and step.state != "given_up" and not live:
         around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
         for outer in around:
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
@@ -295,6 +334,8 @@ def _in_doubt(step: Doubt) -> Reason:
         return _reason("irreversible_pending", step, "was started and has no outcome: it may have happened")
     if step.in_doubt:
         return _reason("irreversible_timed_out", step, "timed out: it may have happened after that")
+    if step.lost:
+        return _reason("irreversible_lost", step, "failed, and its answer was lost: it may have happened")
     return _reason("irreversible_failed", step, "failed: what it had done until then is not known")
 
 
@@ -361,23 +402,156 @@ def _named(step: Doubt) -> str:
 # The decision on a run as it stands in a store: its file, whoever holds it, and its child processes.
 
 
+class UncertainStep(NamedTuple):
+    """An irreversible step without a known outcome: ``state`` is ``in_doubt``, or ``running`` while its process is making it.
+
+    ``arguments`` and ``idempotency_key`` are as the log has them, placeholders included; ``host`` is where it was made, ``time`` when it
+    began. ``segment`` names the child process whose step it is. ``code`` and ``text`` say why it is listed, ``what_to_do`` what then.
+    """
+
+    run_id: str
+    step: int
+    segment: str | None
+    name: str | None
+    state: Literal["in_doubt", "running"]
+    arguments: Any
+    idempotency_key: Any
+    host: str | None
+    time: datetime
+    age: timedelta
+    code: str
+    text: str
+    what_to_do: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values: the time in ISO 8601, the age in seconds."""
+        return {**self._asdict(), "time": self.time.isoformat(), "age": self.age.total_seconds()}
+
+
+class InDoubt(NamedTuple):
+    """What is in doubt in a store, the oldest run first; what is being made right now; and the files of which nobody can tell."""
+
+    in_doubt: tuple[UncertainStep, ...] = ()
+    running: tuple[UncertainStep, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def in_doubt(store: Store) -> InDoubt:
+    """Every irreversible step without a known outcome in any run of the store, those included that have ended. Reads only."""
+    if not os.path.isdir(store.runs):
+        raise RunNotFoundError(
+            f"there is no store in {store.root} (it has no directory 'runs'), so nothing was looked at",
+            store=store.root,
+            next_action="go to the directory that the program runs in, or name its store",
+        )
+    found: list[UncertainStep] = []
+    unreadable: list[str] = []
+    for path, segments in store.paths().items():
+        for file in (path, *segments):
+            try:
+                if (file != path or _has_ended(path, store.heads)) and _silent(file):
+                    continue
+                steps, whole = _uncertain(file)
+            except FileNotFoundError:
+                continue  # pruned meanwhile
+            except (OSError, TracekitError):
+                steps, whole = [], False
+            found += steps
+            if not whole:
+                unreadable.append(file)
+    return InDoubt(
+        tuple(one for one in found if one.state == "in_doubt"),
+        tuple(one for one in found if one.state == "running"),
+        tuple(unreadable),
+    )
+
+
+def _uncertain(path: str) -> tuple[list[UncertainStep], bool]:
+    """The steps of one file, and whether the file can be read whole."""
+    decision = decision_on(path, segments=())
+    reasons = {reason.get("step"): reason for reason in decision.reasons if reason["code"] in DOUBTS}
+    steps = [step for step in (*decision.in_doubt, *decision.running) if isinstance(step, int)]
+    if not steps:
+        return [], decision.state != "broken"
+    run_id, segment, _ = owner_of(path, 0)
+    now = _reality.time_ns()
+    found: list[UncertainStep] = []
+    with Trace(path) as trace:
+        host = _host(trace, path)
+        for step in steps:
+            entry, running = trace.entry(step), step in decision.running
+            began = entry["ts_ns"]
+            reason = reasons.get(step) or {
+                "code": "unknown_effect",
+                "text": f"entry {step} is an effect of an unknown type",
+            }
+            found.append(
+                UncertainStep(
+                    run_id,
+                    step,
+                    segment,
+                    entry.get("name"),
+                    "running" if running else "in_doubt",
+                    trace.expand(entry.get("input"), before=step),
+                    (_meta(entry).get("info") or {}).get("idempotency_key"),
+                    host,
+                    datetime.fromtimestamp(began / 1e9, UTC),
+                    timedelta(microseconds=max(0, now - began) // 1000),
+                    str(reason["code"]),
+                    str(reason["text"]),
+                    _what_to_do(decision, path, step, running),
+                )
+            )
+    return found, decision.state != "broken"
+
+
+def _host(trace: Trace, path: str) -> str | None:
+    """The machine that a file was written on; a child process's may leave it to its run."""
+    for entry in (trace.entry(1), first_entry(os.path.join(os.path.dirname(path), owner_of(path, 0).run_id + SUFFIX))):
+        environment = _meta(entry).get("environment")
+        if isinstance(environment, dict) and environment.get("host"):
+            return str(environment["host"])
+    return None
+
+
+def _what_to_do(decision: Decision, path: str, step: int, running: bool) -> str:
+    if running:
+        return "wait until it has ended"
+    stem = os.path.basename(path).removesuffix(SUFFIX)
+    return (
+        "find out whether it happened, then say so: "
+        f"`tracekit recovery settle {stem} {step} --done OUTPUT.json | --not-done --reason TEXT`"
+    )
+
+
 def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
-    """The runs that did not end, or not as the head kept for them says, or with a child process that died in the middle of an effect;
-    with ``all`` every run: the file, and its segments'."""
+    """The runs that did not end, or not as the head kept for them says, or that leave something in doubt; with ``all`` every run: the
+    file, and its segments'."""
     for path, segments in store.paths().items():
         if all or not _has_ended(path, store.heads) or _leaves_doubt(path, segments):
             yield path, segments
 
 
 def _leaves_doubt(path: str, segments: Sequence[str]) -> bool:
-    """Whether a child process of a run that has ended did not, and what it did is in doubt; who gave the run up has looked."""
+    """Whether a run that has ended leaves an effect in doubt, in a child process too; an operator who gave it up has looked."""
     try:
-        open_ones = [segment for segment in segments if last_entry(segment).get("type") not in ENDS]
-        if not open_ones or last_entry(path).get("type") == "run.aborted":
+        last = last_entry(path)
+        if last.get("type") == "run.aborted" and not _meta(last).get("by_program"):
             return False
-        return any(decision_on(segment, segments=()).in_doubt for segment in open_ones)
+        return any(decision_on(file, segments=()).in_doubt for file in (path, *segments) if not _silent(file))
     except (OSError, TracekitError):
         return True  # it is told by whoever decides on it
+
+
+def _silent(path: str) -> bool:
+    """Whether the end of a file says that nothing in it is in doubt."""
+    last = last_entry(path)
+    return last.get("type") in ENDS and not _meta(last).get("in_doubt")
+
+
+def _meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = entry.get("meta")
+    return meta if isinstance(meta, dict) else {}
 
 
 def _has_ended(path: str, heads: str) -> bool:
@@ -437,6 +611,7 @@ def decided(
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
         secret=lambda: _secret(trace.path),
+        settled=_settled(trace),
         run_id=run_id,
     )
     # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.
@@ -462,6 +637,67 @@ def _secret(path: str) -> str | None:
         return Keys(store_of(path).root).known_by()
     except (TracekitError, OSError):
         return None
+
+
+def _settled(trace: Trace) -> Callable[[int], bool]:
+    """Whether a person has settled a step of a run that has ended."""
+    keys = Keys(store_of(trace.path).root)
+
+    def settled(step: int) -> bool:
+        entry = trace.entry(step)
+        digest = key_of(entry)
+        try:
+            if digest is None:
+                with open(_settlement(trace.path, step), "rb") as file:
+                    return bool(orjson.loads(file.read())["hash"] == entry["hash"])
+            return os.path.isdir(keys.directory) and keys.settled(digest, owner_of(trace.path, step)) is not None
+        except (TracekitError, OSError, ValueError, KeyError, TypeError):
+            return False
+
+    return settled
+
+
+def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
+    """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before."""
+    target = _settlement(path, step)
+    directory = os.path.dirname(target)
+    os.makedirs(directory, 0o700, exist_ok=True)
+    temporary = f"{target}.{_reality.urandom(8).hex()}.tmp"
+    run_id, segment, seq = owner_of(path, step)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(orjson.dumps({"run_id": run_id, "segment": segment, "seq": seq, **said}) + b"\n")
+            file.flush()
+            os.fsync(fd)
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    sync_directory(directory)
+    return True
+
+
+def _settlement(path: str, step: int) -> str:
+    return os.path.join(store_of(path).root, "settled", f"{os.path.basename(path).removesuffix(SUFFIX)}.{step}")
+
+
+def key_of(entry: Mapping[str, Any]) -> str | None:
+    """The key of a call that happens once in the whole store."""
+    meta = _meta(entry)
+    info, contract = meta.get("info"), meta.get("contract")
+    if not isinstance(info, dict) or not isinstance(contract, dict) or contract.get("exactly_once") != "store":
+        return None
+    digest = info.get("once")
+    return digest if isinstance(digest, str) and "duplicate_of" not in info else None
+
+
+def owner_of(path: str, step: int) -> Owner:
+    """Whose a key is that a step of this file uses."""
+    stem = os.path.basename(path).removesuffix(SUFFIX)
+    part = SEGMENT.fullmatch(stem)
+    return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
 
 
 def store_at(store: Any) -> Store:

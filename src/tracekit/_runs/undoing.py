@@ -42,7 +42,7 @@ from ..errors import (
     TraceError,
 )
 from . import block
-from .recovery import in_doubt
+from .recovery import doubtful_steps
 
 __all__ = [
     "PATIENCE",
@@ -415,7 +415,7 @@ def doubtful(session: Recording) -> tuple[list[int], list[int]]:
     log, _ = _log(session)
     standing = {step.seq for step in uncompensated(log)}
     pending = {step.seq for step in _pending(log) if step.side_effect != "reversible" or step.seq in standing}
-    return sorted({*in_doubt(log), *pending}), sorted(pending)
+    return sorted({*doubtful_steps(log), *pending}), sorted(pending)
 
 
 def _pending(log: Steps) -> Iterator[Doubt]:

@@ -23,6 +23,7 @@ __all__ = [
     "OpenCall",
     "Steps",
     "innermost",
+    "lost",
     "open_calls",
     "outside_run",
 ]
@@ -330,8 +331,8 @@ class Doubt:
     """
 
     __slots__ = (
-        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "name", "outcome",
-        "passed", "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
+        "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "lost", "name",
+        "outcome", "passed", "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -357,6 +358,8 @@ class Doubt:
         self.chunks = 0
         self.first_chunk = 0
         self.went_on = 0
+        #: Whether it failed in a way that says nothing of what it did: its time was over, or its answer was lost.
+        self.lost = False
         #: Whether the program has gone on after its failure: where it was called, or around that.
         self.passed = False
 
@@ -494,6 +497,7 @@ class Steps:
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
             step.hidden = "redacted" if meta.get("redacted") else None
+            step.lost = lost(meta)
             self._may_pass(step)
         else:
             step.state = "done"
@@ -547,6 +551,18 @@ class Steps:
             elif type(node) is list:
                 stack.extend(node)
         return False
+
+
+def lost(meta: Mapping[str, Any]) -> bool:
+    """Whether the ``meta`` of a failure says nothing of what its call did: its time was over, or its answer was lost on the way."""
+    failure, info = meta.get("failure"), meta.get("info")
+    if meta.get("in_doubt") or (isinstance(info, dict) and info.get("in_doubt")):
+        return True
+    while isinstance(failure, dict):
+        if failure.get("type") in ("timeout", "network"):
+            return True
+        failure = failure.get("caused_by")
+    return False
 
 
 def _class(family: str, meta: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from .._policy.budget import Spending
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
 from .context import Lane, Scope
-from .effects import Begun, EffectStep, once_of
+from .effects import Begun, EffectStep, lost, once_of
 from .encoding import Encoded, Encoder
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .redaction import Redactor, StreamRedactor
@@ -280,6 +280,9 @@ class RecordedStep:
                 except LogWriteError:
                     if self._unwritten():
                         raise
+                else:
+                    if spec.effect:
+                        session.in_doubt.pop(seq, None)
                 return
         meta = dict(info) if info else {}
         places: Places | None = [] if spec.lists else None
@@ -303,7 +306,7 @@ class RecordedStep:
             own = self.spec.redactor
             if own is not None:
                 meta["failure"] = own.redact(meta["failure"])[0]
-            self._finish(self.spec.types.error, fields + session.error(error, meta, own), meta)
+            self._finish(self.spec.types.error, fields + session.error(error, meta, own), meta, known=not lost(meta))
         except LogWriteError:
             if self._unwritten():
                 raise
@@ -356,13 +359,18 @@ class RecordedStep:
             session.redacted_output(spec)
         return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
 
-    def _finish(self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None) -> None:
+    def _finish(
+        self, kind: str, fields: bytes, meta: dict[str, Any], places: Places | None = None, *, known: bool = True
+    ) -> None:
+        """Write the outcome. ``known``: whether it says what became of an effect."""
         session = self.session
         if "suspended" in meta:
             burst = place()
             if burst is not None:
                 meta["burst"] = burst
         seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
+        if self.spec.effect and known:
+            session.in_doubt.pop(self.seq, None)
         if places:
             session.encoder.remember(places, seq)
 
@@ -515,6 +523,8 @@ class Recording:
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
         self.raised: Final = Raised()
+        #: Irreversible steps that have begun, and whose outcome is not known: pending, or failed in a way that says nothing.
+        self.in_doubt: Final[dict[int, None]] = {}
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
@@ -563,6 +573,8 @@ class Recording:
         if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
             lane.last = seq
         self.steps += 1
+        if spec.effect and spec.side_effect == "irreversible":
+            self.in_doubt[seq] = None
         if info is not None and "compensates" in info:
             step: RecordedStep = UndoingStep(self, scope, request, seq, info["compensates"])
         else:
@@ -586,6 +598,8 @@ class Recording:
             if begun is not None:
                 begun.end()
             raise
+        if step.live and request.spec.side_effect == "irreversible":
+            self.in_doubt[step.seq] = None
         if begun is None:
             return step
         if step.live:
@@ -675,6 +689,8 @@ class Recording:
             return tail + info.tell(spec, self.redactor)
         about = dict(info or {})
         self._mark_input(about, encoded, spec)
+        if encoded.redacted:  # it may be made of what was taken out
+            about.pop("idempotency_key", None)
         if not about:
             return tail + told.suffix
         return tail + self._tree({**spec.meta, "info": to_json(about)})

@@ -223,6 +223,9 @@ def _arguments(text: str) -> Any:
 #
 # A plain callable that asks a model, as a captured model call: what it says of usage and cost is counted.
 
+#: Who is called says what it cost: no price need be known before.
+_OWN_PRICE: Final = {"own_price": True}
+
 
 class ModelCall:
     """``function``, each call of it a model call of the log. It is called with the messages, and the rest by keyword."""
@@ -299,7 +302,7 @@ def _parts(request: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
     parameters = {key: value for key, value in rest.items() if type(value) in (str, int, float, bool)}
     spec = Spec("llm", model, side_effect="read_only", signature={**parameters, "model": model}, lists=True)
-    return Request(spec, {"messages": messages, **rest})
+    return Request(spec, {"messages": messages, **rest}, _OWN_PRICE)
 
 
 def _told(reply: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
+from threading import Lock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from .._capture.contracted import Terms as ToolTerms
+    from .._policy.budget import Spending
 
-__all__ = ["AgentRegistry", "Attempt", "BaseAgent", "Terms", "class_of", "contract_of", "spec_of"]
+__all__ = ["AgentRegistry", "Attempt", "BaseAgent", "Terms", "Together", "class_of", "contract_of", "spec_of"]
 
 # -- registry ----------------------------------------------------------------------------------------------------------
 #
@@ -132,6 +134,13 @@ class BaseAgent:
         """What it costs to ask it."""
         cost = None if self._agreed is None else self._agreed.units({"payload": payload})
         return 1 if cost is None else cost
+
+    def declared_units(self, payload: Any) -> float:
+        """The same, and nothing where it can't be said: that is told when it is asked."""
+        try:
+            return self.units(payload)
+        except ContractViolationError:
+            return 0
 
     def handle(self, envelope: IntentEnvelope) -> Any:
         """What the agent does with a request, in a class of your own; it may be a coroutine."""
@@ -379,6 +388,36 @@ class Terms:
         return self.side_effect, self.contract
 
 
+class Together:
+    """Agents that are all asked, whatever comes of each: none of them is where not all can be afforded."""
+
+    def __init__(self, agents: Sequence[tuple[BaseAgent, Terms]]) -> None:
+        self._agents: Final = agents
+        self._lock: Final = Lock()
+        self._asked = False
+        self._refusal: BudgetExceededError | None = None
+
+    def refusal(self, spending: Spending, payload: Any, *, metered: bool) -> BudgetExceededError | None:
+        """Why none is asked, found out before the first. ``metered``: agents without a class count in the request's own budget."""
+        with self._lock:
+            if not self._asked:
+                self._asked = True
+                try:
+                    self._look(spending, payload, metered)
+                except BudgetExceededError as error:
+                    self._refusal = error
+        if self._refusal is None:
+            return None
+        copy = self._refusal.fresh()
+        assert isinstance(copy, BudgetExceededError)
+        return copy
+
+    def _look(self, spending: Spending, payload: Any, metered: bool) -> None:
+        calls = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is not None]
+        rest = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is None]
+        spending.afford({"tool_calls": len(calls), "cost_units": sum(calls)}, sum(rest) if metered else 0.0)
+
+
 class Attempt:
     """One agent that is asked, and what it comes to."""
 
@@ -400,6 +439,7 @@ class Attempt:
         "run_id",
         "stuck",
         "terms",
+        "together",
         "under_way",
     )
 
@@ -422,6 +462,8 @@ class Attempt:
         self.followed = False
         #: Whether what it costs is counted in a budget of the request, where its agent has no class.
         self.metered = False
+        #: Those that are asked with it, whatever comes of it.
+        self.together: Together | None = None
         #: Whether its step says that nothing may follow it: it may take effect yet.
         self.final = False
         #: Whether its step was to be undone, and that failed.
@@ -505,6 +547,8 @@ class Attempt:
         """The step, begun."""
         tool: Any = _call(self.agent, self.terms, shape)
         payload = self.envelope.payload
+        if self.together is not None:
+            self._afford(self.together, tool, payload)
         if self.metered and self.terms.side_effect is None:
             self._spend(payload)
         captured = captured_of(tool)
@@ -521,6 +565,19 @@ class Attempt:
         self.final, self.stuck = "final" in done.about, done.stuck
         self.below = Below(done.about.get("irreversible"))
         return came_to(done)
+
+    def _afford(self, together: Together, tool: Any, payload: Any) -> None:
+        """Refuse in the place of its step where what all of them cost can't be afforded."""
+        scope = here()
+        if scope is None or scope.spending is None:
+            return
+        error = together.refusal(scope.spending, payload, metered=self.metered)
+        if error is not None:
+            session: Any = scope.session
+            session.overspent(error)
+            captured = captured_of(tool)
+            spec = Spec("span", self.agent.name) if captured is None else captured.spec
+            raise session.refuse(scope, Request(spec, {"payload": payload}), error) from None
 
     def _spend(self, payload: Any) -> None:
         """What an agent without a class costs, which is no call of its own: refused in the place of its step."""

@@ -17,7 +17,7 @@ from .._runtime.step import Spec
 from ..errors import BudgetExceededError, ContractViolationError, RegistryError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
 from .envelope import IntentEnvelope, identity_of, stable_hash, without_secrets
-from .registry import AgentRegistry, Attempt, BaseAgent, Terms, class_of, contract_of
+from .registry import AgentRegistry, Attempt, BaseAgent, Terms, Together, class_of, contract_of
 from .result import IntentResponse, Status
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Course:
 
     def _everyone(self, at_once: bool) -> Generator[list[Attempt], None, IntentResponse]:
         for batch in [self.plan.agents] if at_once else [(agent,) for agent in self.plan.agents]:
-            last = yield from self._ask(list(batch))
+            last = yield from self._ask(list(batch), together=not self._made)
             if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
                 self._stopped = _NOBODY
                 break
@@ -185,10 +185,13 @@ class Course:
             )
         return self._nobody_answered()
 
-    def _ask(self, agents: list[BaseAgent], followed: bool = False) -> Generator[list[Attempt], None, Attempt]:
+    def _ask(
+        self, agents: list[BaseAgent], followed: bool = False, together: bool = False
+    ) -> Generator[list[Attempt], None, Attempt]:
         """The agents at once, the beginnings written down before, the ends after, each in the order of the agents.
 
-        ``followed``: somebody may stand in for the one.
+        ``followed``: somebody may stand in for the one. ``together``: every agent of the plan is asked, so that none is where not all can
+        be afforded.
         """
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
@@ -198,8 +201,10 @@ class Course:
             for i, agent in enumerate(agents)
         ]
         self._made.extend(attempts)
+        everybody = Together([(one, self._terms(one)) for one in self.plan.agents]) if together and not alone else None
         for attempt in attempts:
             attempt.followed, attempt.metered = followed, self._budget is not None
+            attempt.together = everybody
             about = {"attempt": attempt.index + 1, "side_effect": attempt.terms.side_effect, **attempt.agent.declared}
             self._note("agent.attempt.start", attempt.agent.name, about, None)
             attempt.counted = not alone and len(agents) == 1

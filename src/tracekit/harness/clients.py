@@ -36,7 +36,8 @@ class TracedLLMClient(_Client):
 
     ``line`` is a ``TraceWriter``, one of its lanes, or ``None`` for the run that is active around the call (outside every run the call is
     made and nothing is recorded). ``model_id``, ``parameters`` (decoding parameters, safety settings) and ``version`` (of the weights) are
-    the signature of every call, compared in a replay. ``returns`` is the type that a recorded answer is rebuilt as.
+    the signature of every call, compared in a replay; the model is given ``parameters`` by keyword, unless a call says otherwise.
+    ``returns`` is the type that a recorded answer is rebuilt as.
     """
 
     def __init__(
@@ -57,20 +58,21 @@ class TracedLLMClient(_Client):
         )
         self.model_id: Final = model_id
         self._llm: Final = llm
+        self._parameters: Final = dict(parameters or {})
         self._shapes()
 
     def _shapes(self) -> None:
         def generate(prompt: Any, parameters: dict[str, Any]) -> Any:
-            return _method(self._llm, "generate")(prompt, **parameters)
+            return _method(self._llm, "generate")(prompt, **{**self._parameters, **parameters})
 
         async def agenerate(prompt: Any, parameters: dict[str, Any]) -> Any:
-            return await _method(self._llm, "agenerate", "generate")(prompt, **parameters)
+            return await _method(self._llm, "agenerate", "generate")(prompt, **{**self._parameters, **parameters})
 
         def stream(prompt: Any, parameters: dict[str, Any]) -> Iterator[Any]:
-            yield from _method(self._llm, "stream")(prompt, **parameters)
+            yield from _method(self._llm, "stream")(prompt, **{**self._parameters, **parameters})
 
         async def astream(prompt: Any, parameters: dict[str, Any]) -> AsyncIterator[Any]:
-            async for piece in _method(self._llm, "astream", "stream")(prompt, **parameters):
+            async for piece in _method(self._llm, "astream", "stream")(prompt, **{**self._parameters, **parameters}):
                 yield piece
 
         self._generate = self._captured(generate)

@@ -140,6 +140,8 @@ class TraceWriter(Line):
     def _last_entry(self, error: BaseException | None) -> None:
         session = self._recording
         meta: dict[str, Any] = {"steps": session.steps, "segments": []}
+        if session.in_doubt:
+            meta["in_doubt"] = sorted(session.in_doubt)
         kind = "run.completed" if error is None else "run.failed"
         fields = session.result(self._result, meta) if error is None else session.error(error, meta)
         if session.warnings or session.remarks:
