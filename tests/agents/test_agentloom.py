@@ -254,7 +254,7 @@ def test_a_run_is_written_as_a_recording_that_replays() -> None:
         model = TracedLLMClient(lambda prompt, **_: next(said), writer, model_id="m-1")
         assert [model.generate(MESSAGES, temperature=0), model.generate(MESSAGES, temperature=0)] == ["one", "two"]
         assert model.generate("plain", top_p=1) == "three"
-        step = TracedLLMClient(lambda prompt: next(said), writer, model_id="m-1", parameters={"step_id": "plan"})
+        step = TracedLLMClient(lambda prompt, **_: next(said), writer, model_id="m-1", parameters={"step_id": "plan"})
         assert step.generate("x") == "four"
     with files_of(writer.path) as traces:
         recording = agentloom.loads(agentloom.exported(*traces).dumps())

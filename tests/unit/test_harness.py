@@ -347,7 +347,7 @@ def test_overlapping_calls_in_one_lane_are_told() -> None:
     """Two threads in one lane have no order: the run says so."""
     inside = threading.Barrier(2, timeout=30)
 
-    def slow(prompt: Any) -> str:
+    def slow(prompt: Any, **parameters: Any) -> str:
         inside.wait()
         return str(prompt)
 
