@@ -452,7 +452,7 @@ def test_secrets_do_not_enter_the_file() -> None:
     """Prompts and results pass the same redaction as everywhere, and the redacted prompt still matches."""
     secret = "sk-" + "proj-" + "A1b2C3d4" * 6
     with TraceWriter() as writer:
-        TracedLLMClient(lambda prompt: "fine", writer, **MODEL).generate(f"my key is {secret}")
+        TracedLLMClient(lambda prompt, **_: "fine", writer, **MODEL).generate(f"my key is {secret}")
     assert secret.encode() not in Path(writer.path).read_bytes()
     with TraceIndex(load_trace(writer.run_id)) as index:
         assert ReplayLLMClient(index, **MODEL).generate(f"my key is {secret}") == "fine"
