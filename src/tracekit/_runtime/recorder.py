@@ -573,8 +573,6 @@ class Recording:
         if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
             lane.last = seq
         self.steps += 1
-        if spec.effect and spec.side_effect == "irreversible":
-            self.in_doubt[seq] = None
         if info is not None and "compensates" in info:
             step: RecordedStep = UndoingStep(self, scope, request, seq, info["compensates"])
         else:
@@ -586,7 +584,7 @@ class Recording:
             input = request.input
             if changeable(input, spec.mutates):
                 step.given = Given(input, spec.mutates, plain, seen)
-        return step if begun is None else EffectStep(step, begun)
+        return self._began(step, begun) if spec.effect else step
 
     def begin_once(
         self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
@@ -598,13 +596,10 @@ class Recording:
             if begun is not None:
                 begun.end()
             raise
-        if step.live and request.spec.side_effect == "irreversible":
-            self.in_doubt[step.seq] = None
-        if begun is None:
-            return step
-        if step.live:
-            return EffectStep(step, begun)
-        begun.end()
+        if isinstance(step, RecordedStep):
+            return self._began(step, begun)
+        if begun is not None:  # an earlier call answers it
+            begun.end()
         return step
 
     def _begins(self, scope: Scope, request: Request) -> Begun | None:
@@ -614,6 +609,12 @@ class Recording:
             return None
         undoes = info is not None and "compensates" in info
         return scope.call.begins(spec.name, str(spec.side_effect), once_of(spec), self.run_id, undoes=undoes)
+
+    def _began(self, step: RecordedStep, begun: Begun | None) -> RecordedStep | EffectStep:
+        """A live step that may have an effect: until its outcome is on the log, it is in doubt."""
+        if step.spec.side_effect == "irreversible":
+            self.in_doubt[step.seq] = None
+        return step if begun is None else EffectStep(step, begun)
 
     def once(self) -> Once:
         """The keys of this run's calls that happen once, looked up when there is a first."""
