@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -350,3 +353,23 @@ def test_an_empty_run_can_not_be_replayed() -> None:
     with replay(run) as session:
         session.set_result(decision("d", input=1, output=2))
     assert session.report.exact
+
+
+# -- hints ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hint_works_as_it_is_printed(place: Place) -> None:
+    """What the message of a divergence says to type, typed in the same place, shows the run: by its id in the store, by its path else."""
+    script = place.program(TOOL + "print(charge(int(open('cents').read())))\n")
+    (place.directory / "cents").write_text("5")
+    assert place.cli("run", script).returncode == 0
+    (place.directory / "cents").write_text("6")
+    away = place.directory / "a copy" / "trace.jsonl"
+    away.parent.mkdir()
+    shutil.copy(place.runs[0], away)
+    for given in ([place.run], [str(away), "--", script]):
+        failed = place.cli("replay", *given)
+        assert failed.returncode == 1, failed.stderr
+        (hint, *_) = re.findall(r"`tracekit (show .*?)` shows the recorded steps", failed.stderr)
+        shown = place.cli(*shlex.split(hint))
+        assert (shown.returncode, "charge" in shown.stdout) == (0, True), (hint, shown.stderr)

@@ -38,10 +38,7 @@ def instrument(
     found = discover()
     for name in names:
         if name not in found:
-            raise ValueError(
-                f"no integration {name!r} is installed; there are: {', '.join(sorted(found)) or 'none'}. "
-                f"Install it with: pip install 'tracekit-replay[{name}]'"
-            )
+            raise ValueError(f"no integration {name!r} is installed; there are: {', '.join(sorted(found)) or 'none'}")
     with _lock:
         classify(http_classes or {})
         for module in user_modules:

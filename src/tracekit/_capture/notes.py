@@ -135,7 +135,7 @@ def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:
         import jsonschema
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "checking a decision against a JSON Schema needs jsonschema: pip install 'tracekit-replay[schema]'"
+            "checking a decision against a JSON Schema needs jsonschema: pip install jsonschema"
         ) from None
     try:
         jsonschema.validate(output, schema)

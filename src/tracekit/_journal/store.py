@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -489,6 +490,15 @@ def _same(fd: int, offset: int, kept: str) -> bool:
 #         secret                              0600; what keys are made with, see ``keys``
 #         keys/<64 hex>                       0600; one file a call that happens once in the whole store
 #         keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
+
+
+def shown_as(path: str) -> str:
+    """What a command calls the run in this file, here and now: its id where that finds it, else the path."""
+    store = Store()
+    here = os.path.dirname(os.path.abspath(path)) == store.runs
+    return (
+        os.path.basename(path)[: -len(SUFFIX)] if here and path.endswith(SUFFIX) else shlex.quote(os.path.abspath(path))
+    )
 
 
 class Store:

@@ -226,7 +226,7 @@ class Child:
             DivergenceError(
                 f"the process {self.path} ended with exit status {status}, the recorded one with {recorded}",
                 run_id=self.session.run_id,
-                next_action="look at what decides its status, and is not recorded (docs/not-captured.md)",
+                next_action="look at what decides its status, and is not recorded (in the documentation: What is not captured)",
             )
         )
 

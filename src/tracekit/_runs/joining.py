@@ -22,15 +22,12 @@ from .._journal.store import Store, segment_of, summary, valid_run_id
 from .._policy.budget import Budget, Spending
 from .._runtime import session as gate
 from .._runtime.context import Lane, Root, Scope, current, enter
-from .._runtime.divergence import describe, differences
 from .._runtime.recorder import ROOT, Recording
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
 from .._runtime.session import here
 from .._runtime.step import Request, Spec
-from .._values import to_json
 from ..errors import (
-    DivergenceError,
     LiveCallBlockedError,
     ReplayError,
     TraceExhaustedError,
@@ -99,22 +96,8 @@ class Part:
         answer = session.index.answer[self._step.seq]
         if not answer:
             return
-        recorded = session.trace.expand(session.trace.entry(answer).get("output"))
-        actual = session.redactor.redact(to_json(result))[0]
-        found = differences(recorded, actual)
-        if found and not session.equal(recorded, actual):
-            session.ended_otherwise(
-                "result",
-                DivergenceError(
-                    f"the part {self._step.spec.name!r} of the run came to another result\n" + describe(found),
-                    run_id=session.run_id,
-                    step=answer,
-                    recorded=recorded,
-                    actual=actual,
-                    differences=found,
-                    next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
-                ),
-            )
+        what = f"the part {self._step.spec.name!r} of the run came to another result"
+        session.compare_end("result", what, answer, result)
 
 
 def _path(session: Recording | Replay) -> str:

@@ -721,5 +721,5 @@ def refused(
         run_id=decision.run_id,
         reasons=[*reasons],
         decision=decision.as_dict(),
-        next_action=next_action,
+        next_action=next_action.replace(" RUN", f" {decision.run_id}"),
     )

@@ -16,11 +16,10 @@ from .._journal.store import Store
 from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current
-from .._runtime.divergence import describe, differences
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
 from .._runtime.verdict import CAN_BE_INEXACT, Report
-from .._values import from_json, to_json
+from .._values import from_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from . import block, children
 from .block import Block, called_from
@@ -243,22 +242,8 @@ class Replaying(Block["Replaying"]):
         last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
             return
-        recorded = trace.expand(last["output"])
-        actual = session.redactor.redact(to_json(value))[0]
-        found = differences(recorded, actual)
-        if found and not session.equal(recorded, actual):
-            session.ended_otherwise(
-                "exit_status" if self.ended_as is not None else "result",
-                DivergenceError(
-                    "the program came to another result\n" + describe(found),
-                    run_id=session.run_id,
-                    step=last["seq"],
-                    recorded=recorded,
-                    actual=actual,
-                    differences=found,
-                    next_action="every step matched and the result differs: look for what is not captured (docs/not-captured.md)",
-                ),
-            )
+        code = "result" if self.ended_as is None else "exit_status"
+        session.compare_end(code, "the program came to another result", last["seq"], value)
 
     def _exit(self, error: BaseException | None) -> None:
         session = self.session

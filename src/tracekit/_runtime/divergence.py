@@ -221,9 +221,15 @@ _CHANGED = "look at what changed in the code since the step before; record again
 
 
 def another_step(
-    run_id: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], found: list[dict[str, Any]], near: str
+    run_id: str,
+    named: str,
+    seq: int,
+    recorded: dict[str, Any],
+    actual: dict[str, Any],
+    found: list[dict[str, Any]],
+    near: str,
 ) -> DivergenceError:
-    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it."""
+    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it, ``named`` the run."""
     text = (
         f"the program's {actual['kind']} {actual['name']!r} is not the recorded step {seq} "
         f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}"
@@ -238,10 +244,25 @@ def another_step(
         run_id=run_id,
         step=seq,
         location=caller(),
-        next_action=f"`tracekit show {run_id}` shows the recorded steps; record again if the change is meant",
+        next_action=f"`tracekit show {named}` shows the recorded steps; record again if the change is meant",
         recorded=recorded,
         actual=actual,
         differences=found,
+    )
+
+
+def another_result(
+    run_id: str, what: str, seq: int, recorded: Any, actual: Any, found: list[dict[str, Any]]
+) -> DivergenceError:
+    """The program came to something else than the recorded one, after equal steps."""
+    return DivergenceError(
+        f"{what}\n{describe(found)}",
+        run_id=run_id,
+        step=seq,
+        recorded=recorded,
+        actual=actual,
+        differences=found,
+        next_action="every step matched and the result differs: look for what is not captured (a page of the documentation)",
     )
 
 
@@ -270,7 +291,7 @@ def no_more(run_id: str, kind: str, name: str, used: str) -> TraceExhaustedError
     )
 
 
-def aborted_here(run_id: str, kind: str, name: str) -> TraceExhaustedError:
+def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhaustedError:
     """The program asks for a step, and the run was given up before it."""
     return TraceExhaustedError(
         f"the program asks for {kind} {name!r}, and the recorded run was aborted before that",
@@ -278,7 +299,7 @@ def aborted_here(run_id: str, kind: str, name: str) -> TraceExhaustedError:
         location=caller(),
         kind=kind,
         name=name,
-        next_action="that is where the recording ends; `tracekit show RUN` shows who aborted it, and why",
+        next_action=f"that is where the recording ends; `tracekit show {named}` shows who aborted it, and why",
     )
 
 
@@ -315,13 +336,13 @@ def never_asked_for(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedSteps
     )
 
 
-def not_followed(run_id: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
+def not_followed(run_id: str, named: str, steps: list[dict[str, Any]]) -> UnconsumedStepsError:
     first = f", the first is {steps[0]['type']} {steps[0]['name']!r} (step {steps[0]['seq']})" if steps else ""
     return UnconsumedStepsError(
         f"the program does not follow the log of the run any more: {len(steps)} recorded steps were not made{first}; nothing went live",
         run_id=run_id,
         steps=steps,
-        next_action="resume with the code that made the run (`tracekit replay RUN` shows the difference), or abort it",
+        next_action=f"resume with the code that made the run (`tracekit replay {named}` shows the difference), or abort it",
     )
 
 

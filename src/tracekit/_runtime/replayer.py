@@ -17,6 +17,7 @@ from orjson import loads
 
 from .._journal.entry import READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import TAIL, Trace
+from .._journal.store import shown_as
 from .._policy.budget import Spending
 from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from ..errors import (
@@ -1307,6 +1308,14 @@ class Replay:
         code = code or error.code.replace("-", "_")
         self.report.inexact(code, error.what.partition("\n")[0], step=error.step, where=error.location)
 
+    def compare_end(self, code: str, what: str, seq: int, value: object) -> None:
+        """What the program came to, compared with the output of the entry ``seq``."""
+        recorded = self.trace.expand(self.trace.entry(seq).get("output"))
+        actual = self.redactor.redact(to_json(value))[0]
+        found = differences(recorded, actual)
+        if found and not self.equal(recorded, actual):
+            self.ended_otherwise(code, divergence.another_result(self.run_id, what, seq, recorded, actual, found))
+
     def ended_otherwise(self, code: str, error: ReplayError, cause: BaseException | None = None) -> None:
         """The program came to another end than the recorded one. Raises that, unless the caller asked to go on."""
         if self.on_divergence == "warn":
@@ -1349,7 +1358,7 @@ class Replay:
         lane = scope.lane.path or "the run's own line"
         used = f"{count} in lane {lane}, all used{near}"
         if self.trace.entry(len(self.trace))["type"] == "run.aborted":
-            return self.fail(divergence.aborted_here(self.run_id, kind, name))
+            return self.fail(divergence.aborted_here(self.run_id, shown_as(self.trace.path), kind, name))
         return self.fail(divergence.no_more(self.run_id, kind, name, used))
 
     def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
@@ -1381,7 +1390,11 @@ class Replay:
             self.report.inexact("passed_over", text, step=seq, where=caller(), differences=found)
             return
         recorded = {"type": self.trace.entry(seq)["type"], **recorded}
-        self._fail(divergence.another_step(self.run_id, seq, recorded, {"kind": kind, **actual}, found, near))
+        self._fail(
+            divergence.another_step(
+                self.run_id, shown_as(self.trace.path), seq, recorded, {"kind": kind, **actual}, found, near
+            )
+        )
 
     def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
         candidates: list[tuple[int, Mapping[str, Any], bytes]] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .._journal.reader import Trace
+from .._journal.store import shown_as
 from .._journal.writer import Journal
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
@@ -348,11 +349,11 @@ class Followed(Replay):
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
         if self.stepped and self.face.open_now():  # what is left to hand over, nobody asks for
             return None
-        return self.fail(divergence.not_followed(self.run_id, self._unconsumed()))
+        return self.fail(divergence.not_followed(self.run_id, shown_as(self.trace.path), self._unconsumed()))
 
     def unfollowed(self) -> ReplayError:
         """The program has ended, and the log has more: its failure."""
-        return self.fail(divergence.not_followed(self.run_id, self._unconsumed()))
+        return self.fail(divergence.not_followed(self.run_id, shown_as(self.trace.path), self._unconsumed()))
 
 
 # -- resumption --------------------------------------------------------------------------------------------------------
