@@ -15,7 +15,7 @@ from tracekit._capture import timers
 from tracekit._capture.calls import drive
 from tracekit._runtime.context import Lane, Scope, current
 from tracekit._runtime.schedule import Schedule, place
-from tracekit._runtime.session import here, owner
+from tracekit._runtime.session import RunState, here, owner
 
 
 class Differs(BaseException):
@@ -23,12 +23,12 @@ class Differs(BaseException):
 
 
 class _Base:
-    ended = False
     run_id = "r"
     threads: Any = None
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.state = RunState(live=True, ordered=False)
 
     def __enter__(self) -> Any:
         concurrency.activate()
@@ -38,7 +38,7 @@ class _Base:
 
     def __exit__(self, *_: object) -> None:
         current.reset(self._token)
-        self.ended = True
+        self.state.ended = True
         assert timers.deactivate() == []
         assert concurrency.deactivate() == []
 
@@ -95,6 +95,7 @@ class Recording(_Base):
 
 class _Armed:
     live = True
+    comes = pending = False
 
     def __init__(self, session: Recording, lane: str, n: int, function: str) -> None:
         self._session, self._lane, self._n, self._function = session, lane, n, function
@@ -185,10 +186,11 @@ class Replay(_Base):
 
 
 class _Held:
-    live = False
+    live = pending = False
 
     def __init__(self, schedule: Schedule, seq: int | None) -> None:
         self._schedule, self._seq = schedule, seq
+        self.comes = seq is not None
         self._ticket: Any = None
 
     def wait(self) -> None:

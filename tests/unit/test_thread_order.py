@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any
 
@@ -380,3 +381,208 @@ def test_a_divergence_is_printed_when_it_happens(tmp_path: Path) -> None:
     assert done.returncode < 0
     assert "the replay has failed: [divergence]" in done.stderr
     assert "'a'" in done.stderr or '"a"' in done.stderr
+
+
+# -- questions and limits --------------------------------------------------------------------------------------------------
+
+#: How long (ms) the worker takes, and how long who looks pauses, in native code.
+pace = [30.0, 3.0]
+
+
+class Worker:
+    """A thread, a pool's call and what they leave behind, in all the ways in which somebody may look for it."""
+
+    def __init__(self) -> None:
+        self.event, self.lock, self.held = threading.Event(), threading.Lock(), threading.Event()
+        self.items: queue.Queue[str] = queue.Queue()
+        self.thread = threading.Thread(target=self._work)
+        self.pool = ThreadPoolExecutor(1)
+        self.free = threading.Semaphore(0)
+        self.changed = threading.Condition()
+
+    def __enter__(self) -> Worker:
+        self.thread.start()
+        self.held.wait()
+        self.call = self.pool.submit(self.thread.join)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.join()
+        self.pool.shutdown()
+
+    def _work(self) -> None:
+        with self.lock:
+            self.held.set()
+            native(pace[0])
+        self.event.set()
+        self.items.put("item")
+        self.free.release()
+        with self.changed:
+            self.changed.notify_all()
+
+    def acquired(self) -> bool:
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+            return True
+        return False
+
+
+QUESTIONS: dict[str, Callable[[Worker], Callable[[], Any]]] = {
+    "Event.is_set": lambda worker: worker.event.is_set,
+    "Thread.is_alive": lambda worker: lambda: not worker.thread.is_alive(),
+    "Future.done": lambda worker: worker.call.done,
+    "Future.running": lambda worker: lambda: not worker.call.running(),
+    "Queue.qsize": lambda worker: worker.items.qsize,
+    "Queue.empty": lambda worker: lambda: not worker.items.empty(),
+    "Lock.acquire(False)": lambda worker: worker.acquired,
+    "Lock.locked": lambda worker: lambda: not worker.lock.locked(),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("faster", [0.0, 4.0])
+def test_polling_code_is_told_what_it_was_told(tmp_path: Path, question: str, faster: float) -> None:
+    """A thread that looks again and again whether another one is done finds it done at the same look, at whatever pace."""
+
+    def program() -> Any:
+        looks = 0
+        with Worker() as worker:
+            happened = QUESTIONS[question](worker)
+            while not happened():
+                looks += 1
+                native(pace[1])
+            held = [worker.event.is_set(), worker.items.qsize()]
+        tool(f"{looks} {held}")
+        return looks, held
+
+    pace[:] = [30, 3]
+    with record("polls", store=tmp_path) as run:
+        seen = program()
+    pace[:] = [30 * faster, 3 / (faster or 10)]
+    with replay(run) as session:
+        assert program() == seen
+    assert session.report.exact, session.report.as_dict()
+
+
+def test_what_the_answer_says_has_happened(tmp_path: Path) -> None:
+    """Who was told that an event was set finds what was put down before it, though the replayed thread is slower."""
+
+    def program() -> Any:
+        found: list[str] = []
+        done = threading.Event()
+
+        def work() -> None:
+            native(pace[0])
+            found.append("result")
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            native(pace[1])
+        seen = found[0]
+        thread.join()
+        tool(seen)
+        return seen
+
+    pace[:] = [10, 2]
+    with record("polls", store=tmp_path) as run:
+        assert program() == "result"
+    pace[:] = [200, 0]
+    with replay(run) as session:
+        assert program() == "result"
+    assert session.report.exact
+
+
+def test_a_question_of_a_task_is_recorded_too(tmp_path: Path) -> None:
+    """A task that looks at a thread's event sees it set at the same look."""
+
+    async def main() -> int:
+        done, looks = threading.Event(), 0
+
+        def work() -> None:
+            native(pace[0])
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            looks += 1
+            native(pace[1])
+        thread.join()
+        tool(str(looks))
+        return looks
+
+    pace[:] = [20, 2]
+    with record("polls", store=tmp_path) as run:
+        seen = asyncio.run(main())
+    pace[:] = [0, 5]
+    with replay(run) as session:
+        assert asyncio.run(main()) == seen
+    assert session.report.exact
+
+
+LIMITS: dict[str, Callable[[Worker, float], Any]] = {
+    "Event.wait": lambda worker, limit: worker.event.wait(limit),
+    "Event.wait(timeout=)": lambda worker, limit: worker.event.wait(timeout=limit),
+    "Queue.get": lambda worker, limit: worker.items.get(timeout=limit),
+    "Future.result": lambda worker, limit: worker.call.result(limit),
+    "Future.exception": lambda worker, limit: worker.call.exception(timeout=limit),
+    "Condition.wait_for": lambda worker, limit: _notified(worker, limit),
+    "Semaphore.acquire": lambda worker, limit: worker.free.acquire(timeout=limit),
+    "Thread.join": lambda worker, limit: (worker.thread.join(limit), worker.thread.is_alive()),
+    "wait": lambda worker, limit: len(wait([worker.call], timeout=limit).done),
+    "Lock.acquire": lambda worker, limit: worker.lock.acquire(timeout=limit) and worker.lock.release(),
+}
+
+
+def _notified(worker: Worker, limit: float) -> bool:
+    with worker.changed:
+        return worker.changed.wait_for(lambda: worker.event._flag, limit)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("late", [True, False], ids=["late", "in time"])
+@pytest.mark.parametrize("reached", ["before", "after"])
+def test_limits_run_out_where_they_did(tmp_path: Path, limit: str, late: bool, reached: str) -> None:
+    """A wait with a time limit comes to what it came to, ``True`` or late, whether the other thread is done already or not yet."""
+
+    def program() -> Any:
+        with Worker() as worker:
+            try:
+                native(pace[1])
+                seen = LIMITS[limit](worker, 0.01 if late else 60)
+            except (queue.Empty, TimeoutError) as error:
+                seen = type(error).__name__
+        tool(repr(seen))
+        return seen
+
+    pace[:] = [200 if late else 20, 0]
+    with record("limits", store=tmp_path) as run:
+        seen = program()
+    pace[:] = [0, 100] if reached == "before" else [100, 0]
+    with replay(run) as session:
+        assert program() == seen
+    assert session.report.exact, session.report.as_dict()
+
+
+def test_futures_that_were_not_waited_for(tmp_path: Path) -> None:
+    """``wait`` and ``as_completed`` that the recording had no need of return when their futures are done."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(native, pace[0]) for _ in range(2)]
+            native(pace[1])
+            left = [call for call in calls if call._state != "FINISHED"]  # type: ignore[attr-defined]
+            if left:
+                assert len(wait(left).done) == len(left)
+                assert len(list(as_completed(left))) == len(left)
+        tool("done")
+
+    pace[:] = [0, 50]
+    with record("waits", store=tmp_path) as run:
+        program()
+    pace[:] = [50, 0]
+    with replay(run) as session:
+        program()
+    assert session.report.failure is None

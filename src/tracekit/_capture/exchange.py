@@ -34,6 +34,7 @@ __all__ = [
     "ClassMethodExchange",
     "CodeExchange",
     "FunctionExchange",
+    "MethodEntry",
     "MethodExchange",
     "Unsupported",
     "exchanged",
@@ -253,17 +254,11 @@ class ClassMethodExchange:
         self._found: Any = None
         self.target: Final = f"{owner.__module__}.{owner.__qualname__}.{name}"
 
-    def _set(self, value: object) -> None:
-        # The dictionary behind the read-only view that ``vars()`` gives of a static type.
-        (namespace,) = (it for it in gc.get_referents(vars(self.owner)) if type(it) is dict)
-        namespace[self.name] = value
-        _type_modified(self.owner)
-
     def apply(self) -> None:
         if self._found is None:
             self._found = vars(self.owner)[self.name]
             self._bare.call = self._shared.call
-            self._set(self._entry)
+            _enter(self.owner, self.name, self._entry)
             self._shared.call = self._call
 
     def restore(self) -> bool:
@@ -272,9 +267,47 @@ class ClassMethodExchange:
         if self._shared.call != self._call or vars(self.owner)[self.name] is not self._entry:
             return False
         self._shared.call = self._bare.call
-        self._set(self._found)
+        _enter(self.owner, self.name, self._found)
         self._found = None
         return True
+
+
+class MethodEntry:
+    """A method in the own dictionary of a type that takes no assignment (``_thread.lock``); looked up on the type, it is ``hook``.
+
+    A method that was bound earlier stays what it was.
+    """
+
+    def __init__(self, owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        if not _CPYTHON:
+            raise Unsupported("another interpreter")
+        self.owner: Final = owner
+        self.name: Final = name
+        self.genuine: Final = vars(owner)[name]
+        self._hook: Final = make(self.genuine)
+        self.target: Final = f"{owner.__module__}.{owner.__qualname__}.{name}"
+        self._applied = False
+
+    def apply(self) -> None:
+        if not self._applied:
+            _enter(self.owner, self.name, self._hook)
+            self._applied = True
+
+    def restore(self) -> bool:
+        if not self._applied:
+            return True
+        if vars(self.owner)[self.name] is not self._hook:
+            return False
+        self._applied = False
+        _enter(self.owner, self.name, self.genuine)
+        return True
+
+
+def _enter(owner: type, name: str, value: object) -> None:
+    # The dictionary behind the read-only view that ``vars()`` gives of a static type.
+    (namespace,) = (it for it in gc.get_referents(vars(owner)) if type(it) is dict)
+    namespace[name] = value
+    _type_modified(owner)
 
 
 def _unpacking(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -488,6 +488,10 @@ def _wait(original: Any, scope_of: _ScopeOf, fs: Any, timeout: Any = None, retur
         return original(fs, timeout, return_when)
     given = _in_order(fs)
     turn: Any = scope.session.arm(scope, "future.wait", 0)
+    if not (
+        turn.live or turn.comes or turn.pending
+    ):  # the recorded program did not wait here: that is not to last for ever
+        return original(given, None, return_when)
     token = current.set(None)  # how it waits is nothing to record
     try:
         if turn.live:
@@ -543,6 +547,9 @@ def _next_recorded(turn: Any, given: list[Any], left: dict[int, Any], found: Ite
 
 
 def _next_replayed(turn: Any, left: dict[int, Any]) -> int:
+    if not (turn.comes or turn.pending):
+        _base.wait(left.values(), return_when=_base.FIRST_COMPLETED)
+        return next(i for i, future in left.items() if future.done())
     turn.wait()
     done = turn.about.get("done")
     if not done:

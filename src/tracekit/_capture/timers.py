@@ -7,11 +7,11 @@ import queue
 import sys
 import threading
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import LockType, RLock, allocate_lock, start_new_thread
 from asyncio.base_events import BaseEventLoop
 from asyncio.timeouts import Timeout
 from collections.abc import Callable
-from concurrent.futures import _base
+from concurrent.futures import Future, _base
 from contextvars import Context
 from types import SimpleNamespace
 from typing import Any, Final
@@ -21,34 +21,71 @@ from .._runtime.context import Scope, current
 from .._runtime.session import here
 from ..errors import ReplayError
 from . import threads as handover
-from .exchange import FunctionExchange, Unsupported, genuine
+from .callers import by_user
+from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch, when_imported
 
 __all__ = ["activate", "blocking_patches", "deactivate", "quiet_threads"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
-# Threads that wait with a time limit: conditions and what stands on them, and ``Thread.join``.
+# What threads wait for with a time limit, and what they ask of one another without waiting.
 #
-# ``Event``, ``Queue``, ``Semaphore``, ``Barrier`` and ``Future`` all wait on a ``Condition``, in a loop that computes the
-# time left. When a limit fires at once in a replay, the clock that they compute with is put forward in that thread, so that
-# they see it passed.
+# A limit that ran out is an event of the run. In a replay whoever waits with a limit waits until the recorded place of that event,
+# whatever has come meanwhile; and where the limit did not run out, as long as it takes. ``Event``, ``Queue``, ``Semaphore``,
+# ``Barrier``
+# and ``Future`` all wait on a ``Condition``, in a loop that computes the time left: when a limit fires at once in a replay, the clock
+# that they compute with is put forward in that thread, so that they see it passed.
+#
+# A question (``is_set()``, ``done()``, ``is_alive()``, ``qsize()``, ``acquire(False)`` …) that user code asks is recorded with its
+# answer, as
+# a read of a clock is. In a replay it is answered as it was, and what the answer says has happened is waited for first.
 
-_ahead: Final = threading.local()
+#: Of each thread: how far (s) its clock is put forward, and the limit that the wait it is in has.
+_own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
+_Wrap = Callable[[Any], Any]
+#: Locks are of types that take no assignment: exchanged another way, once made.
+_locks: Final[list[Patch]] = []
 
 
-def blocking_patches(scope_of_timers: _Scope) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owner, name and wrapper of each place."""
+def blocking_patches(once: Callable[[Any, str, _Wrap], Patch], scope_of_timers: _Scope) -> list[Patch]:
+    """What to replace; ``scope_of_timers`` says in which scope a wait or a question is the run's own."""
     # ``concurrent.futures`` reads the clock through its module; no other name of that is used there.
     clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
-    return [
-        (threading.Condition, "wait", lambda original: _wait(original, scope_of_timers)),
-        (threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
-        (threading, "_time", lambda _: _now),
-        (queue, "time", lambda _: _now),
-        (_base, "time", lambda _: clock),
+
+    def limited(owner: Any, name: str, limit: Callable[..., Any], late: Any) -> Patch:
+        return once(
+            owner, name, lambda original: _limited(original, f"{owner.__name__}.{name}", limit, late, scope_of_timers)
+        )
+
+    def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = lambda asked, answer: None) -> Patch:
+        return once(owner, name, lambda original: _asked(original, f"{owner.__name__}.{name}", agree, scope_of_timers))
+
+    found = [
+        once(threading.Condition, "wait", lambda original: _wait(original, scope_of_timers)),
+        once(threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
+        once(threading, "_time", lambda _: _now),
+        once(queue, "time", lambda _: _now),
+        once(_base, "time", lambda _: clock),
+        limited(threading.Event, "wait", _timeout, False),
+        limited(threading.Condition, "wait_for", _second, False),
+        limited(threading.Semaphore, "acquire", _second, False),
+        limited(Future, "result", _timeout, TimeoutError),
+        limited(Future, "exception", _timeout, TimeoutError),
+        asked(threading.Event, "is_set", lambda event, answer: answer and event.wait()),
+        asked(threading.Thread, "is_alive", lambda thread, answer: None if answer else thread.join()),
+        asked(Future, "done", lambda future, answer: answer and _base.wait([future])),
+        asked(Future, "running"),
+        asked(Future, "cancelled"),
+        *(asked(queue.Queue, name) for name in ("qsize", "empty", "full")),
     ]
+    if not _locks:
+        try:
+            _locks.extend(_of_locks(scope_of_timers))
+        except (Unsupported, KeyError):  # these questions are answered for real
+            pass
+    return found + _locks
 
 
 def _excepthook(args: Any) -> None:
@@ -64,13 +101,13 @@ quiet_threads: Final = AttributePatch(threading, "excepthook", _excepthook)
 
 def _now() -> float:
     """The monotonic clock (s) as far as it is put forward in this thread."""
-    return monotonic_ns() / 1e9 + getattr(_ahead, "by", 0.0)
+    return monotonic_ns() / 1e9 + getattr(_own, "ahead", 0.0)
 
 
 def _put_forward(to: float) -> None:
     left = to - _now()
     if left > 0:
-        _ahead.by = getattr(_ahead, "by", 0.0) + left
+        _own.ahead = getattr(_own, "ahead", 0.0) + left
 
 
 def _wait(original: Any, scope_of_timers: _Scope) -> Any:
@@ -81,6 +118,9 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
         if scope is None:
             return original(self, timeout)  # type: ignore[no-any-return]
         if timeout is None:
+            limit = getattr(_own, "limit", None)
+            if limit is not None:
+                return limit.wait(self)  # type: ignore[no-any-return]
             threads = scope.session.threads
             return original(self) if threads is None else _wait_in_a_gate(self, threads.wait_in)
         until = _now() + timeout
@@ -143,7 +183,9 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
             return original(self, timeout)  # type: ignore[no-any-return]
         original(self, 0)  # wrong uses fail here
         timer = scope.session.arm(scope, "threading.join", timeout)
-        if not timer.live and self.is_alive():
+        if timer.comes:
+            timer.wait()
+        elif not timer.live and self.is_alive():
             ended = allocate_lock()
             ended.acquire()
             start_new_thread(_tell, (original, self, ended))
@@ -164,6 +206,155 @@ def _tell(join: Any, thread: threading.Thread, ended: Any) -> None:
         ended.release()
     except RuntimeError:  # the time-out came first
         pass
+
+
+# -- limits above conditions -----------------------------------------------------------------------------------------------
+
+
+class _Opened(Exception):
+    """The log of a run that is resumed has been followed to its end: the limit runs on the real clock now."""
+
+
+class _Limit:
+    """A limit that did not run out in the recording: what waits on conditions below it waits without one."""
+
+    def __init__(self, timer: Any, threads: Any) -> None:
+        self._timer: Final = timer
+        self._threads: Final = threads
+
+    def wait(self, condition: Any) -> bool:
+        if self._timer.pending:
+            notified = not self._timer.live and _wait_in_a_gate(condition, lambda gate: _hold(gate, self._timer))
+            if not notified and self._timer.live:
+                raise _Opened
+            return notified
+        return _wait_in_a_gate(condition, self._threads.wait_in)
+
+
+def _timeout(args: Any, options: Any) -> tuple[Any, Any, Any]:
+    """The limit of a call, and its arguments without: of one that takes no other argument."""
+    return (args[0] if args else options.get("timeout")), (), {}
+
+
+def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
+    """The same of one that has its limit second."""
+    rest = {name: value for name, value in options.items() if name != "timeout"}
+    if not (args[0] if args else rest.get("blocking", True)):
+        return None, args, options  # it does not wait
+    return (args[1] if len(args) > 1 else options.get("timeout")), args[:1], rest
+
+
+def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, scope_of: _Scope) -> Any:
+    """A wait with a limit: ``late`` is what it gives, or raises, where that ran out."""
+
+    def wait(self: Any, *args: Any, **options: Any) -> Any:
+        seconds, first, rest = limit_of(args, options)
+        if not seconds or seconds < 0:
+            return original(self, *args, **options)
+        scope = scope_of()
+        if scope is None or getattr(_own, "limit", None) is not None:
+            return original(self, *args, **options)
+        timer = scope.session.arm(scope, name, seconds)
+        if timer.comes:
+            _wait_for_its_place(self, timer)
+            _put_forward(_now() + seconds)
+            if late is TimeoutError:
+                raise TimeoutError
+            return late
+        if not timer.live:
+            _own.limit = _Limit(timer, scope.session.threads)
+            try:
+                return original(self, *first, **rest)
+            except _Opened:
+                pass
+            finally:
+                _own.limit = None
+        token = current.set(None)  # how it waits is nothing to record
+        try:
+            result = original(self, *args, **options)
+        except TimeoutError:
+            if late is TimeoutError and not self.done():
+                timer.fired()
+            raise
+        finally:
+            current.reset(token)
+        if late is not TimeoutError and not result:
+            timer.fired()
+        return result
+
+    wait.__qualname__ = original.__qualname__
+    return wait
+
+
+def _wait_for_its_place(waited: Any, timer: Any) -> None:
+    """Wait until the recorded place of the time-out has come; whoever waits on a condition leaves that to others meanwhile."""
+    if not isinstance(waited, threading.Condition):
+        timer.wait()
+        return
+    saved = waited._release_save()  # type: ignore[attr-defined]
+    try:
+        timer.wait()
+    finally:
+        waited._acquire_restore(saved)  # type: ignore[attr-defined]
+
+
+# -- questions -------------------------------------------------------------------------------------------------------------
+
+
+def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_of: _Scope) -> Any:
+    def ask(self: Any) -> Any:
+        if current.get() is None or not by_user():
+            return original(self)
+        scope = scope_of()
+        if scope is None:
+            return original(self)
+        return scope.session.question(scope, name, lambda: original(self), lambda answer: agree(self, answer))
+
+    ask.__qualname__ = original.__qualname__
+    return ask
+
+
+def _of_locks(scope_of: _Scope) -> list[Patch]:
+    """``acquire`` without or with a limit, and ``locked``."""
+
+    def acquire(original: Any) -> Any:
+        def acquire(self: Any, blocking: Any = True, timeout: Any = -1) -> Any:
+            if (blocking is True and timeout == -1) or current.get() is None or not by_user():
+                return original(self, blocking, timeout)
+            scope = scope_of()
+            if scope is None:
+                return original(self, blocking, timeout)
+            return scope.session.question(
+                scope,
+                "lock.acquire",
+                lambda: original(self, blocking, timeout),
+                lambda answer: answer and original(self),
+            )
+
+        return acquire
+
+    def locked(original: Any) -> Any:
+        def locked(self: Any) -> Any:
+            if current.get() is None or not by_user():
+                return original(self)
+            scope = scope_of()
+            if scope is None:
+                return original(self)
+            return scope.session.question(
+                scope, "lock.locked", lambda: original(self), lambda answer: None if answer else _until_free(self)
+            )
+
+        return locked
+
+    def _until_free(lock: Any) -> None:
+        with lock:
+            pass
+
+    return [
+        MethodEntry(LockType, "acquire", acquire),
+        MethodEntry(LockType, "locked", locked),
+        MethodEntry(RLock, "acquire", acquire),
+    ]
 
 
 # -- timers ------------------------------------------------------------------------------------------------------------
@@ -204,7 +395,7 @@ def _patches() -> list[Patch]:
         _once(BaseEventLoop, "call_at", _call_at),
         _once(Timeout, "reschedule", _reschedule),
         _once(BaseEventLoop, "shutdown_default_executor", _outside),
-        *(_once(owner, name, wrap) for owner, name, wrap in blocking_patches(scope_of_timers)),
+        *blocking_patches(_once, scope_of_timers),
         _sleep_patch(),
         quiet_threads,
         *handover.handover_patches(_once, scope_of_timers),
@@ -243,6 +434,9 @@ def _outside(original: Any) -> Any:
     """What ``asyncio.run`` does at its end waits for the loop's own threads, with a deadline of its own from 3.12 on: not the run's."""
 
     async def shutdown_default_executor(self: Any, *args: Any, **options: Any) -> None:
+        scope = current.get()
+        if scope is not None and scope.session.threads is not None:
+            args, options = (), {}  # a replay that is stuck here is not to end by the clock
         token = current.set(None)
         try:
             await original(self, *args, **options)

@@ -103,6 +103,10 @@ class WhatIf:
         value = self.replay.clock_read(scope, function, real)
         return self.new.clock_read(self._mirrored(scope), function, lambda: value)
 
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        value = self.replay.question(scope, function, real, agree)
+        return self.new.clock_read(self._mirrored(scope), function, lambda: value)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = self.replay.random_read(scope, function, real)
         return self.new.random_read(self._mirrored(scope), function, lambda: value)

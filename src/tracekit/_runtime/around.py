@@ -76,6 +76,9 @@ class Around:
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.clock_read(scope, function, real)
 
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        return self.inner.question(scope, function, real, agree)
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.random_read(scope, function, real)
 

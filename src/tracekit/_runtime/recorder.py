@@ -433,6 +433,8 @@ class RecordedTimer:
     live: Final = True
     #: Whether it fired in a recording that is being replayed.
     comes: Final = False
+    #: Whether it may come true later: past the end of the log of a run that goes on.
+    pending: Final = False
 
     def __init__(self, session: Recording, scope: Scope, function: str, after: int, n: int) -> None:
         self._session = session
@@ -864,6 +866,9 @@ class Recording:
         value = real()
         self._read("clock", scope, function, value)
         return value
+
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        return self.clock_read(scope, function, real)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         value = real()

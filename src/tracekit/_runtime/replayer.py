@@ -200,6 +200,7 @@ class ReplayedTimer:
     __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
 
     live: Final = False
+    pending: Final = False
 
     def __init__(self, session: Replay, seq: int | None) -> None:
         self._session = session
@@ -985,6 +986,17 @@ class Replay:
                 if value is None:
                     value = self._instant(function)
         return from_json(value)  # type: ignore[no-any-return]
+
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        with self._lock:
+            self._check()
+            found, value = self._state(scope.lane).take(function, self._window)
+            if not found:
+                self._drift("surplus", function, 1, caller())
+        if not found:
+            return real()
+        agree(value)
+        return value  # type: ignore[no-any-return]
 
     def status_read(self, scope: Scope, function: str, process: str | None) -> Any:
         """What the recorded program was told of ``process`` here; one question more than it asked is a divergence. ``None``: there

@@ -135,6 +135,7 @@ class LateTimer:
     __slots__ = ("_real", "_run")
 
     comes: Final = False
+    pending: Final = False
     about: Final[Mapping[str, Any]] = {}
 
     def __init__(self, run: Resumption, real: RecordedTimer) -> None:
@@ -198,6 +199,7 @@ class ResumedTimer:
     __slots__ = ("_real", "_run", "_ticket")
 
     comes: Final = False
+    pending: Final = True
     about: Final[Mapping[str, Any]] = {}
 
     def __init__(self, run: Resumption, real: RecordedTimer) -> None:
@@ -567,6 +569,13 @@ class Resumption(Recording):
         if self._read_in_log(scope, function):
             return self.replay.clock_read(scope, function, real)
         value: T = self._going_on(function, real())
+        self.late(lambda: self._read("clock", scope, function, value))
+        return value
+
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        if self._read_in_log(scope, function):
+            return self.replay.question(scope, function, real, agree)
+        value = real()
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 

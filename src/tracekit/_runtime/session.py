@@ -143,6 +143,16 @@ class Timer(Protocol):
 
     @property
     def live(self) -> bool: ...
+    @property
+    def comes(self) -> bool:
+        """Whether it fired in the recording that is replayed."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether it may come true later: past the end of the log of a run that goes on."""
+        ...
+
     def fired(self, about: Mapping[str, Any] | None = None) -> None: ...
     def wait(self) -> None: ...
     async def wait_async(self) -> None: ...
@@ -290,6 +300,10 @@ class Session(Protocol):
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         """A read of a clock: ``real()`` recorded, or what was recorded. ``function`` as in ``"time.time"``."""
+        ...
+
+    def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
+        """What polling code is told of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
         ...
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:

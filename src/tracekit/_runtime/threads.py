@@ -127,7 +127,7 @@ class ThreadMonitor:
         self._gates: Final[set[Any]] = set()
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
         self._locks: dict[int, Any] = {}
-        self._strange: dict[int, object] = {}
+        self._strange: set[int] = set()
 
     @property
     def several(self) -> bool:
@@ -304,7 +304,7 @@ class ThreadMonitor:
             if frame is None:
                 if member is not None:  # it ends, or is in native code that called Python
                     return None
-            elif taking_part and not self._waits_for_us(native, frame, look):
+            elif not (self._waits_for_us(native, frame, look) if taking_part else self._rests(native, frame, look)):
                 return None
             found[native] = look
         return found
@@ -337,13 +337,24 @@ class ThreadMonitor:
             return False
         if call[1] == _address(self.lock):  # for who looks at it
             return False
-        return by_frame or self._is_lock(native, call[1], look)
+        return by_frame or self._is_lock(call[1])
 
-    def _is_lock(self, native: int, address: int, look: object) -> bool:
-        if address not in self._locks and self._strange.get(native) != look:
+    def _rests(self, native: int, frame: FrameType, look: object) -> bool:
+        """Whether a library's thread that is none of the run's is asleep for reasons of its own: not for the interpreter, or for us."""
+        if not _PRECISE or not _futex():
+            return frame.f_code.co_name != "_worker" or _waits_by_its_frame(frame)
+        call = _call(native)
+        if _glance(native) != look or not call:
+            return False
+        if call[0] != _futex() or len(call) < 5:
+            return True
+        return call[1] != _address(self.lock) and (call[4] == 0 or self._is_lock(call[1]))
+
+    def _is_lock(self, address: int) -> bool:
+        if address not in self._locks and address not in self._strange:
             self._locks = {_address(one): one for one in gc.get_objects() if type(one) in (LockType, RLock)}
             if address not in self._locks:
-                self._strange[native] = look
+                self._strange.add(address)
         return address in self._locks
 
     # -- for people ------------------------------------------------------------------------------------------------------
@@ -449,6 +460,8 @@ def _waits_by_its_frame(frame: FrameType) -> bool:
     names = frame.f_locals
     if frame.f_code.co_name == "_worker":
         return bool(names["work_queue"].empty())
+    if frame.f_code.co_name == "acquire":
+        return names["timeout"] == -1 and bool(names["self"].locked())
     if names.get("timeout") is not None:
         return False
     if "waiter" in names:
