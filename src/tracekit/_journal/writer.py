@@ -370,7 +370,8 @@ class Journal:
         """One round of the background thread: whether there was anything to do."""
         worked = bool(self._reads)
         try:
-            self._look()
+            with self._lock:  # else an entry that another thread writes just now looks like somebody else's
+                self._look()
             self.flush()
             if self._lazy:
                 # What was there a round ago: an effect is just now syncing what is newer, and would have to wait for us.
@@ -390,7 +391,8 @@ class Journal:
         if self._background is not None:
             self._background.stop()
         try:
-            self._look()
+            with self._lock:
+                self._look()
             self.flush()
             self.sync()
         finally:
