@@ -166,23 +166,23 @@ def _none_completed(limit: float) -> str:
 
 
 @pytest.mark.parametrize(
-    "wait",
+    ("event", "wait"),
     [
-        lambda limit: threading.Event().wait(limit),
-        lambda limit: threading.Semaphore(0).acquire(timeout=limit),
-        lambda limit: len(concurrent.futures.wait([concurrent.futures.Future()], limit).done),
-        _empty,
-        _unfinished,
-        _none_completed,
+        ("Event.wait", lambda limit: threading.Event().wait(limit)),
+        ("Semaphore.acquire", lambda limit: threading.Semaphore(0).acquire(timeout=limit)),
+        ("Event.wait", lambda limit: len(concurrent.futures.wait([concurrent.futures.Future()], limit).done)),
+        ("threading.wait", _empty),
+        ("Future.result", _unfinished),
+        ("Event.wait", _none_completed),
     ],
     ids=["event", "semaphore", "futures", "queue", "result", "as_completed"],
 )
-def test_limits_on_waiting_in_threads(wait: Callable[[float], Any]) -> None:
+def test_limits_on_waiting_in_threads(event: str, wait: Callable[[float], Any]) -> None:
     """One time-out is one event, and an hour of it is nothing in a replay: whatever computes the time left sees it gone."""
     with Recording() as recording:
         seen = wait(0.002)
-    assert fired(recording) == [("threading.wait", 1)]
-    assert at_once(lambda _: wait(3600), ("threading.wait", 1)) == seen
+    assert fired(recording) == [(event, 1)]
+    assert at_once(lambda _: wait(3600), (event, 1)) == seen
 
 
 def test_a_limit_that_did_not_run_out() -> None:
