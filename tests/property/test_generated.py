@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from tests.support import generated
-from tests.support.generated import KINDS, Pace, check
+from tests.support.generated import KINDS, Load, Pace, check, replayed
 
 #: What is seen by looking again and again, or by who is first: not every replay of it is exact.
 RACES = frozenset({"t_poll", "t_poll_thread", "th_poll", "th_limit", "t_first", "t_as_completed"})
@@ -33,3 +33,16 @@ def test_a_failing_program_is_made_smaller() -> None:
     assert [name for name, *_ in least] == ["t_hop"]
     nested = generated.smaller(program, lambda candidate: {"t_first", "t_hop"} <= generated.kinds_of(candidate))
     assert len(str(nested)) < 80
+
+
+#: Time limits around threads: what a thread does after its limit belongs to nobody once its block is over.
+LIMITS = frozenset({"t_timeout", "t_wait_for", "t_wait", "t_cancel", "t_deadlines"})
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_recorded_alone_and_replayed_under_load(seed: int, loop: str) -> None:
+    """A run that was recorded alone replays exactly on a busy loop and a busy machine."""
+    program, made = generated.generate(seed, without=LIMITS | RACES), generated.loops()[loop]
+    ((run, seen),) = generated.recorded_together([program], made, Pace(1))
+    replayed(program, run, seen, made, Pace(None, seed), on_the_loop=True, load=Load())

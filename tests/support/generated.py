@@ -28,10 +28,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from tracekit import Report, record, replay, traced_tool
+from tracekit import Report, Run, record, replay, traced_tool
 from tracekit.errors import ReplayError
 
 __all__ = ["KINDS", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller"]
@@ -805,15 +805,103 @@ def loops() -> dict[str, Loop]:
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
-def run_on(loop: Loop, program: Block, at: Pace) -> Any:
+class Load:
+    """What else the machine and the loop have to do: threads that sleep below Python and compute, and tasks of no run."""
+
+    def __init__(self, threads: int = 2, tasks: int = 3) -> None:
+        self._ended = threading.Event()
+        self._tasks = tasks
+        self._threads = [threading.Thread(target=self._work, args=(Pace(None, n),)) for n in range(threads)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, busy: Pace) -> None:
+        while not self._ended.is_set():
+            busy.native(3)
+            busy.compute(0.5)
+
+    async def _poll(self, busy: Pace) -> None:
+        while True:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            busy.compute(0.05)
+            await asyncio.sleep(busy(0.5) / 1000)
+
+    async def beside(self, main: Callable[[], Awaitable[Any]]) -> Any:
+        """Await ``main()`` while tasks that belong to no run keep its loop busy."""
+        others = [asyncio.create_task(self._poll(Pace(None, n))) for n in range(self._tasks)]
+        try:
+            return await main()
+        finally:
+            await _dismiss(others)
+
+
+def run_on(loop: Loop, at: Pace, main: Callable[[], Awaitable[Any]], load: Load | None = None) -> Any:
+    """Run ``main()`` on a new loop, with another pace and beside other work."""
     global pace
     pace = at
+    with asyncio.Runner(loop_factory=loop) as runner, load or contextlib.nullcontext():
+        return runner.run(main() if load is None else load.beside(main))  # type: ignore[arg-type]
 
-    async def main() -> Any:
-        return json.loads(json.dumps(await play(program)))
 
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(main())
+async def seen_by(program: Block) -> Any:
+    """What :func:`play` returns, as JSON has it."""
+    return json.loads(json.dumps(await play(program)))
+
+
+def recorded_together(programs: list[Block], loop: Loop, at: Pace, load: Load | None = None) -> list[tuple[Run, Any]]:
+    """Programs that run at once on one loop, each in a run of its own: the runs, and what each saw."""
+
+    async def one(program: Block) -> tuple[Run, Any]:
+        async with record("generated", durability="none") as run:
+            return run, await seen_by(program)
+
+    async def all_of_them() -> Any:
+        return await asyncio.gather(*(asyncio.create_task(one(program)) for program in programs))
+
+    found: list[tuple[Run, Any]] = run_on(loop, at, all_of_them, load)
+    return found
+
+
+def replayed(
+    program: Block, run: Run, seen: Any, loop: Loop, at: Pace, *, on_the_loop: bool = False, load: Load | None = None
+) -> Report:
+    """Replay the run of a program, around its loop or ``on_the_loop``; :class:`Differs` unless it sees the same, and exactly."""
+    story = f"{json.dumps(program)}\n{run.path}"
+    ran = executed
+    session = replay(run)
+
+    async def on_it() -> Any:
+        async with session:
+            return await seen_by(program)
+
+    try:
+        if on_the_loop:
+            again = run_on(loop, at, on_it, load)
+        else:
+            with session:
+                again = run_on(loop, at, lambda: seen_by(program))
+    except ReplayError as failure:
+        if session.report.reordered and LOCKED & kinds_of(program):
+            return session.report
+        raise Differs(f"{story}\n{type(failure).__name__}: {failure}") from failure
+    if executed != ran:
+        raise Differs(f"{story}\na tool ran in the replay")
+    if session.report.reordered and LOCKED & kinds_of(program):
+        return session.report
+    if again != seen:
+        raise Differs(f"{story}\nrecorded {seen}\nreplayed {again}\n{session.report.as_dict()}")
+    if not session.report.exact:
+        raise Differs(f"{story}\nnot exact: {session.report.as_dict()}")
+    return session.report
 
 
 def check(
@@ -824,25 +912,10 @@ def check(
     recorded_at: Pace | None = None,
     replayed_at: Pace | None = None,
 ) -> Report:
-    """Record a program on one loop and replay it on another, each at its own pace; :class:`Differs` unless it is the same."""
+    """Record a program on one loop and replay it on another, each at its own pace."""
     with record("generated", durability="none") as run:
-        seen = run_on(first, program, recorded_at or Pace(1))
-    ran = executed
-    try:
-        with replay(run) as session:
-            again = run_on(second or first, program, replayed_at or Pace(1))
-    except ReplayError as failure:
-        if session.report.reordered and LOCKED & kinds_of(program):
-            return session.report
-        raise Differs(f"{program}\n{run.path}\n{type(failure).__name__}: {failure}") from failure
-    inexact = session.report.reordered and LOCKED & kinds_of(program)
-    if executed != ran:
-        raise Differs(f"{program}\n{run.path}\na tool ran in the replay")
-    if not inexact and again != seen:
-        raise Differs(f"{program}\n{run.path}\nrecorded {seen}\nreplayed {again}\n{session.report.as_dict()}")
-    if not inexact and not session.report.exact:
-        raise Differs(f"{program}\n{run.path}\nnot exact: {session.report.as_dict()}")
-    return session.report
+        seen = run_on(first, recorded_at or Pace(1), lambda: seen_by(program))
+    return replayed(program, run, seen, second or first, replayed_at or Pace(1))
 
 
 def smaller(program: Block, fails: Callable[[Block], bool]) -> Block:
