@@ -7,10 +7,10 @@ import re
 import shlex
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -28,6 +28,7 @@ __all__ = [
     "Store",
     "beside",
     "entries_of",
+    "fate",
     "first_entry",
     "holder",
     "holds_its_run",
@@ -44,6 +45,7 @@ __all__ = [
     "told_of",
     "valid_run_id",
     "with_segments",
+    "writer",
 ]
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -178,6 +180,87 @@ def _holder(fd: int) -> int | None:
     except (OSError, ValueError):
         pass
     return None
+
+
+# -- writer ------------------------------------------------------------------------------------------------------------
+#
+# Who wrote a file, so that a copy of it is not gone on with while he lives: the lock belongs to the file, and a copy has none.
+
+
+def writer(path: str) -> dict[str, Any] | None:
+    """This process, as the writer of the file at ``path``: told apart from every other of this boot, and this file from a copy.
+
+    ``None`` where the system does not say which boot it is (Linux does).
+    """
+    boot, start = _boot(), _start_of("self")
+    if boot is None or start is None:
+        return None
+    found = os.stat(path)
+    return {
+        "boot": boot,
+        "space": _pid_space(),
+        "pid": os.getpid(),
+        "start": start,
+        "file": [found.st_dev, found.st_ino],
+    }
+
+
+def fate(told: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
+    """What became of the process that ``told`` names (see :func:`writer`), for whoever finds its file at ``path``, not locked.
+
+    In the file that it wrote, its lock would tell. In a copy it is looked for by its number and start, which only one process of a
+    boot has. Of another boot, host or container nobody can know. Where nothing was told, the lock is all that there is.
+    """
+    if not isinstance(told, Mapping) or not isinstance(told.get("boot"), str):
+        return "ended"
+    if told["boot"] != _boot():
+        return "unknown"
+    found = os.stat(path)
+    if told.get("file") == [found.st_dev, found.st_ino]:
+        return "ended"
+    if told.get("space") != _pid_space() or type(told.get("pid")) is not int:
+        return "unknown"
+    pid, start = told["pid"], _start_of(told["pid"])
+    if start is None and _hidden(pid):
+        return "unknown"
+    return "alive" if start is not None and start == told.get("start") else "ended"
+
+
+def _boot() -> str | None:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _pid_space() -> str | None:
+    """Which numbering of processes this one is in: a container has its own."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _start_of(pid: int | str) -> int | None:
+    """When a process was started, in ticks since the boot; ``None`` for one that has ended, or can't be looked at."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(words[19]) if len(words) > 19 and words[0] not in (b"Z", b"X") else None
+
+
+def _hidden(pid: int) -> bool:
+    """Whether there is such a process, of another user, that can't be looked at."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .. import _reality
 from .._capture import processes, threads
 from .._capture.processes import within
-from .._journal.store import Store, segment_of
+from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._runtime.context import Lane, Root, Scope, current, started
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
@@ -181,7 +181,7 @@ class Segment:
         journal = self._create()
         program = self._program or role.program()
         about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
-        about.update(ordered=True, clocks=_reality.clocks())
+        about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path))
         if self._arguments is not None:
             about["arguments"] = self._arguments
         if self._indirect:

@@ -73,7 +73,7 @@ def reopened(
     found: list[Decision] = []
 
     def check(trace: Trace, verdict: Verdict) -> None:
-        decision = decided(trace, verdict, accept_lost_tail=accept_lost_tail)
+        decision = decided(trace, verdict, accept_lost_tail=accept_lost_tail, original_is_dead=None)
         if reasons := [reason for reason in decision.reasons if reason["code"] in final]:
             raise refused(decision, what, reasons, "`tracekit show` shows the run as it is")
         if look is not None:
@@ -156,7 +156,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
         def no(text: str) -> RecoveryRefusedError:
             about: dict[str, object] = {"code": "not_settleable", "text": text}
-            return refused(decided(trace, verdict), "settling it", (about,), _NEXT)
+            return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
 
         found = Steps(trace.entries()).steps.get(step)
         if found is None or not (left_in_doubt(found) if digest is None else _open(found)):

@@ -13,7 +13,7 @@ from .. import _reality
 from .._capture import callers, clock, instrumentation, randomness, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
-from .._journal.store import Store, entries_of, told_of
+from .._journal.store import Store, entries_of, told_of, writer
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
 from .._runtime import session as gate
@@ -224,6 +224,7 @@ class Record(Block[Run]):
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
             "clocks": _reality.clocks(),
+            "writer": writer(session.log.journal.path),
         }
         if self._program is not None:
             about["whole_program"] = True

@@ -13,7 +13,7 @@ import orjson
 from .. import _reality
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, holder, holds_its_run, last_entry
+from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
 from .._journal.tip import read_head, sync_directory
 from .._runtime.effects import Doubt, Steps
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
@@ -51,7 +51,7 @@ __all__ = [
 #: Codes that speak for going on, or only tell something. Every other code refuses.
 FOR: Final = frozenset(
     {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
-    | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error"}
+    | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error", "elsewhere_accepted"}
 )
 
 #: Codes of steps of which nobody knows whether they happened, and of those that are being made right now.
@@ -107,6 +107,7 @@ def decide(
     accept_lost_tail: bool = False,
     secret: Callable[[], str | None] | None = None,
     settled: Callable[[int], bool] | None = None,
+    writer: Callable[[Mapping[str, Any]], Iterable[Reason]] | None = None,
     run_id: str | None = None,
 ) -> Decision:
     """The decision on a run: its ``entries`` as they stand in the file (those that verify), and the verdict on them.
@@ -114,13 +115,14 @@ def decide(
     ``holder`` is the process that has the run open (its pid, or ``True`` where the system does not name it), ``segments`` the
     files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` his
     word that what a power loss took may be cut off. ``secret`` says under which secret the store makes the keys of calls that happen
-    once, where that is to be looked at, ``settled`` whether a person has settled a step when its run had ended. ``run_id`` is for a file
-    that holds no entry.
+    once, where that is to be looked at, ``settled`` whether a person has settled a step when its run had ended,
+    ``writer`` the reasons for or against the process that the log names as its last writer. ``run_id`` is for a file that holds no entry.
     """
     who, segments = verdict.run_id or run_id or "", [*segments]
     elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
     running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
-    log = Steps(entries)
+    writers: list[Mapping[str, Any]] = []
+    log = Steps(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
         left = [step for step in log.steps.values() if left_in_doubt(step) and not (settled and settled(step.seq))]
@@ -133,8 +135,10 @@ def decide(
             tuple(step.seq for step in left) + elsewhere,
             running=running,
         )
-    live = holder is not None and holder is not False
-    reasons = [*_held(holder), *_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
+    by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
+    reasons = [*by]
+    live = any(reason["code"] == "held" for reason in reasons)
+    reasons += [*_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
     if not any(reason["code"] == "segments" for reason in reasons):
         reasons += _of_processes(log)
     for step in log.steps.values():
@@ -175,6 +179,34 @@ def _held(holder: int | bool | None) -> Iterator[Reason]:
     pid = None if holder is True else holder
     who = "another process" if pid is None else f"process {pid}"
     yield {"code": "held", "text": f"{who} still runs it", "pid": pid}
+
+
+def _noting_writers(
+    entries: Iterable[Mapping[str, Any]], found: list[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    for entry in entries:
+        if entry["type"] in ("run.started", "recovery.started"):
+            about = (entry.get("meta") or {}).get("writer")
+            found.append(about if isinstance(about, Mapping) else {})
+        yield entry
+
+
+def _of_the_writer(path: str, run_id: str, told: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
+    """What speaks for or against the process that wrote a log that nobody has locked: it may live, and have another copy of it."""
+    from .run import is_open  # it undoes steps, which asks for what is in doubt
+
+    became = fate(told, path)
+    if became == "alive" and (told["pid"] != os.getpid() or is_open(run_id)):
+        text = f"this is a copy of the log of process {told['pid']}, which lives, if only stopped"
+        yield {"code": "held", "text": text, "pid": told["pid"]}
+    elif became == "unknown" and is_dead:
+        yield {"code": "elsewhere_accepted", "text": "the operator says that the process that wrote it is dead"}
+    elif became == "unknown":
+        text = (
+            f"process {told.get('pid')} wrote it on another host, in another container, or before this host was started: "
+            "whether it lives can't be known here"
+        )
+        yield {"code": "elsewhere", "text": text, "pid": told.get("pid")}
 
 
 def _ended(verdict: Verdict) -> Reason:
@@ -571,6 +603,7 @@ def decision_on(
     *,
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
+    original_is_dead: bool = False,
     segments: Sequence[str] | None = None,
 ) -> Decision:
     """The decision on the run in the file at ``path``; see ``decide``. ``segments``, where they are known. Reads only."""
@@ -585,6 +618,7 @@ def decision_on(
                 holder=held,
                 supplied=supplied,
                 accept_lost_tail=accept_lost_tail,
+                original_is_dead=original_is_dead,
                 segments=segments,
             )
     except TraceVersionError as error:
@@ -598,9 +632,13 @@ def decided(
     holder: int | bool | None = None,
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
+    original_is_dead: bool | None = False,
     segments: Sequence[str] | None = None,
 ) -> Decision:
-    """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself)."""
+    """The decision on an open trace, its verdict known and its holder looked for (``None`` for whoever holds it himself).
+
+    ``original_is_dead`` is the operator's word for it; ``None`` for whoever does not go on with the run, and need not know.
+    """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
     decision = decide(
@@ -612,6 +650,9 @@ def decided(
         accept_lost_tail=accept_lost_tail,
         secret=lambda: _secret(trace.path),
         settled=_settled(trace),
+        writer=None
+        if original_is_dead is None
+        else lambda told: _of_the_writer(trace.path, run_id, told, original_is_dead),
         run_id=run_id,
     )
     # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.

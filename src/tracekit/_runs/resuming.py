@@ -12,7 +12,7 @@ from .. import _reality
 from .._capture import callers, instrumentation, randomness, world
 from .._capture import guard as guards
 from .._journal.reader import Trace, Verdict
-from .._journal.store import Store
+from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
 from .._policy.budget import Spending
 from .._runtime import session as gate
@@ -45,12 +45,14 @@ class Resuming(Record):
         *,
         supply: Mapping[int, Any],
         accept_lost_tail: bool,
+        original_is_dead: bool,
         opened: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(options, called_from)
         self._which: Final = which
         self._supply: Final = dict(supply)
         self._accept_lost_tail: Final = accept_lost_tail
+        self._original_is_dead: Final = original_is_dead
         self._opened: Final = opened
         self._guard: guards.Guard | None = None
 
@@ -61,6 +63,7 @@ class Resuming(Record):
             self.called_from,
             supply=self._supply,
             accept_lost_tail=self._accept_lost_tail,
+            original_is_dead=self._original_is_dead,
             opened=self._opened,
         )
 
@@ -114,7 +117,7 @@ class Resuming(Record):
             if module is not None:
                 callers.include(module)
         path = self._which.path if isinstance(self._which, Run) else self._store.find(self._which)
-        self._check(decision_on(path, supplied=self._supply, accept_lost_tail=self._accept_lost_tail))
+        self._check(decision_on(path, **self._allowed))
         with Trace(path) as trace:
             first = trace.entry(1)
         durability = (first.get("meta") or {}).get("durability", "effects")
@@ -127,12 +130,20 @@ class Resuming(Record):
         assert self._run is not None
         return self._run
 
+    @property
+    def _allowed(self) -> dict[str, Any]:
+        """What the operator gives and says."""
+        return {
+            "supplied": self._supply,
+            "accept_lost_tail": self._accept_lost_tail,
+            "original_is_dead": self._original_is_dead,
+        }
+
     def _reopen(self, path: str, durability: Durability) -> tuple[Journal, Verdict]:
         """The log, locked, and judged once more: another process may have gone on with it, or ended it, meanwhile."""
 
         def check(trace: Trace, verdict: Verdict) -> None:
-            accept = self._accept_lost_tail
-            self._check(decided(trace, verdict, supplied=self._supply, accept_lost_tail=accept))
+            self._check(decided(trace, verdict, **self._allowed))
 
         try:
             return self._store.reopen(
@@ -143,7 +154,7 @@ class Resuming(Record):
                 check=check,
             )
         except RunStateError:
-            self._check(decision_on(path, supplied=self._supply, accept_lost_tail=self._accept_lost_tail))
+            self._check(decision_on(path, **self._allowed))
             raise
 
     def _check(self, decision: Decision) -> None:
@@ -171,7 +182,7 @@ class Resuming(Record):
             journal,
             log.redactor,
             log,
-            about=self._about(verdict, last, log.trace.status.size, found),
+            about=self._about(journal.path, verdict, last, log.trace.status.size, found),
             opened=self._live,
         )
         taken.callback(log.schedule.close)
@@ -209,12 +220,15 @@ class Resuming(Record):
             warnings.warn(f"tracekit: resuming {log.run_id}: {sentence}", RuntimeWarning, stacklevel=7)
         return found
 
-    def _about(self, verdict: Verdict, last: Mapping[str, Any], size: int, found: list[Any]) -> dict[str, Any]:
+    def _about(
+        self, path: str, verdict: Verdict, last: Mapping[str, Any], size: int, found: list[Any]
+    ) -> dict[str, Any]:
         """What ``recovery.started`` says."""
         about: dict[str, Any] = {
             "after": verdict.count,
             "gap_ns": max(0, _reality.time_ns() - last["ts_ns"]),
             "pid": os.getpid(),
+            "writer": writer(path),
             "environment": environment(instrumentation.packages()),
         }
         about["environment"].pop("argv", None)
@@ -222,6 +236,8 @@ class Resuming(Record):
             about["cut_bytes"] = verdict.torn_bytes
         elif verdict.state == "broken":
             about["cut_bytes"] = verdict.size - size
+        if self._original_is_dead:
+            about["original_is_dead"] = True
         if found:
             about["drift"] = [str(sentence) for sentence in found]
         if self._supply:
@@ -336,6 +352,7 @@ _ADVICE: Final[dict[str, str]] = {
     "finished": "there is nothing to resume; `tracekit show RUN` shows it",
     "aborted": "start a new run",
     "held": "wait until that process has ended",
+    "elsewhere": "see that the process is dead, where it ran; then `tracekit recovery resume RUN --original-is-dead`",
     "lost_tail": "`tracekit recovery resume RUN --accept-lost-tail`, if the machine lost power then",
 }
 
@@ -348,6 +365,7 @@ def resume(
     user_modules: Iterable[str] = (),
     supply: Mapping[int, Any] | None = None,
     accept_lost_tail: bool = False,
+    original_is_dead: bool = False,
 ) -> Resuming:
     """Go on with a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
 
@@ -355,7 +373,8 @@ def resume(
     recorded into the same file, between ``recovery.started`` and ``recovery.completed``. A step that was cut off and is
     ``read_only`` or ``reversible`` is made again (compensated first, where the tool says how). ``supply`` gives outputs that the log
     does not have (redacted, opaque), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
-    effect. ``redact`` and ``user_modules`` are those of the recording.
+    effect. ``original_is_dead`` says that the process that wrote the log is dead, where that can't be known: it was on another host, in
+    another container, or before this host was started. ``redact`` and ``user_modules`` are those of the recording.
 
     Raises ``RecoveryRefusedError`` (``reasons``) where it is not safe, ``UnconsumedStepsError`` or ``DivergenceError`` where the code does
     not follow the log any more: then nothing went live, and the run is as it was.
@@ -370,4 +389,11 @@ def resume(
         "redact": block.patterns(redact),
         "user_modules": block.strings("user_modules", user_modules),
     }
-    return Resuming(run, options, called_from(), supply=supply or {}, accept_lost_tail=accept_lost_tail)
+    return Resuming(
+        run,
+        options,
+        called_from(),
+        supply=supply or {},
+        accept_lost_tail=accept_lost_tail,
+        original_is_dead=original_is_dead,
+    )

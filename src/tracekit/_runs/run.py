@@ -80,5 +80,10 @@ def registered(session: Recording | Replay | WhatIf) -> Run | None:
     return _runs.get(id(session))
 
 
+def is_open(run_id: str) -> bool:
+    """Whether this process has the run open."""
+    return any(run.id == run_id for run in _runs.values())
+
+
 def unregister(session: Recording | Replay | WhatIf) -> None:
     _runs.pop(id(session), None)

@@ -662,6 +662,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
     resumption = {
         "supply": {int(step): value for step, value in told["supply"].items()},
         "accept_lost_tail": told["accept_lost_tail"],
+        "original_is_dead": told["original_is_dead"],
         "opened": opened,
     }
     resumers = Resumers(store, path, replay_options, resumption)

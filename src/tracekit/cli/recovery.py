@@ -46,6 +46,11 @@ __all__ = ["recovery", "resume"]
     "--accept-lost-tail", is_flag=True, help="Cut off what a power loss has left behind the last synced effect."
 )
 @click.option(
+    "--original-is-dead",
+    is_flag=True,
+    help="The process that wrote the log is dead, though that can't be known here: it ran on another host or boot. Kept in the log.",
+)
+@click.option(
     "--grace",
     type=click.FloatRange(0, 86_400),
     default=10.0,
@@ -63,7 +68,12 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     try:
         where = Store(store)
         path = str(located(run, where))
-        decision = decision_on(path, supplied=supplied, accept_lost_tail=options["accept_lost_tail"])
+        decision = decision_on(
+            path,
+            supplied=supplied,
+            accept_lost_tail=options["accept_lost_tail"],
+            original_is_dead=options["original_is_dead"],
+        )
         if structured(options["as_json"]):
             emit(decision.as_dict())
         else:
@@ -101,6 +111,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         "grace": options["grace"],
         "supply": {str(step): value for step, value in supplied.items()},
         "accept_lost_tail": options["accept_lost_tail"],
+        "original_is_dead": options["original_is_dead"],
     }
     launch(told, environment, cwd)
 
