@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import selectors
 import threading
 from collections import defaultdict
@@ -14,7 +15,8 @@ from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
 from tracekit._capture.calls import drive
 from tracekit._runtime.context import Lane, Scope, current
-from tracekit._runtime.schedule import Schedule, place
+from tracekit._runtime.progress import PlaceIndex, Progress
+from tracekit._runtime.schedule import Schedule
 from tracekit._runtime.session import RunState, here, owner
 
 
@@ -57,7 +59,16 @@ class Recording(_Base):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[tuple[Any, ...]] = [("start",)]
+        self.progress = Progress()
         self._lock = threading.Lock()
+
+    def place(self, lane: Lane) -> bytes:
+        def number(one: Lane) -> int:
+            if not one.number and one.parent is not None:
+                one.number = self.append("lane", one.path)
+            return one.number
+
+        return self.progress.place(lane, number)
 
     def append(self, *entry: Any) -> int:
         with self._lock:
@@ -73,11 +84,13 @@ class Recording(_Base):
         try:
             result = await driven
         except BaseException as error:
-            self.append("error", seq, type(error), driven.suspended, place() if driven.suspended else None)
+            self.append(
+                "error", seq, type(error), driven.suspended, self.place(scope.lane) if driven.suspended else None
+            )
             raise
         finally:
             current.reset(token)
-        self.append("return", seq, result, driven.suspended, place() if driven.suspended else None)
+        self.append("return", seq, result, driven.suspended, self.place(scope.lane) if driven.suspended else None)
         return result
 
     def call_sync(self, name: str, value: Any, body: Callable[[], Any]) -> Any:
@@ -93,19 +106,19 @@ class Recording(_Base):
         return result
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
-        return _Armed(self, scope.lane.path, scope.lane.count("timer", scope.live), function)
+        return _Armed(self, scope.lane, scope.lane.count("timer", scope.live), function)
 
 
 class _Armed:
     live = True
     comes = pending = False
 
-    def __init__(self, session: Recording, lane: str, n: int, function: str) -> None:
+    def __init__(self, session: Recording, lane: Lane, n: int, function: str) -> None:
         self._session, self._lane, self._n, self._function = session, lane, n, function
 
     def fired(self) -> None:
-        near = place() if self._function == "asyncio.timer" else None
-        self._session.append("timer", self._lane, self._n, self._function, near)
+        place = self._session.place(self._lane) if self._function == "asyncio.timer" else None
+        self._session.append("timer", self._lane.path, self._n, self._function, place)
 
 
 class Replay(_Base):
@@ -119,30 +132,47 @@ class Replay(_Base):
         self.calls: dict[str, list[int]] = defaultdict(list)
         self.outcome: dict[int, int] = {}
         self.timers: dict[tuple[str, int], int] = {}
-        events, near = [], []
+        events, places = [], PlaceIndex()
+        self._numbers = {entry[1]: seq for seq, entry in enumerate(log, 1) if entry[0] == "lane"}
         for seq, entry in enumerate(log, 1):
             if entry[0] == "call":
                 self.calls[entry[1]].append(seq)
                 continue
             if entry[0] in ("return", "error"):
                 self.outcome[entry[1]] = seq
+                lane = log[entry[1] - 1][1]
             elif entry[0] == "timer":
                 self.timers[entry[1], entry[2]] = seq
+                lane = entry[1]
             else:
                 continue
             events.append(seq)
-            suspended = entry[0] == "timer" or entry[3]
-            near.append(0 if not suspended else 1 if entry[4] is None else 2 + entry[4])
+            if entry[4] is not None:
+                about = json.loads(entry[4].partition(b":")[2]) if entry[4] else None
+                places.add(seq, self._numbers.get(lane, -1) if lane else 0, about)
+        places.finish()
         self.failure: BaseException | None = None
         self.schedule = Schedule(
-            events, failure=lambda: Differs(*self.failure.args), stuck=lambda waiting: self._stuck(), near=near
-        )  # type: ignore[union-attr]
+            events,
+            failure=lambda: Differs(*self.failure.args),  # type: ignore[union-attr]
+            stuck=lambda waiting: self._stuck(),
+            places=places,
+        )
+        self.progress = self.schedule.progress
+        self.progress.follow = self._follow
         self.threads = self.schedule.threads
         self._lock = threading.Lock()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         self.schedule.close()
+
+    def _follow(self, lane: Lane) -> None:
+        lane.state = self
+        if lane.parent is not None:
+            lane.id = self._numbers.get(lane.path, -1)
+        if lane.id >= 0:
+            self.progress.known_as(lane, lane.id)
 
     def _stuck(self) -> BaseException:
         self.failure = self.failure or Differs("stuck")
@@ -153,7 +183,7 @@ class Replay(_Base):
         self.schedule.fail()
         return self.failure
 
-    def _next(self, name: str, value: Any) -> tuple[int, tuple[Any, ...]]:
+    def _next(self, name: str, value: Any) -> tuple[int, tuple[Any, ...], Lane]:
         if self.failure is not None:
             raise Differs(*self.failure.args)
         scope = here()
@@ -166,23 +196,24 @@ class Replay(_Base):
         answer = self.outcome.get(seq, 0)
         if not answer:
             raise self.fail("no outcome", name, value)
-        return answer, self.log[answer - 1]
+        return answer, self.log[answer - 1], scope.lane
 
     async def call(self, name: str, value: Any, body: Callable[[], Awaitable[Any]]) -> Any:
-        seq, entry = self._next(name, value)
-        await self.schedule.wait_async(seq, entry[3])
+        seq, entry, lane = self._next(name, value)
+        await self.schedule.wait_async(seq, entry[3], lane)
         if entry[0] == "error":
             error: BaseException = entry[2]()
             raise error
         return entry[2]
 
     def call_sync(self, name: str, value: Any, body: Callable[[], Any]) -> Any:
-        seq, entry = self._next(name, value)
+        seq, entry, _ = self._next(name, value)
         self.schedule.wait(seq)
         return entry[2]
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
-        return _Held(self.schedule, self.timers.get((scope.lane.path, scope.lane.count("timer", scope.live))))
+        seq = self.timers.get((scope.lane.path, scope.lane.count("timer", scope.live)))
+        return _Held(self.schedule, seq, scope.lane)
 
     def leftovers(self) -> list[int]:
         return sorted(itertools.chain.from_iterable(self.calls.values()))
@@ -191,8 +222,8 @@ class Replay(_Base):
 class _Held:
     live = pending = False
 
-    def __init__(self, schedule: Schedule, seq: int | None) -> None:
-        self._schedule, self._seq = schedule, seq
+    def __init__(self, schedule: Schedule, seq: int | None, lane: Lane) -> None:
+        self._schedule, self._seq, self._lane = schedule, seq, lane
         self.comes = seq is not None
         self._ticket: Any = None
 
@@ -200,10 +231,10 @@ class _Held:
         self._schedule.wait(self._seq)
 
     async def wait_async(self) -> None:
-        await self._schedule.wait_async(self._seq)
+        await self._schedule.wait_async(self._seq, True, self._lane)
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        self._ticket = self._schedule.callback(self._seq, callback, anywhere=anywhere)
+        self._ticket = self._schedule.callback(self._seq, callback, anywhere=anywhere, lane=self._lane)
 
     def cancel(self) -> None:
         if self._ticket is not None:
@@ -211,7 +242,7 @@ class _Held:
 
 
 class Shuffled(asyncio.SelectorEventLoop):
-    """Runs what is ready in another order each round; tracekit's own callbacks keep their place at the front.
+    """What the outside brings comes at another moment each time; the program's own callbacks keep their order, as in every loop.
 
     Its time is virtual: it goes on only when nothing is ready, to the next timer, and no two timers are for one instant. So
     the order of a program's events is all that there is to its schedule.
@@ -223,6 +254,7 @@ class Shuffled(asyncio.SelectorEventLoop):
         super().__init__(_Skipping(self))
         self._seed = seed  # no generator: in a recorded run its draws would be the program's
         self._count = 0
+        self._late: list[Any] = []
         self.now = 1000.0
 
     def time(self) -> float:
@@ -237,12 +269,16 @@ class Shuffled(asyncio.SelectorEventLoop):
         return self._seed >> 33
 
     def _run_once(self) -> None:
-        ready = list(self._ready)  # type: ignore[attr-defined]
-        own = [handle for handle in ready if _ours(handle)]
-        others = [handle for handle in ready if handle not in own]
-        others.sort(key=self._draw)
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._ready.extend(own + others)  # type: ignore[attr-defined]
+        ready = self._ready  # type: ignore[attr-defined]
+        if self._late:
+            for handle in self._late:
+                ready.insert(self._draw(None) % (len(ready) + 1), handle)
+            self._late = []
+        elif any(map(_of_the_program, ready)):
+            outside = [handle for handle in ready if not _of_the_program(handle)]
+            self._late = [handle for handle in outside if self._draw(None) % 2]
+            for handle in self._late:
+                ready.remove(handle)
         super()._run_once()  # type: ignore[misc]
 
 
@@ -260,5 +296,7 @@ class _Skipping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
         return found
 
 
-def _ours(handle: Any) -> bool:
-    return (getattr(handle._callback, "__module__", None) or "").startswith("tracekit.")
+def _of_the_program(handle: Any) -> bool:
+    scope = handle._context.get(current)
+    ours = (getattr(handle._callback, "__module__", None) or "").startswith("tracekit.")
+    return ours or (scope is not None and not scope.live)

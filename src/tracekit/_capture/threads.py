@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from _thread import allocate_lock, get_ident
-from asyncio import current_task, futures, isfuture, tasks
+from asyncio import current_task, futures, isfuture, taskgroups, tasks
 from asyncio.base_events import BaseEventLoop
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,6 @@ from types import FunctionType
 from typing import Any, Final
 
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
-from .._runtime.schedule import current_burst
 from .._runtime.session import owned, owner
 from . import guard
 from .callers import by_user, is_background, pass_through, walk
@@ -162,8 +161,10 @@ def enclose(
 #
 # Sets of tasks that keep their order.
 #
-# ``asyncio.as_completed`` and ``asyncio.wait`` go through a ``set``, whose order follows the objects' addresses: which of several
-# equal coroutines becomes the first task, and in which order a program meets the tasks that are done, would differ from run to run.
+# ``asyncio.as_completed``, ``asyncio.wait`` and ``TaskGroup`` go through a ``set``, whose order follows the objects' addresses: which
+# of
+# several equal coroutines becomes the first task, in which order a program meets the tasks that are done, and in which order a group
+# cancels its own, would differ from run to run.
 
 
 class InOrder(set[Any]):
@@ -307,7 +308,6 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         call = getattr(source, "_tracekit_call", None)
         turn = scope.session.arm(scope, "future.arrival", 0)
         loop = destination.get_loop()
-        led_here = _number()
 
         def cancelled(_: object) -> None:
             if destination.cancelled():
@@ -323,18 +323,8 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
             if not turn.live:
                 turn.on_fire(copy)
                 return
-            burst = current_burst()
-            if burst is None:
-                told()
-                return
-            if burst.number == led_here:
-                burst.end()  # it led to this call: a replay hands the answer out when the loop is idle again
-            burst.after(told)
-
-        def told() -> None:
-            if not destination.cancelled():
-                turn.fired(None if call is None else {"of": call.lane.id})
-                copy()
+            turn.fired(None if call is None else {"of": call.lane.id})
+            copy()
 
         def done(_: object) -> None:
             if not loop.is_closed():
@@ -345,11 +335,6 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         return None
 
     return _chain_future
-
-
-def _number() -> int | None:
-    burst = current_burst()
-    return None if burst is None else burst.number
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------------
@@ -764,8 +749,9 @@ def _forked() -> None:
 def _patches() -> list[Patch]:
     patches = [
         _once(BaseEventLoop, "create_task", _create_task),
-        # The module has no name ``set`` of its own: this one comes before the built-in.
+        # The modules have no name ``set`` of their own: this one comes before the built-in.
         _made.setdefault((id(tasks), "set"), AttributePatch(tasks, "set", set_of_tasks)),
+        _made.setdefault((id(taskgroups), "set"), AttributePatch(taskgroups, "set", set_of_tasks)),
     ]
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):

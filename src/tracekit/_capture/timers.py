@@ -392,6 +392,7 @@ def scope_of_timers() -> Scope | None:
 
 def _patches() -> list[Patch]:
     patches = [
+        _once(BaseEventLoop, "call_soon", _call_soon),
         _once(BaseEventLoop, "call_at", _call_at),
         _once(Timeout, "reschedule", _reschedule),
         _once(BaseEventLoop, "shutdown_default_executor", _outside),
@@ -402,6 +403,7 @@ def _patches() -> list[Patch]:
     ]
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
+        patches.append(_once(uvloop.Loop, "call_soon", _call_soon))
         patches.append(_once(uvloop.Loop, "call_later", _call_later))
     return patches
 
@@ -414,6 +416,20 @@ def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
 
 
 # -- event loops -----------------------------------------------------------------------------------------------------------
+
+
+def _call_soon(original: Any) -> Any:
+    def call_soon(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = current.get() if context is None else context.get(current)
+        if scope is None:
+            return original(self, callback, *args, context=context)
+        progress = scope.session.progress
+        if progress is None:
+            return original(self, callback, *args, context=context)
+        return progress.soon(self, scope, callback, args, context)
+
+    call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
+    return call_soon
 
 
 def _call_at(original: Any) -> Any:

@@ -23,7 +23,6 @@ from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
 from .._runtime.context import Lane, Scope, current
 from .._runtime.mutations import given_to
 from .._runtime.recorder import RecordedStep, of_step
-from .._runtime.schedule import place
 from .._runtime.session import Outcome, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
@@ -442,10 +441,7 @@ class DuplicateStep:
         session, spec = self.session, self.spec
         value = None if returned is None else returned.given(spec)
         if not session.state.ended:
-            if "suspended" in meta:
-                burst = place()
-                if burst is not None:
-                    meta["burst"] = burst
+            place = session.place(self.scope.lane) if "suspended" in meta and not self.scope.live else b""
             about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
             meta["info"] = about
             try:
@@ -454,7 +450,7 @@ class DuplicateStep:
                 else:
                     about["final"] = True  # whether to try again was the first one's to decide
                     fields = self._failure(error, meta)
-                session.outcome(self, spec.types.skipped, fields, meta, sync=False)
+                session.outcome(self, spec.types.skipped, fields + place, meta, sync=False)
             except LogWriteError:
                 session._unnoted()
         return Outcome(value, error, meta, {})

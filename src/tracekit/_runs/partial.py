@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from .._capture import instrumentation
 from .._journal.store import Store
 from .._runtime.context import Lane, Scope
+from .._runtime.progress import Progress
 from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
@@ -54,7 +55,11 @@ class WhatIf:
         self.log: Final = Log(replay.trace, live)
         self.state: Final = replay.state
         self.threads: Final = replay.threads
+        self.progress: Final = replay.progress
+        recording.progress = _Mirrored(self)
         self._lanes: dict[Lane, Lane] = {}
+        #: The lanes of the recorded run, by those of the new one.
+        self.originals: Final[dict[Lane, Lane]] = {}
         #: What a step of the recorded run is in the new one.
         self._seqs: dict[int, int] = {ROOT: ROOT}
 
@@ -132,22 +137,38 @@ class WhatIf:
     def _mirrored(self, scope: Scope) -> Scope:
         """The same place in the new run."""
         return Scope(
-            self.new, self._lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
+            self.new, self.lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
         )
 
-    def _lane(self, lane: Lane) -> Lane:
+    def lane(self, lane: Lane) -> Lane:
+        """The lane of the new run that ``lane`` is there."""
         found = self._lanes.get(lane)
         if found is None:
             if lane.parent is None:
                 found = Lane("", 1, None, id=0, owner=lane.owner)
             else:
-                found = Lane(lane.name, lane.n, self._lane(lane.parent), owner=lane.owner)
+                found = Lane(lane.name, lane.n, self.lane(lane.parent), owner=lane.owner)
             self._lanes[lane] = found
+            self.originals[found] = lane
         return found
 
     def compare(self, step: LiveStep, output: object) -> None:
         """Note how a live outcome differs from the recorded one."""
         self.replay.compare_outcome(step.recorded, step.copy.spec, to_json(output))
+
+
+class _Mirrored(Progress):
+    """The places of a new run, where the callbacks are those of the replay."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: WhatIf) -> None:
+        super().__init__()
+        self._session: Final = session
+
+    def place(self, lane: Lane, number: Callable[[Lane], int]) -> bytes:
+        session = self._session
+        return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)))
 
 
 class LiveStep:

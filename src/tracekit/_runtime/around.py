@@ -12,6 +12,7 @@ from .session import Log, Refusal, RunState, Session, Step, Timer
 from .step import Request, Spec
 
 if TYPE_CHECKING:
+    from .progress import Progress
     from .threads import ThreadMonitor
 
 __all__ = ["Around"]
@@ -35,6 +36,10 @@ class Around:
     @property
     def threads(self) -> ThreadMonitor | None:
         return self.inner.threads
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.inner.progress
 
     if not TYPE_CHECKING:
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .effects import OpenCall
     from .session import Session
 
-__all__ = ["NOBODY", "Lane", "Root", "Scope", "collisions", "current", "enter", "started"]
+__all__ = ["NOBODY", "UNLIMITED", "Lane", "Root", "Scope", "collisions", "current", "enter", "started"]
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
@@ -98,6 +98,9 @@ def enter(scope: Scope) -> Token[Scope | None]:
 #: The ``owner`` of a lane whose task, thread or call has ended: an ident that is given again misleads nobody.
 NOBODY: Final = -1
 
+#: The ``limit`` of a lane that nobody holds.
+UNLIMITED: Final = 1 << 62
+
 _numbering = threading.Lock()
 
 #: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
@@ -119,11 +122,14 @@ class Lane:
         "callbacks",
         "id",
         "last",
+        "limit",
         "n",
         "name",
+        "number",
         "owner",
         "parent",
         "root",
+        "since",
         "state",
         "under",
     )
@@ -143,6 +149,11 @@ class Lane:
         self.state: object = None
         #: The ``seq`` of its last step so far, 0 before the first.
         self.last = 0
+        #: The ``id`` that it will have, where it has been named in the file before its first step; else 0.
+        self.number = 0
+        #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
+        self.since = 0
+        self.limit = UNLIMITED
         self._counts: dict[tuple[int, str], int] = {}
         #: How many timers of each function it has armed since step ``_since``.
         self._armed: dict[str, int] = {}

@@ -21,8 +21,9 @@ from .context import Lane, Scope
 from .effects import Begun, EffectStep, lost, once_of
 from .encoding import Encoded, Encoder
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
+from .progress import Progress
 from .redaction import Redactor, StreamRedactor
-from .schedule import place
+from .replayer import IN_LOOP
 from .session import Outcome, Refusal, RunState, WrittenLog, here
 from .step import Circumstances, Request, Spec
 
@@ -177,8 +178,6 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 _STREAMED: Final = frozenset((str, bytes))
 #: A piece of a stream shorter than this needs no interning, however it is encoded.
 _PIECE: Final = 256
-#: What a loop brings: several may come before the program goes on.
-IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
 
 
 class RecordedStep:
@@ -237,6 +236,8 @@ class RecordedStep:
                     meta["redacted"] = replaced
                     session.redacted_output(spec)
                 tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
+            if info and "suspended" in info and not self.scope.live:
+                tail += session.place(lane)
             if lane.id < 0:
                 session._enroll(lane)
             session.log.journal.append(spec.types.chunk, lane.id, self.seq, tail)
@@ -364,10 +365,8 @@ class RecordedStep:
     ) -> None:
         """Write the outcome. ``known``: whether it says what became of an effect."""
         session = self.session
-        if "suspended" in meta:
-            burst = place()
-            if burst is not None:
-                meta["burst"] = burst
+        if "suspended" in meta and not self.scope.live:
+            fields += session.place(self.scope.lane)
         seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
         if self.spec.effect and known:
             session.in_doubt.pop(self.seq, None)
@@ -450,9 +449,8 @@ class RecordedTimer:
         if about:
             after += b"," + orjson.dumps(about)[1:-1]
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
-        burst = place() if self._function in IN_LOOP else None
-        if burst is not None:
-            tail += b',"meta":{"burst":%d}' % burst
+        if self._function in IN_LOOP:
+            tail += self._session.place(self._scope.lane)
         try:
             self._session.append(self._scope, "clock", tail)
         except LogWriteError:
@@ -519,6 +517,8 @@ class Recording:
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
+        #: Its callbacks in event loops.
+        self.progress = Progress()
         self._identities: set[str] = set()
         self._once: Once | None = None
         #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
@@ -919,15 +919,39 @@ class Recording:
             if number:
                 lane.id = number
                 return
-            number = self._last_lane + 1
-            about = {"id": number, "parent": parent.id, "name": lane.name, "n": lane.n}
-            if lane.under:
-                about["under"] = lane.under
-            if process:
-                about["process"] = True
-            self.log.journal.append("lane", parent.id, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+            if lane.number:
+                lane.id = lane.number
+                self._lanes.append(lane)
+                return
+            lane.id = self._name(lane, parent.id, process)
             self._lanes.append(lane)
-            self._last_lane = lane.id = number
+
+    def _name(self, lane: Lane, parent: int, process: bool = False) -> int:
+        """The next number, for ``lane``, and the entry that says so."""
+        number = self._last_lane + 1
+        about = {"id": number, "parent": parent, "name": lane.name, "n": lane.n}
+        if lane.under:
+            about["under"] = lane.under
+        if process:
+            about["process"] = True
+        self.log.journal.append("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+        self._last_lane = number
+        return number
+
+    def place(self, lane: Lane) -> bytes:
+        """Where the event of ``lane`` that an event loop brings now belongs, as a field of its entry."""
+        return self.progress.place(lane, self._placed)
+
+    def _placed(self, lane: Lane) -> int:
+        """The number of a lane that is named in a place; it may never take a step of its own."""
+        if lane.id >= 0 or lane.number:
+            return lane.number if lane.id < 0 else lane.id
+        assert lane.parent is not None
+        parent = self._placed(lane.parent)
+        with self.log.journal.held():
+            if lane.id < 0 and not lane.number:
+                lane.number = self._number(lane, lane.parent) or self._name(lane, parent)
+        return lane.number if lane.id < 0 else lane.id
 
     def _number(self, lane: Lane, parent: Lane) -> int:
         """The number that ``lane`` has in the log already, or 0."""

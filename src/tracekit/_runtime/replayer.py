@@ -36,6 +36,7 @@ from .context import Lane, Scope
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .mutations import CalledWith, Linking, grafted, state_hash
+from .progress import PlaceIndex
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, here
@@ -127,7 +128,7 @@ class ReplayedStep:
     async def answer_async(self) -> Outcome:
         seq = self._outcome()
         self._look(seq)
-        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        await self.session.schedule.wait_async(seq, self._suspended(seq), self.scope.lane)
         return self.session.outcome(self, seq)
 
     def next_chunk(self) -> Outcome | None:
@@ -145,7 +146,9 @@ class ReplayedStep:
             return None
         self._chunk = self.session.index.next_chunk[seq]
         self._look(seq)
-        await self.session.schedule.wait_async(seq, self._suspended(seq))
+        scope = here()
+        lane = self.scope.lane if scope is None or scope.session is not self.session.face else scope.lane
+        await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
 
     def lazy(self) -> str | None:
@@ -197,14 +200,15 @@ class ReplayedStep:
 class ReplayedTimer:
     """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
 
-    __slots__ = ("_seq", "_session", "_ticket", "on_delivery")
+    __slots__ = ("_lane", "_seq", "_session", "_ticket", "on_delivery")
 
     live: Final = False
     pending: Final = False
 
-    def __init__(self, session: Replay, seq: int | None) -> None:
+    def __init__(self, session: Replay, seq: int | None, lane: Lane) -> None:
         self._session = session
         self._seq = seq
+        self._lane = lane
         self._ticket: Ticket | None = None
         #: Told that it fires, before whoever waits for it goes on.
         self.on_delivery: Callable[[], object] | None = None
@@ -243,7 +247,7 @@ class ReplayedTimer:
         self._delivered()
 
     async def wait_async(self) -> None:
-        await self._session.schedule.wait_async(self._seq, True)
+        await self._session.schedule.wait_async(self._seq, True, self._lane)
         self._delivered()
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
@@ -252,7 +256,7 @@ class ReplayedTimer:
             callback()
 
         act = callback if self.on_delivery is None else fire
-        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere)
+        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere, lane=self._lane)
 
     def _delivered(self) -> None:
         if self.on_delivery is not None:
@@ -275,7 +279,9 @@ INTENTION: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
-#: What threads do to one another, by the names of its entries: none of a loop's events.
+#: What fires in an event loop, by the names of its entries.
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
+#: What threads do to one another, by the names of its entries.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
 #: Those that move an item of a queue.
@@ -317,8 +323,8 @@ class Index:
         self.events: Final = array("I")
         #: Every intention and step of one entry, in order.
         self.steps: Final = array("I")
-        #: How each event came, parallel to ``events``; see ``Schedule``.
-        self.near: Final = bytearray()
+        #: Where in the program's progress the events belong that an event loop brought.
+        self.places: Final = PlaceIndex()
         self.abandoned: Final[set[int]] = set()
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
@@ -332,14 +338,11 @@ class Index:
         self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
-        #: The places of events that are asked for earlier than they came; see ``_gather``.
-        self.moved: Final[dict[int, int]] = {}
-        self._arrived: list[tuple[int, int]] = []
         self._last_chunk: dict[int, int] = {}
         for entry in entries:
             self._add(entry)
         del self._last_chunk
-        self._gather()
+        self.places.finish()
 
     def __len__(self) -> int:
         return len(self.role) - 1
@@ -390,9 +393,9 @@ class Index:
                 return OTHER
             about = entry["input"]
             self.timers[lane, entry["name"], about.get("after", 0), about["n"]] = seq
-            if entry["name"] == "future.arrival":
-                self._arrived.append((seq, about.get("of", -1)))
-            return self._event(seq, 0 if entry["name"] in HAND_OVERS else _near(entry.get("meta") or {}))
+            if entry["name"] in IN_LOOP:
+                self.places.add(seq, lane, entry.get("place"))
+            return self._event(seq)
         return OTHER
 
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
@@ -426,36 +429,13 @@ class Index:
                 return EVENT
         self.answer[seq] = step
         meta = entry.get("meta")
-        return self._event(seq, _near(meta) if meta and "suspended" in meta else 0)
+        if meta and "suspended" in meta:
+            self.places.add(seq, lane, entry.get("place"))
+        return self._event(seq)
 
-    def _event(self, seq: int, near: int) -> int:
+    def _event(self, seq: int) -> int:
         self.events.append(seq)
-        self.near.append(near)
         return EVENT
-
-    def _gather(self) -> None:
-        """Put what a thread did for an arrival in a burst before the burst: a loop gets the whole burst before it goes on.
-
-        The events keep the places that they have between them, and change them among themselves.
-        """
-        events, near, order = self.events, self.near, None
-        for seq, lane in self._arrived:
-            last = bisect_left(events, seq)
-            if near[last] < 2:
-                continue
-            first = last - 1
-            while first > 0 and near[first] != 1:
-                first -= 1
-            order = order or list(events)
-            span = range(first, last)
-            before = [i for i in span if near[i] == 0 and self.lane[order[i]] == lane]
-            if before:
-                chosen = set(before)
-                places = before + [i for i in span if i not in chosen]
-                order[first:last] = [order[i] for i in places]
-                near[first:last] = bytes(near[i] for i in places)
-        if order is not None:
-            self.moved.update((seq, place) for seq, place in zip(order, events, strict=True) if seq != place)
 
     @staticmethod
     def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:
@@ -477,12 +457,6 @@ class Index:
                     if self._first_child[child]:
                         stack.append(child)
                 child = self._next_sibling[child]
-
-
-def _near(meta: Mapping[str, Any]) -> int:
-    """How an event that a loop brought came: 1 by itself, else 2 and its place among those it came with."""
-    burst = meta.get("burst")
-    return 1 if burst is None else min(255, 2 + int(burst))
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
@@ -560,10 +534,12 @@ class LaneState:
     Between two steps the reads form a window, matched by function; passing the next step closes it.
     """
 
-    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "lane")
+    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "entered", "lane")
 
     def __init__(self, lane: int, items: array[int] | None) -> None:
         self.lane: Final = lane
+        #: Whether the program has done anything in it that was recorded.
+        self.entered = False
         self.cursors: dict[str, int] = {}
         self._items: Final = _NONE if items is None else items
         self._at = 0
@@ -675,11 +651,13 @@ class Replay:
             slow=self._slow,
             steps=self.index.steps,
             made=self._used,
-            near=self.index.near,
-            moved=self.index.moved,
+            places=self.index.places,
         )
         ordered = bool(trace.entry(1).get("meta", {}).get("ordered"))
         self.state: Final = RunState(live=False, ordered=ordered)
+        #: The callbacks of the program in its event loops.
+        self.progress: Final = self.schedule.progress
+        self.progress.follow = self._follow
         #: The hooks tell it which threads take part.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
@@ -918,19 +896,29 @@ class Replay:
 
     def _state(self, lane: Lane) -> LaneState:
         state = lane.state
-        if type(state) is LaneState:
-            return state
-        if lane.parent is None:
-            number: int | None = 0
-        else:
-            parent = self._state(lane.parent)
-            number = self.index.lanes.get(LaneKey(parent.lane, lane.name, lane.n, lane.under))
-        lane.id = -1 if number is None else number
-        state = LaneState(lane.id, self.index.items.get(lane.id))
-        lane.state = state
-        self._states.append(state)
-        if lane.parent is not None:
-            self._lanes.append(lane)
+        if type(state) is not LaneState:
+            state = self._follow(lane)
+        if not state.entered:
+            state.entered = True
+            if lane.parent is not None:
+                self._lanes.append(lane)
+        return state
+
+    def _follow(self, lane: Lane) -> LaneState:
+        """The state of a lane that has done nothing yet but be started."""
+        with self._lock:
+            if lane.parent is None:
+                number: int | None = 0
+            else:
+                parent = lane.parent.state
+                if type(parent) is not LaneState:
+                    parent = self._follow(lane.parent)
+                number = self.index.lanes.get(LaneKey(parent.lane, lane.name, lane.n, lane.under))
+            lane.id = -1 if number is None else number
+            state = lane.state = LaneState(lane.id, self.index.items.get(lane.id))
+            self._states.append(state)
+        if number is not None:
+            self.progress.known_as(lane, number)
         return state
 
     def open_lanes(self) -> list[Lane]:
@@ -1130,7 +1118,7 @@ class Replay:
             self._check()
             state = self._state(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
-        return ReplayedTimer(self, seq)
+        return ReplayedTimer(self, seq, lane)
 
     def handed_over(self, seq: int) -> None:
         """What threads hand to one another has been handed over where the log has it, at ``seq``."""
@@ -1264,6 +1252,7 @@ class Replay:
             return
         came: list[bool] = []
         self.schedule.callback(seq, lambda: came.append(True))
+        self.progress.queue(loop).nested()
         go_on(loop, lambda: bool(came) or self.failure is not None)
         self._check()
 

@@ -307,9 +307,9 @@ class Followed(Replay):
             self._check()
             return self.index.timers.get((self._state(scope.lane).lane, function, after, n))
 
-    def timer(self, seq: int) -> ReplayedTimer:
-        """The timer that fired at ``seq``."""
-        return ReplayedTimer(self, seq)
+    def timer(self, seq: int, lane: Lane) -> ReplayedTimer:
+        """The timer of ``lane`` that fired at ``seq``."""
+        return ReplayedTimer(self, seq, lane)
 
     def undone(self, seq: int) -> bool:
         """Whether an earlier recovery has undone a step."""
@@ -393,6 +393,7 @@ class Resumption(Recording):
         super().__init__(journal, redactor, past=log.trace, ordered=log.state.ordered)
         self.replay: Final = log
         log.face = self
+        self.progress = log.progress
         self.recording = False
         self.followed = False
         self._about: Final = dict(about)
@@ -465,6 +466,7 @@ class Resumption(Recording):
         elif can_go_on(loop):
             # That nobody else can go on is seen only while somebody waits.
             waits = self.replay.schedule.callback(None, lambda: None)
+            self.progress.queue(loop).nested()
             go_on(loop, lambda: self.followed or self.replay.failure is not None)
             self.replay.schedule.cancel(waits)
             self.replay.going()
@@ -610,7 +612,7 @@ class Resumption(Recording):
         after, n = scope.lane.armed(function)
         seq = self.replay.timer_at(scope, function, after, n)
         if seq is not None:
-            return self.replay.timer(seq)
+            return self.replay.timer(seq, scope.lane)
         real = RecordedTimer(self, scope, function, after, n)
         if self.followed:
             return real

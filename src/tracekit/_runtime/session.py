@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .._journal.writer import Journal
     from .._policy.budget import Spending
     from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
+    from .progress import Progress
     from .recorder import Closing
     from .redaction import Redactor
     from .step import Request, Spec
@@ -253,6 +254,11 @@ class Session(Protocol):
     def run_id(self) -> str: ...
     @property
     def recording(self) -> bool: ...
+    @property
+    def progress(self) -> Progress | None:
+        """Its callbacks in event loops; ``None`` where nobody counts them."""
+        ...
+
     @property
     def redactor(self) -> Redactor:
         """What takes secrets out of what this session stores and compares."""

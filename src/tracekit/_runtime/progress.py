@@ -1,0 +1,445 @@
+"""Where in a program's own progress the events that an event loop brings belong.
+
+An *event* is what the outside decides: the answer of a call, a piece of a stream, a timer that fires, a result that a thread hands to
+the loop. Its *place* says how far the program had come by then: for each lane with a callback ready to run in that loop, how many
+of its callbacks had run since the lane's own last event. Nothing else counts: not time, not rounds of a loop that others share, not
+what a live call does inside. A loop runs the callbacks of one program in the order in which they were asked for. So a replay that
+holds each lane at its place until the event has come sees the program in the recorded state, whatever the speed, and whatever else
+runs.
+
+While recording a callback is counted where it runs. In a replay, and on loops that can't be looked into (uvloop), the callbacks of
+the run wait in a queue of ours, a ``LoopQueue``, in their order; the loop itself is never held up.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from array import array
+from asyncio import AbstractEventLoop
+from asyncio.events import Handle, _get_running_loop
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Any, Final, Protocol
+
+import orjson
+
+from .context import UNLIMITED, Lane, Scope
+
+__all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
+
+_bare_run: Final = Handle._run
+#: In ``PlaceIndex``: an event of the lane itself, before which it is not held.
+_FREE: Final = 0xFFFFFFFF
+#: So often the callbacks of lanes that had nothing to run at the place of the next event may run before that comes all the same.
+_ROUNDS: Final = 1000
+
+
+class Counted(Handle):
+    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call."""
+
+    __slots__ = ("lane",)
+
+    lane: Lane | None
+
+    def _run(self) -> None:
+        lane = self.lane
+        if lane is not None:
+            lane.since += 1
+        _bare_run(self)
+
+
+class Deliverer(Protocol):
+    """Who has the events of a replay: its schedule."""
+
+    def deliver(self, queue: LoopQueue) -> bool:
+        """Nothing but held lanes is left to run in this loop: deliver what is due there. Whether something was."""
+        ...
+
+    def is_done(self, seq: int) -> bool:
+        """Whether event ``seq`` has been delivered or skipped."""
+        ...
+
+    def is_asked(self, seq: int) -> bool: ...
+
+    def delivers_in(self, loop: AbstractEventLoop) -> bool:
+        """Whether the next event is asked for in ``loop``."""
+        ...
+
+
+class Progress:
+    """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
+
+    __slots__ = ("_at", "_deliverer", "_lanes", "_loops", "_places", "_queues", "follow")
+
+    def __init__(self, deliverer: Deliverer | None = None, places: PlaceIndex | None = None) -> None:
+        self._deliverer: Final = deliverer
+        self._places: Final = places
+        self._queues: dict[AbstractEventLoop, LoopQueue] = {}
+        #: What each loop's last place was: its number, and how far the lanes were that had something ready.
+        self._loops: dict[AbstractEventLoop, tuple[int, dict[Lane, int]]] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._at: dict[int, int] = {}
+        #: Asked once for each lane of a replay, for the number that it has in the recording.
+        self.follow: Callable[[Lane], object] = lambda _: None
+
+    # -- what runs -------------------------------------------------------------------------------------------------------
+
+    def soon(self, loop: Any, scope: Scope, callback: Any, args: tuple[Any, ...], context: Context | None) -> Handle:
+        """``loop.call_soon`` for a callback in ``scope``."""
+        if loop._closed if hasattr(loop, "_closed") else loop.is_closed():
+            raise RuntimeError("Event loop is closed")
+        handle = Counted(callback, args, loop, context)
+        lane: Lane | None = scope.lane
+        if scope.live:
+            lane = handle.lane = None
+        else:
+            handle.lane = lane
+        if self._deliverer is None:
+            ready = getattr(loop, "_ready", None)
+            if ready is not None:
+                ready.append(handle)
+                return handle
+        elif lane is not None and lane.state is None:
+            self.follow(lane)
+        self.queue(loop).add(handle)
+        return handle
+
+    def queue(self, loop: AbstractEventLoop) -> LoopQueue:
+        """The callbacks of the run that wait in ``loop``; asked for in its thread."""
+        found = self._queues.get(loop)
+        if found is None:
+            for old in [one for one in self._queues if one.is_closed()]:
+                del self._queues[old]
+            found = self._queues[loop] = LoopQueue(loop, self._deliverer)
+        return found
+
+    @property
+    def queues(self) -> list[LoopQueue]:
+        return list(self._queues.values())
+
+    def let_go(self) -> None:
+        """Nobody is held any more: the replay is over, or has failed."""
+        for lane in list(self._lanes.values()):
+            lane.limit = UNLIMITED
+        self._lanes.clear()
+        for queue in self.queues:
+            queue.let_go()
+
+    # -- recording: the place of an event --------------------------------------------------------------------------------
+
+    def place(self, lane: Lane, number: Callable[[Lane], int]) -> bytes:
+        """``,"place":{…}`` for an event of ``lane`` that comes now, or nothing where the loop's last place holds; ``number`` numbers lanes.
+
+        Called in the event loop, once an event: the callbacks of the lane count from here on.
+        """
+        loop: Any = _get_running_loop()
+        if loop is None:
+            return b""
+        known = self._loops.get(loop)
+        if known is None:
+            for old in [one for one in self._loops if one.is_closed()]:
+                self._loops[old][1].clear()
+            known = self._loops[loop] = len(self._loops), {}
+        which, before = known
+        queue = self._queues.get(loop)
+        ready: dict[Lane, int] = {}
+        for handle in (
+            list(loop._ready) if queue is None and hasattr(loop, "_ready") else queue.waiting() if queue else ()
+        ):
+            if type(handle) is Counted:
+                other = handle.lane
+                if other is not None and other.root is lane.root and not handle._cancelled:
+                    ready[other] = other.since
+        lane.since = 0
+        if ready == before:
+            return b',"place":{"loop":%d}' % which if which else b""
+        changes: dict[str, int | None] = {str(number(one)): None for one in before if one not in ready}
+        changes.update((str(number(one)), count) for one, count in ready.items() if before.get(one) != count)
+        before.clear()
+        before.update(ready)
+        about: dict[str, Any] = {"loop": which} if which else {}
+        about["lanes"] = changes
+        return b',"place":' + orjson.dumps(about)
+
+    # -- replay: who is held ---------------------------------------------------------------------------------------------
+
+    def known_as(self, lane: Lane, number: int) -> None:
+        """In a replay: the number of ``lane`` in the recording."""
+        if self._places is not None and number in self._places:
+            self._lanes[number] = lane
+            self._limit(number)
+
+    def delivered(self, seq: int) -> None:
+        """Event ``seq`` has been delivered or skipped: whoever was held for it goes on."""
+        if self._places is not None:
+            for number in self._places.held_for(seq):
+                self._limit(number)
+
+    def asked(self, lane: Lane) -> None:
+        """``lane`` asks for an event of its own, or does so no longer."""
+        if lane.id in self._lanes:
+            self._limit(lane.id)
+
+    def let_pass(self, queue: LoopQueue) -> None:
+        """The lanes that are held in ``queue`` go on without the event that they are held for."""
+        for number in {handle.lane.id for handle in queue.waiting() if handle.lane is not None}:
+            if number in self._lanes and self._lanes[number].limit != UNLIMITED:
+                self._at[number] += 1
+                self._limit(number)
+        queue.look_again = True
+        queue.kick_from_anywhere()
+
+    def _limit(self, number: int) -> None:
+        lane, places, deliverer = self._lanes.get(number), self._places, self._deliverer
+        if lane is None or places is None or deliverer is None:
+            return
+        until, counts = places.of(number)
+        i = self._at.get(number, 0)
+        while i < len(until) and deliverer.is_done(until[i]):
+            i += 1
+        self._at[number] = i
+        if (
+            i == len(until)
+            or counts[i] == _FREE
+            or (places.is_own(number, until[i]) and not deliverer.is_asked(until[i]))
+        ):
+            lane.limit = UNLIMITED
+        else:
+            lane.limit = counts[i]
+        for queue in self._queues.values():
+            queue.look_again = True
+
+
+class LoopQueue:
+    """The callbacks of a run that wait in ``loop``, in their order. Those of a lane that has reached its place are set aside."""
+
+    __slots__ = (
+        "_cancelled",
+        "_deliverer",
+        "_expected",
+        "_kicked",
+        "_parked",
+        "_queue",
+        "_rounds",
+        "look_again",
+        "loop",
+        "resting",
+        "thread",
+    )
+
+    def __init__(self, loop: AbstractEventLoop, deliverer: Deliverer | None) -> None:
+        self.loop: Final = loop
+        self.thread: Final = get_ident()
+        self._deliverer: Final = deliverer
+        self._queue: Final[deque[Counted]] = deque()
+        self._parked: Final[deque[Counted]] = deque()
+        #: What events of a recording are waited for with, and what leads on where somebody has cancelled that.
+        self._expected: Final[set[Any]] = set()
+        self._cancelled: Final[dict[Any, Counted]] = {}
+        self._kicked = False
+        self._rounds = 0
+        #: Whether some lane may go on that was held.
+        self.look_again = False
+        #: Whether the run has nothing to run here but what is held.
+        self.resting = True
+
+    def add(self, handle: Counted) -> None:
+        args: Any = handle._args
+        if handle.lane is None and args and args[0] in self._expected and args[0].cancelled():
+            self._cancelled[args[0]] = handle
+        else:
+            self._queue.append(handle)
+        if not self._kicked:
+            self.kick()
+
+    def expect(self, future: Any) -> None:
+        """``future`` is what an event is waited for with: if it is cancelled, whoever waits goes on when that event has its turn."""
+        self._expected.add(future)
+
+    def came(self, future: Any) -> None:
+        """The event of ``future`` has its turn: first of all comes what it leads to at once, then what was held meanwhile."""
+        self._expected.discard(future)
+        self.unpark()
+        first = self._cancelled.pop(future, None)
+        if first is not None:
+            self._queue.appendleft(first)
+        elif not future.done():
+            rest = list(self._queue)
+            self._queue.clear()
+            future.set_result(None)
+            self._queue.extend(rest)
+        self.kick()
+
+    def waiting(self) -> list[Counted]:
+        return [*self._parked, *self._queue]
+
+    def let_go(self) -> None:
+        """Nobody is held here any more."""
+        self._expected.clear()
+        self._queue.extend(self._cancelled.values())
+        self._cancelled.clear()
+        self.look_again = True
+        self.kick_from_anywhere()
+
+    @property
+    def held(self) -> bool:
+        """Whether some callback is held."""
+        return any(not handle._cancelled for handle in list(self._parked))
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing from outside can wake the loop, which has nothing to run: no timer of others, no file but its own pipe."""
+        loop: Any = self.loop
+        try:
+            if loop._ready or any(not handle._cancelled for handle in loop._scheduled):
+                return False
+            return len(loop._selector.get_map()) <= 1
+        except AttributeError:
+            return False
+
+    def kick(self) -> None:
+        """From the loop's thread: look what there is to do."""
+        if not self._kicked:
+            self._kicked = True
+            self.resting = False
+            self.loop.call_soon(self._run, context=Context())  # no run in it; a loop inside the loop enters it again
+
+    def kick_from_anywhere(self) -> None:
+        if self.thread == get_ident() and _get_running_loop() is self.loop:
+            self.kick()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.kick, context=Context())
+        except RuntimeError:  # the loop is closed
+            pass
+
+    def unpark(self) -> None:
+        """What was held is looked at again, in its order and before what came later."""
+        self.look_again = False
+        self._queue.extendleft(reversed(self._parked))
+        self._parked.clear()
+
+    def nested(self) -> None:
+        """The loop is about to be run inside one of these callbacks."""
+        self._kicked = False
+        self.kick()
+
+    def _run(self) -> None:
+        self._kicked = False
+        queue = self._queue
+        try:
+            for _ in range(len(queue)):
+                if not queue:
+                    break  # a loop inside the loop has had them
+                handle = queue.popleft()
+                if handle._cancelled:
+                    continue
+                lane = handle.lane
+                if lane is not None:
+                    if lane.since >= lane.limit:
+                        self._parked.append(handle)
+                        continue
+                    lane.since += 1
+                    if lane.limit != UNLIMITED:
+                        self._rounds = 0
+                _bare_run(handle)
+            if self.look_again:
+                self.unpark()
+            if self._deliverer is not None:
+                self._rest(self._deliverer)
+        finally:
+            if queue:
+                self.kick()
+            else:
+                self.resting = not self._kicked
+
+    def _rest(self, deliverer: Deliverer) -> None:
+        if self._queue:
+            # Somebody polls who had nothing to run when the next event came: the program is not the recorded one any more.
+            self._rounds = self._rounds + 1 if deliverer.delivers_in(self.loop) else 0
+            if self._rounds < _ROUNDS:
+                return
+        self._rounds = 0
+        while deliverer.deliver(self) and not self._queue:
+            pass
+
+
+class PlaceIndex:
+    """The places of a recording, by lane: how far it may go until which event has come."""
+
+    __slots__ = ("_counts", "_ends", "_lane", "_loops", "_until")
+
+    def __init__(self) -> None:
+        self._until: Final[dict[int, array[int]]] = {}
+        self._counts: Final[dict[int, array[int]]] = {}
+        #: The lane of an event, and which others are held until it has come.
+        self._lane: Final[dict[int, int]] = {}
+        self._ends: Final[dict[int, list[int]]] = {}
+        self._loops: Final[dict[int, _Reading]] = {}
+
+    def __contains__(self, lane: int) -> bool:
+        return lane in self._until
+
+    def add(self, seq: int, lane: int, place: Mapping[str, Any] | None) -> None:
+        """The next event that a loop brought, in the order of the file."""
+        place = place or {}
+        loop = self._loops.setdefault(place.get("loop", 0), _Reading())
+        for key, count in (place.get("lanes") or {}).items():
+            other = int(key)
+            self._close(loop, other)
+            if count is not None:
+                loop.ready[other] = count, loop.number
+        own = loop.ready.get(lane)
+        if own is None:
+            self._append(lane, seq, _FREE)
+        else:
+            self._close(loop, lane)
+            self._append(lane, seq, own[0])
+            loop.ready[lane] = own[0], loop.number + 1
+        self._lane[seq] = lane
+        loop.last, loop.number = seq, loop.number + 1
+
+    def finish(self) -> None:
+        """There are no more events."""
+        for loop in self._loops.values():
+            for lane in list(loop.ready):
+                self._close(loop, lane)
+        self._loops.clear()
+
+    def _close(self, loop: _Reading, lane: int) -> None:
+        """``lane`` has gone on since the loop's last event."""
+        count, first = loop.ready.pop(lane, (0, loop.number))
+        if first < loop.number:
+            self._append(lane, loop.last, count)
+            self._ends.setdefault(loop.last, []).append(lane)
+
+    def _append(self, lane: int, seq: int, count: int) -> None:
+        if lane not in self._until:
+            self._until[lane], self._counts[lane] = array("Q"), array("Q")
+        self._until[lane].append(seq)
+        self._counts[lane].append(count)
+
+    def of(self, lane: int) -> tuple[array[int], array[int]]:
+        """Events in their order, and how many callbacks of ``lane`` may run since its own last event before each."""
+        return self._until[lane], self._counts[lane]
+
+    def is_own(self, lane: int, seq: int) -> bool:
+        return self._lane.get(seq) == lane
+
+    def held_for(self, seq: int) -> list[int]:
+        """The lanes that may go on when ``seq`` has come."""
+        own = self._lane.get(seq)
+        others = self._ends.get(seq, [])
+        return others if own is None else [own, *others]
+
+
+class _Reading:
+    """A loop of a recording while its places are read: who has something ready, and since which of its events."""
+
+    __slots__ = ("last", "number", "ready")
+
+    def __init__(self) -> None:
+        self.ready: dict[int, tuple[int, int]] = {}
+        self.last = 0
+        self.number = 0

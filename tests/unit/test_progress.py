@@ -1,0 +1,246 @@
+"""Where in a program's own progress its events belong: a replay brings them there, at any speed, and beside anything."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.support.tracing import entries
+from tracekit import Report, record, replay, traced_tool
+
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+Loop = Callable[[], asyncio.AbstractEventLoop]
+#: No generator that a run would record: speeds are the world's.
+speeds = random.Random(7)
+
+
+def run_on(loop: Loop, main: Any) -> Any:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(main)
+
+
+def twice(store: Path, loop: Loop, program: Callable[[], Any]) -> tuple[Any, Report]:
+    """Record and replay ``program``; what it returns must be the same."""
+    with record("program", store=store) as run:
+        seen = run_on(loop, program())
+    with replay(run) as session:
+        assert run_on(loop, program()) == seen
+    assert session.report.exact
+    return seen, session.report
+
+
+def work(amount: int) -> None:
+    sum(range(amount))
+
+
+@traced_tool(side_effect="read_only")
+def in_thread(what: object, seconds: float) -> object:
+    time.sleep(seconds)
+    return what
+
+
+@traced_tool(side_effect="read_only")
+async def on_loop(what: object, seconds: float) -> object:
+    for _ in range(7):
+        await asyncio.sleep(seconds / 7)
+    return what
+
+
+async def polling_agent(pauses: list[float], speed: Callable[[], float]) -> Any:
+    """Four tools of two calls each; beside them a task that looks, without a pause, how far they have come."""
+    seen: list[Any] = []
+
+    async def tool(i: int, pause: float) -> None:
+        await asyncio.sleep(0)
+        for k in range(2):
+            if (i + k) % 2:
+                got = await asyncio.to_thread(in_thread, [i, k], pause)
+            else:
+                got = await on_loop([i, k], pause)
+            seen.append(("got", got))
+
+    tasks = [asyncio.create_task(tool(i, pause)) for i, pause in enumerate(pauses)]
+    polls = 0
+    while not all(task.done() for task in tasks):
+        polls += 1
+        await asyncio.sleep(0)
+        work(int(3000 * speed()))
+        if polls % 11 == 0:
+            seen.append(("poll", polls, len([one for one in seen if one[0] == "got"])))
+    return seen, polls
+
+
+@LOOPS
+def test_who_polls_sees_what_he_saw(tmp_path: Path, loop: Loop) -> None:
+    """Each look of a task that polls with ``sleep(0)`` comes to what it came to, whatever the speed of the replay."""
+    pauses = [speeds.random() * 0.02 for _ in range(4)]
+    with record("agent", store=tmp_path) as run:
+        seen = run_on(loop, polling_agent(pauses, lambda: speeds.choice([0.5, 1, 3])))
+    for _ in range(3):
+        with replay(run) as session:
+            assert run_on(loop, polling_agent(pauses, lambda: speeds.choice([0.2, 1, 5]))) == seen
+        assert session.report.exact
+
+
+@pytest.mark.parametrize("side_by_side", [2, 8])
+@LOOPS
+def test_runs_recorded_side_by_side_replay_alone(tmp_path: Path, loop: Loop, side_by_side: int) -> None:
+    """Runs that shared one busy event loop: each replays alone, exactly."""
+    pauses = [[speeds.random() * 0.02 for _ in range(4)] for _ in range(side_by_side)]
+
+    async def one(i: int) -> Any:
+        with record("agent", store=tmp_path) as run:
+            seen = await asyncio.create_task(polling_agent(pauses[i], lambda: speeds.choice([0.5, 1, 3])))
+        return run, seen
+
+    async def other() -> None:
+        for _ in range(3000):
+            await asyncio.sleep(0)
+
+    async def server() -> Any:
+        found = await asyncio.gather(*map(one, range(side_by_side)), *(other() for _ in range(3)))
+        return found[:side_by_side]
+
+    async def alone(i: int) -> Any:
+        return await asyncio.create_task(polling_agent(pauses[i], lambda: speeds.choice([0.2, 1, 5])))
+
+    for i, (run, seen) in enumerate(run_on(loop, server())):
+
+        async def again(run: Any = run, i: int = i) -> Any:
+            with replay(run) as session:
+                found = await alone(i)
+            assert session.report.exact
+            return found
+
+        assert run_on(loop, again()) == seen
+
+
+@LOOPS
+def test_answers_that_came_together_come_together(tmp_path: Path, loop: Loop) -> None:
+    """A task that was woken for two answers at once is so again, and one that saw the first alone sees it alone."""
+
+    async def program() -> Any:
+        seen = []
+        for pause in (0.002, 0.0):
+            begun = asyncio.Event()
+
+            async def ask(i: int, begun: asyncio.Event = begun, pause: float = pause) -> object:
+                await begun.wait()
+                return await on_loop(i, 0.001 + i * pause)
+
+            tasks = [asyncio.create_task(ask(i)) for i in range(3)]
+            await asyncio.sleep(0)
+            begun.set()
+            done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            seen.append([task.result() for task in done])
+            await asyncio.gather(*left)
+        return seen
+
+    for _ in range(5):
+        twice(tmp_path, loop, program)
+
+
+@LOOPS
+def test_a_cancelled_call_ends_in_its_turn(tmp_path: Path, loop: Loop) -> None:
+    """Deadlines, answers and cancelled calls that come close upon one another come in their order again."""
+
+    async def program() -> list[Any]:
+        seen: list[Any] = []
+
+        async def late(i: int) -> None:
+            try:
+                async with asyncio.timeout(0.002 + (i % 5) * 0.0005):
+                    await on_loop(i, 0.002 + (i % 7) * 0.0004)
+                seen.append(("in time", i))
+            except TimeoutError:
+                seen.append(("late", i))
+            seen.append(await on_loop(i, 0.0))
+
+        async with asyncio.TaskGroup() as group:
+            for i in range(24):
+                group.create_task(late(i))
+        return seen
+
+    for _ in range(3):
+        twice(tmp_path, loop, program)
+
+
+def test_a_group_cancels_its_tasks_in_order(tmp_path: Path) -> None:
+    """A group that fails cancels its tasks in the order in which they were started, in the recording and in the replay."""
+
+    async def program() -> list[int]:
+        ended: list[int] = []
+
+        async def sibling(i: int) -> None:
+            try:
+                await on_loop(i, 10)
+            finally:
+                ended.append(i)
+
+        async def failing() -> None:
+            await on_loop("fails", 0.001)
+            raise ValueError
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for i in range(20):
+                    group.create_task(sibling(i))
+                group.create_task(failing())
+        except* ValueError:
+            pass
+        return ended
+
+    seen, _ = twice(tmp_path, asyncio.new_event_loop, program)
+    assert seen == list(range(20))
+
+
+def test_a_program_that_polls_for_a_deadline_goes_on(tmp_path: Path) -> None:
+    """``sleep(0)`` until ``call_later`` has called: the replay ends, after as many looks."""
+
+    async def program() -> int:
+        called: list[int] = []
+        await asyncio.wait([asyncio.ensure_future(on_loop("a", 0.001))])
+        asyncio.get_running_loop().call_later(0.02, called.append, 1)
+        polls = 0
+        while not called:
+            polls += 1
+            await asyncio.sleep(0)
+        return polls
+
+    twice(tmp_path, asyncio.new_event_loop, program)
+
+
+def test_places_grow_with_what_runs(tmp_path: Path) -> None:
+    """A place names what has changed since the one before: all places together name no lane oftener than its callbacks ran."""
+    polls = 0
+
+    async def program() -> None:
+        answered = asyncio.Event()
+
+        async def poll() -> None:
+            nonlocal polls
+            while not answered.is_set():
+                polls += 1
+                await asyncio.sleep(0)
+
+        polling = [asyncio.create_task(poll()) for _ in range(50)]
+        await asyncio.gather(
+            *(on_loop(i, 0) for i in range(50)), *(asyncio.to_thread(in_thread, i, 0) for i in range(50))
+        )
+        answered.set()
+        await asyncio.gather(*polling)
+
+    with record("many", store=tmp_path) as run:
+        asyncio.run(program())
+    named = [lane for entry in entries(run) for lane in entry.get("place", {}).get("lanes", {})]
+    assert len(named) <= 2 * (polls + 50 * 12)
+    with replay(run) as session:
+        asyncio.run(program())
+    assert session.report.exact
