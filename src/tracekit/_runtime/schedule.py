@@ -314,10 +314,14 @@ class Schedule:
                 return False
             me = self.threads.join()
             ticket = self._next_asked()
-            if ticket is not None and ticket.loop is queue.loop and not self._owing(ticket.seq):
-                # What others do at once comes first, as far as can be seen.
-                if self.threads.solo or ticket.seq == self._granted or self.threads.asleep(me):
-                    due = self._take(ticket.seq)
+            here = ticket is not None and ticket.loop is queue.loop and not self._owing(ticket.seq)
+            # What other threads do at once comes first, as far as can be seen.
+            if (
+                ticket is not None
+                and here
+                and (self.threads.solo or ticket.seq == self._granted or self.threads.asleep(me))
+            ):
+                due = self._take(ticket.seq)
             rest = bool(self._asked or self._never)
         if due is not None:
             try:
