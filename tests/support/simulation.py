@@ -29,6 +29,7 @@ class _Base:
     threads: Any = None
 
     def __init__(self) -> None:
+        self.state = RunState(live=True, ordered=False)
         self.warnings: list[str] = []
         self.state = RunState(live=True, ordered=False)
 
