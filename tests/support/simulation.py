@@ -29,7 +29,6 @@ class _Base:
     threads: Any = None
 
     def __init__(self) -> None:
-        self.state = RunState(live=True, ordered=False)
         self.warnings: list[str] = []
         self.state = RunState(live=True, ordered=False)
 
