@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 import shlex
@@ -24,6 +26,7 @@ from tracekit import (
     InexactReplayWarning,
     NotReplayableError,
     ReplayError,
+    StepTimeoutError,
     decision,
     record,
     replay,
@@ -330,6 +333,34 @@ def test_unknown_is_never_yes(place: Place) -> None:
     assert place.cli("run", "agent.py").returncode == 0
     safe = _why(place)["safe_to_retry"]
     assert (safe["answer"], [one["code"] for one in safe["reasons"]]) == (False, ["done_effect"])
+
+
+def test_what_timed_out_is_in_doubt_and_what_is_being_made_is_running(tmp_path: Path) -> None:
+    """An irreversible call whose time was over is in doubt in a run that ended; one that a live process makes is running."""
+    place = Place(tmp_path)
+
+    @traced_tool(side_effect="irreversible", timeout_ms=20)
+    async def charge() -> None:
+        await asyncio.sleep(60)
+
+    async def pays() -> None:
+        with contextlib.suppress(StepTimeoutError):
+            await charge()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with record("paid", store=place.store, run_id="paid"):
+            asyncio.run(pays())
+    safe = _why(place, "paid")["safe_to_retry"]
+    assert (safe["answer"], [one["code"] for one in safe["reasons"]]) == (False, ["in_doubt"])
+
+    @traced_tool(side_effect="irreversible")
+    def pay() -> Any:
+        return _why(place, "pays")["safe_to_retry"]
+
+    with record("pays", store=place.store, run_id="pays"):
+        safe = pay()
+    assert (safe["answer"], [one["code"] for one in safe["reasons"]]) == (False, ["running"])
 
 
 def test_the_runs_own_warning_says_no(place: Place) -> None:

@@ -26,7 +26,6 @@ from .recovery import (
     doubtful_steps,
     keep_settlement,
     key_of,
-    left_in_doubt,
     owner_of,
     refused,
     store_at,
@@ -159,7 +158,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
 
         found = Steps(trace.entries()).steps.get(step)
-        if found is None or not (left_in_doubt(found) if digest is None else _open(found)):
+        if found is None or not (found.left_in_doubt if digest is None else _open(found)):
             return False
         redactor = Redactor.of_process()
         tree, secret = redactor.redact(tree)

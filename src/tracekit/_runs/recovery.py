@@ -33,7 +33,6 @@ __all__ = [
     "in_doubt",
     "keep_settlement",
     "key_of",
-    "left_in_doubt",
     "newer",
     "owner_of",
     "refused",
@@ -125,7 +124,7 @@ def decide(
     log = Steps(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
-        left = [step for step in log.steps.values() if left_in_doubt(step) and not (settled and settled(step.seq))]
+        left = [step for step in log.steps.values() if step.left_in_doubt and not (settled and settled(step.seq))]
         reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_of_doubtful(who, segments)]
         return Decision(
             who,
@@ -322,11 +321,6 @@ def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Re
 def _doubtful(step: Doubt) -> bool:
     """Whether the effect of a step may or may not have happened, and can't be taken back."""
     return step.effect and (step.state == "pending" or (step.state == "failed" and not step.settled))
-
-
-def left_in_doubt(step: Doubt) -> bool:
-    """Whether that is so when the run has ended: an ordinary failure is known to its program, which has gone on with it."""
-    return step.effect and not step.settled and (step.state == "pending" or (step.state == "failed" and step.lost))
 
 
 def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -> Iterator[Reason]:

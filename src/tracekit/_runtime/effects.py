@@ -368,6 +368,11 @@ class Doubt:
         """Whether it may have done something that can't be taken back."""
         return self.side_effect not in ("read_only", "reversible") and not self.duplicate
 
+    @property
+    def left_in_doubt(self) -> bool:
+        """Whether its effect may or may not have happened, and its program does not know either: an ordinary failure is known to it."""
+        return self.effect and not self.settled and (self.state == "pending" or (self.state == "failed" and self.lost))
+
     def about(self) -> dict[str, Any]:
         """Its facts, for whoever makes it again."""
         return {

@@ -171,11 +171,13 @@ def _place(reason: Reason) -> str:
 
 
 class File(NamedTuple):
-    """One file of a run: its entries as they stand there, the verdict on its lines, and its segment (``None``: the run's own)."""
+    """One file of a run: its entries as they stand there, the verdict on its lines, its segment (``None``: the run's own), and whether
+    a process is writing it right now."""
 
     entries: Iterable[Mapping[str, Any]]
     state: Verdict
     segment: str | None = None
+    live: bool = False
 
 
 class Judgement(NamedTuple):
@@ -239,6 +241,7 @@ class _Read:
     def __init__(self, file: File) -> None:
         self.state: Final = file.state
         self.segment: Final = file.segment
+        self.live: Final = file.live
         self.first: Mapping[str, Any] = {}
         self.uncaptured: list[str] = []
         #: Outcomes and pieces of them that could not be recorded whole, and those that were redacted.
@@ -335,14 +338,17 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
         if step.state != "given_up" and not step.duplicate
     ]
     final = [(one, step) for one, step in made if step.effect]
-    pending = [(one, step) for one, step in final if step.state == "pending"]
-    failed = [(one, step) for one, step in final if step.state == "failed"]
+    running = [(one, step) for one, step in final if step.state == "pending" and one.live]
+    doubtful = [(one, step) for one, step in final if step.left_in_doubt and (one, step) not in running]
+    failed = [(one, step) for one, step in final if step.state == "failed" and not step.left_in_doubt]
     done = [(one, step) for one, step in final if step.state == "done" and step.side_effect is not None]
     classless = [(one, step) for one, step in final if step.state == "done" and step.side_effect is None]
     again = [(one, step) for one, step in made if step.side_effect == "reversible"]
     unknown = [(one, entry) for one in read for entry in one.log.unknown]
-    if pending:
-        yield False, _of_steps("in_doubt", "{} may or may not have happened: find out before anything else", pending)
+    if running:
+        yield False, _of_steps("running", "{} is being made right now", running)
+    if doubtful:
+        yield False, _of_steps("in_doubt", "{} may or may not have happened: find out before anything else", doubtful)
     if failed:
         yield False, _of_steps("failed_effect", "{} failed and is irreversible: it may have happened in part", failed)
     if done:

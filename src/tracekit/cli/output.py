@@ -15,7 +15,7 @@ import orjson
 
 from .._journal.entry import family_of
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store, beside, lane_of, name_of
+from .._journal.store import Store, beside, holder, lane_of, name_of
 from .._runs.recovery import FOR, Decision
 from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import (
@@ -361,7 +361,17 @@ def timeline_of(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) 
 
 def verdict_of(timeline: Timeline) -> RunVerdict:
     """Whether the run can be replayed, and is safe to run again."""
-    return judge([File(one.trace.entries(damaged=True), one.verdict, one.segment) for one in timeline.whole])
+    return judge(
+        [
+            File(
+                one.trace.entries(damaged=True),
+                one.verdict,
+                one.segment,
+                one.ended is None and bool(holder(one.trace.path)),
+            )
+            for one in timeline.whole
+        ]
+    )
 
 
 def streamed(trace: Trace, step: Step, most: int = 80) -> str | None:
