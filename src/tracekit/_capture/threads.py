@@ -21,10 +21,13 @@ from sys import _getframe
 from types import FunctionType
 from typing import Any, Final
 
+from .._runtime.callsite import caller
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
 from .._runtime.session import owned, owner
+from ..errors import RunStateError
 from . import guard
 from .callers import by_user, is_background, pass_through, walk
+from .exchange import CodeExchange
 from .patch import AttributePatch, Patch, Switch, when_imported
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "name_of",
     "parent_lane",
     "pool_patches",
+    "refuse_uncovered",
     "set_of_tasks",
     "submitted",
 ]
@@ -703,6 +707,47 @@ def _with(func: Any, kwargs: dict[str, Any]) -> Any:
     return call
 
 
+# -- trio ------------------------------------------------------------------------------------------------------------------
+#
+# Not covered: its tasks open no lanes, so that a recording of them could not be replayed. That is said before there is one.
+
+
+def refuse_uncovered() -> None:
+    """Raise where a run would begin inside an event loop whose tasks open no lanes."""
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    if lowlevel is not None and lowlevel.in_trio_run():
+        raise _not_covered()
+
+
+def _not_covered() -> RunStateError:
+    return RunStateError(
+        "trio is not covered: its tasks could not be told apart in a replay",
+        location=caller(),
+        next_action="run it on asyncio (with anyio: backend='asyncio'), or call what needs trio inside a traced tool, which a replay "
+        "answers as a whole",
+    )
+
+
+def _uncovered_patches() -> list[Patch]:
+    trio = sys.modules.get("trio")
+    places = ((trio, "run"), (getattr(trio, "lowlevel", None), "start_guest_run"))
+    return [
+        _made.setdefault((id(owner), name), CodeExchange(vars(owner)[name], _unless_recorded))
+        for owner, name in places
+        if type(getattr(owner, name, None)) is FunctionType
+    ]
+
+
+def _unless_recorded(original: Any) -> Any:
+    def run(_exchange: object, *args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is not None and not scope.live:  # what a tool does inside is answered as a whole
+            raise _not_covered()
+        return original(*args, **kwargs)
+
+    return run
+
+
 # -- concurrency -------------------------------------------------------------------------------------------------------
 #
 # Lanes in practice: task creation, thread start and executor submit carry the run on.
@@ -720,7 +765,7 @@ _forking = False
 def activate() -> None:
     """Put the hooks in place; each call wants a :func:`deactivate`."""
     _switch.on()
-    for module in ("uvloop", "anyio._backends._asyncio"):
+    for module in ("uvloop", "anyio._backends._asyncio", "trio"):
         when_imported(module, _switch.refresh)
 
 
@@ -756,7 +801,7 @@ def _patches() -> list[Patch]:
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
         patches.append(_once(uvloop.Loop, "create_task", _create_task))
-    return patches + pool_patches(_once)
+    return patches + _uncovered_patches() + pool_patches(_once)
 
 
 def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from .._capture import guard
 from .._capture.calls import binder, loose, tells
+from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._policy.budget import Spending
@@ -162,6 +163,7 @@ class Block(Generic[E]):
             )
         if forbidden is not None:
             forbidden({"Replaying": "replay", "Resuming": "resume"}.get(type(self).__name__, "record"))
+        refuse_uncovered()
         self._entered = True
         return self._enter()
 
