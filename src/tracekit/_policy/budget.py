@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from .. import _reality
 from .._journal.reader import Trace
 from .._runtime.context import Scope, current
-from .._runtime.session import here
+from .._runtime.session import RunState, here
 from .._runtime.step import Request, Spec
 from ..errors import BudgetExceededError, UnknownPriceError
 from .prices import Price, PriceList, Prices, checked
@@ -25,13 +25,14 @@ __all__ = [
     "LIMITS",
     "OF_TOKENS",
     "Budget",
+    "Budgeted",
     "Held",
     "Limit",
     "MeteredStep",
     "Spending",
     "answer_tokens",
-    "begin",
     "limit",
+    "overspent",
     "refused",
     "request_tokens",
 ]
@@ -80,6 +81,10 @@ class Budget:
         _count("assumed_output_tokens", self.assumed_output_tokens)
         if self.prices is not None:
             object.__setattr__(self, "prices", checked(self.prices))
+
+    def opened(self, name: str, outer: Spending | None) -> Spending:
+        """What is counted of it from now on, in the body of a step of this name."""
+        return Spending(self, name=name, outer=outer)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -731,50 +736,43 @@ def _told(resource: str, value: float) -> str:
 # A step under a budget: what it may take is held back before it is made, what it took is written down after.
 
 
-def begin(session: Recording, scope: Scope, request: Request) -> Any:
-    """Begin a step in a scope that has a budget; what refuses it is on the log when it is raised."""
-    free = scope.within(None)
-    spending, info = scope.spending, request.info
-    if (
-        session.state.ended or spending is None or (info is not None and "compensates" in info)
-    ):  # undoing is never too dear
-        return session.begin(free, request)
-    if request.once_key is not None:
-        return _once(session, scope, free, request)
-    try:
-        held = spending.reserve(request)
-    except BudgetExceededError as error:
-        session.overspent(error)
-        raise session.refuse(free, request, error) from None
-    if held.estimate is not None:
-        price = {} if held.price is None else {"price": held.price}
-        request = request.saying({"estimate": held.estimate, **price})
-    try:
-        step: Any = session.begin(free, request)
-    except BaseException:
-        held.give_back()
-        raise
-    return MeteredStep(step, scope, held)
+class Budgeted:
+    """The stage around ``recorder`` in which a step under a budget is reserved before it is made, and refused where it is too dear."""
+
+    def __init__(self, recorder: Recording) -> None:
+        self._recorder: Final = recorder
+
+    def begin(self, scope: Scope, request: Request) -> Any:
+        """Begin a step in a scope that may have a budget; what refuses it is on the log when it is raised."""
+        recorder, spending, info = self._recorder, scope.spending, request.info
+        if spending is None or request.spec.structural:
+            return recorder.begin(scope, request)
+        free = scope.within(None)
+        if info is not None and "compensates" in info:  # undoing is never too dear
+            return recorder.begin(free, request)
+        try:
+            held = spending.reserve(request)
+        except BudgetExceededError as error:
+            overspent(recorder.state, error)
+            raise recorder.refuse(free, request, error) from None
+        if held.estimate is not None:
+            price = {} if held.price is None else {"price": held.price}
+            request = request.saying({"estimate": held.estimate, **price})
+        try:
+            step: Any = recorder.begin(free, request)
+        except BaseException:
+            held.give_back()
+            raise
+        return MeteredStep(step, scope, held)
+
+    def share(self) -> None:
+        """What is spent is told to other processes where they are started."""
 
 
-def _once(session: Recording, scope: Scope, free: Scope, request: Request) -> Any:
-    """The same of a call that happens once: one that an earlier call answers takes nothing, whatever is left."""
-    held: list[Held] = []
-
-    def reserve() -> None:
-        assert scope.spending is not None
-        held.append(scope.spending.reserve(request))
-
-    try:
-        step: Any = session.begin_once(free, request, reserve)
-    except BudgetExceededError as error:
-        session.overspent(error)
-        raise session.refuse(free, request, error) from None
-    except BaseException:
-        for one in held:
-            one.give_back()
-        raise
-    return MeteredStep(step, scope, held[0]) if step.live else step
+def overspent(state: RunState, error: BudgetExceededError) -> None:
+    """A budget of this run has refused a call."""
+    if not isinstance(error, UnknownPriceError):
+        state.overruns[error.budget] = error.resource
 
 
 class MeteredStep:

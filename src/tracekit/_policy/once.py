@@ -6,7 +6,7 @@ import os
 import threading
 from _thread import allocate_lock, get_ident
 from asyncio import get_running_loop, sleep
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from itertools import islice
@@ -21,12 +21,19 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
 from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
 from .._runtime.context import Lane, Scope, current
-from .._runtime.mutations import given_to
 from .._runtime.recorder import RecordedStep, of_step
-from .._runtime.session import Outcome, owner
+from .._runtime.session import Outcome, Stage, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
-from ..errors import BudgetExceededError, ContractViolationError, LogWriteError, NotReplayableError, TraceError
+from ..errors import (
+    BudgetExceededError,
+    ContractViolationError,
+    LogWriteError,
+    NotReplayableError,
+    RunEndedError,
+    TraceError,
+)
+from .budget import Budgeted
 
 if TYPE_CHECKING:
     from .._runtime.recorder import Recording
@@ -36,6 +43,7 @@ __all__ = [
     "Call",
     "DuplicateStep",
     "Elsewhere",
+    "ExactlyOnce",
     "FirstStep",
     "LoggedCall",
     "Once",
@@ -43,6 +51,7 @@ __all__ = [
     "Result",
     "calls_of",
     "place_of",
+    "policies",
 ]
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -228,33 +237,32 @@ def _wake(future: Any) -> None:
         future.set_result(None)
 
 
-class FirstStep(RecordedStep):
-    """The step of a call that happens once: what comes of it answers every later one."""
+class FirstStep:
+    """The live step of a call that happens once: what comes of it answers every later one."""
 
-    __slots__ = ("_undoes", "call")
+    __slots__ = ("_step", "call")
 
-    def __init__(
-        self, session: Recording, scope: Scope, request: Request, seq: int, call: Call, undoes: int | None = None
-    ) -> None:
-        super().__init__(session, scope, request, seq)
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, step: Any, call: Call) -> None:
+        self._step: Final = step
         self.call: Final = call
-        self._undoes: Final = undoes
-        if undoes is not None:
-            session.undone[undoes] = seq
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        super().chunk(output, info=info)
+        self._step.chunk(output, info=info)
         self.call.pieces.append(Piece.of(output, info))
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         piece = Piece.of(output, info)
         try:
-            super().done(output, info=info, data=data)
+            self._step.done(output, info=info, data=data)
         except BaseException as error:
             self._end(None, error, info)
             raise
-        if self._undoes is not None:
-            self.session.undone[self._undoes] = 0
         if info is not None and info.get("abandoned"):
             self._end(None, self._left(), info)
         else:
@@ -262,7 +270,7 @@ class FirstStep(RecordedStep):
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         try:
-            super().failed(error, output=output, info=info)
+            self._step.failed(error, output=output, info=info)
         except BaseException as second:
             self._end(None, second, info)
             raise
@@ -277,9 +285,9 @@ class FirstStep(RecordedStep):
 
     def _left(self) -> ContractViolationError:
         return ContractViolationError(
-            f"the call of {self.spec.name!r} that this one must repeat was left before its end (step {self.seq})",
-            run_id=self.session.run_id,
-            step=self.seq,
+            f"the call of {self._step.spec.name!r} that this one must repeat was left before its end (step {self._step.seq})",
+            run_id=self._step.session.run_id,
+            step=self._step.seq,
             contract="exactly_once",
             next_action="take everything that the first one yields",
         )
@@ -821,14 +829,56 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 # file ask its owner's log what came of it.
 
 
+class ExactlyOnce:
+    """The stage around ``inner`` in which a call under a key is made once. What it knows of keys is looked up when there is a first."""
+
+    def __init__(self, recorder: Recording, inner: Stage) -> None:
+        self._recorder: Final = recorder
+        self._inner: Final = inner
+        self._keys: Once | None = None
+
+    def begin(self, scope: Scope, request: Request) -> Any:
+        if request.once_key is None:
+            return self._inner.begin(scope, request)
+        return self.keys().begin(scope, request)
+
+    def keys(self) -> Once:
+        """The keys of this run's calls that happen once."""
+        found = self._keys
+        if found is None:
+            recorder = self._recorder
+            with recorder.log.journal.held():
+                found = self._keys = self._keys or Once(recorder, self._inner, recorder.log.trace)
+            found.shared |= recorder.state.shared
+        return found
+
+    def share(self) -> None:
+        if self._keys is not None:
+            self._keys.share()
+        self._inner.share()
+
+    def forked(self, child: Recording) -> None:
+        """In a forked child, whose own recording is ``child``: it has the keys that its parent had."""
+        if self._keys is not None and isinstance(child.policies, ExactlyOnce):
+            stage = child.policies
+            stage._keys = Once(child, stage._inner)  # its segment is not opened for that
+            self._keys.forked(stage._keys)
+
+
+def policies(recorder: Recording) -> ExactlyOnce:
+    """The policies of a run that is opened: a call that an earlier one answers takes nothing, whatever is left of a budget."""
+    return ExactlyOnce(recorder, Budgeted(recorder))
+
+
 class Once:
     """The keys of one recording. ``past`` is the log that it goes on from, where there is one.
 
     ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
     """
 
-    def __init__(self, session: Recording, past: Trace | None = None) -> None:
+    def __init__(self, session: Recording, inner: Stage, past: Trace | None = None) -> None:
         self.session: Final = session
+        self._inner: Final = inner
         journal = session.log.journal
         runs, name = os.path.split(os.path.abspath(journal.path))
         part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
@@ -848,14 +898,8 @@ class Once:
         if past is not None:
             self._go_on(past)
 
-    @classmethod
-    def of_log(cls, session: Recording, past: Trace) -> Once:
-        """The keys of a run that goes on where ``past``, which must stay open, ends."""
-        return cls(session, past)
-
-    def forked(self, session: Recording) -> None:
-        """In a forked child, whose own recording is ``session``: it has the keys that its parent had."""
-        child = session._once = Once(session)
+    def forked(self, child: Once) -> None:
+        """In a forked child, where ``child`` are the keys now: it has those that its parent had."""
         child.shared = child._published = True
         child._strange = self._strange
         for digest, call in self._calls.items():
@@ -901,10 +945,8 @@ class Once:
 
     # -- the door --------------------------------------------------------------------------------------------------------
 
-    def begin(
-        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
-    ) -> FirstStep | DuplicateStep:
-        """The live step of the first call under a key, or one that the first one answers. ``reserve`` is asked before a first one alone.
+    def begin(self, scope: Scope, request: Request) -> FirstStep | DuplicateStep:
+        """The live step of the first call under a key, or one that the first one answers.
 
         ``LogWriteError`` where it can't be known or written that it is the first; ``ContractViolationError``, which is on the log then,
         where it can neither be made nor answered.
@@ -914,11 +956,11 @@ class Once:
                 raise self._strange.fresh()
             assert request.once_key is not None
             digest = self._keys.digest(request.spec.name.encode("utf-8", "surrogatepass"), request.once_key)
-            keyed = request.saying({"once": digest, "once_by": self._keys.fingerprint()})
+            keyed = request.saying({"once": digest, "once_by": self._keys.fingerprint()}).unkeyed()
             while True:
                 call, first = self._enter(digest, scope)
                 if first:
-                    step = self._first(call, digest, scope, keyed, reserve)
+                    step = self._first(call, digest, scope, keyed)
                     if step is not None:
                         return step
                 elif call.opened():
@@ -952,11 +994,9 @@ class Once:
             next_action="find out what was done; another idempotency key makes another call",
         )
 
-    def _first(
-        self, call: Call, digest: str, scope: Scope, request: Request, reserve: Callable[[], object] | None
-    ) -> FirstStep | None:
+    def _first(self, call: Call, digest: str, scope: Scope, request: Request) -> FirstStep | None:
         """Make the call. ``None``: another run has made it, and answers from now on."""
-        spec, info = request.spec, request.info or {}
+        spec = request.spec
         file = self._file(digest, _in_store(spec))
         try:
             if file is not None:
@@ -964,22 +1004,18 @@ class Once:
                 if known is not None:
                     self._put(digest, call, known)
                     return None
-            if reserve is not None:
-                reserve()
-            everywhere = file is not None
-            seq = self.session.intend(scope, request, sync=spec.effect or everywhere)
+            step = self._inner.begin(scope, request)
+            if file is not None and not spec.effect:  # others rely on it: as an effect's, it is on the device now
+                self.session.log.journal.sync(step.seq)
         except BaseException as error:
             self._put(digest, call, None)
-            if file is not None and isinstance(error, (LogWriteError, BudgetExceededError)):
+            if file is not None and isinstance(error, (LogWriteError, BudgetExceededError, RunEndedError)):
                 self._keys.release(file, *self._me[:2])
             raise
         if file is not None:
-            self._keys.used(file, seq)
-        call.made(seq)
-        step = FirstStep(self.session, scope, request, seq, call, info.get("compensates"))
-        if request.spec.mutates is not None and request.key is None and request.data is None:
-            step.given = given_to(request.spec.mutates, request.input)
-        return step
+            self._keys.used(file, step.seq)
+        call.made(step.seq)
+        return FirstStep(step, call)
 
     def _file(self, digest: str, in_store: bool) -> str | None:
         """The name of the key's file; ``None`` where it needs none."""
@@ -1001,7 +1037,7 @@ class Once:
         if call.pending and (call.owner == owner() or call.encloses(scope.lane)):
             raise self._inside_itself(call, request.spec)
         request = request.saying({"duplicate_of": call.of})
-        seq = self.session.intend(scope, request, sync=False)
+        seq = self.session.intend(scope, request)
         return DuplicateStep(self, scope, request, seq, call)
 
     def _inside_itself(self, call: Call, spec: Spec) -> ContractViolationError:

@@ -58,7 +58,7 @@ _refused: Final[list[BudgetExceededError]] = []
 def warn(session: Recording, error: BaseException | None) -> None:
     """Say what went over a budget, where no exception has said so to whoever holds the block."""
     if not isinstance(error, BudgetExceededError):
-        for whose, resource in session.overruns.items():
+        for whose, resource in session.state.overruns.items():
             session.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
         spending = session.state.spending
         if spending is not None and spending.refused is None and spending.exceeded:

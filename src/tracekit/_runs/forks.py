@@ -15,6 +15,7 @@ from .._capture import processes, threads
 from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
+from .._policy.once import ExactlyOnce, policies
 from .._runtime.context import Lane, Root, Scope, current, started
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
@@ -104,8 +105,8 @@ def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
     # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
     path = lane.path if lane is not None else f"/fork@{os.getpid()}"
     child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
-    if parent._once is not None:
-        parent._once.forked(child.session)
+    if isinstance(parent.policies, ExactlyOnce):
+        parent.policies.forked(child.session)
     return child
 
 
@@ -141,7 +142,7 @@ class Segment:
         self.root: Root | None = None
         self._opened: Journal | None = None
         self._opening: Final = RLock()
-        self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
+        self.session: Final = Recording(self, redactor, policies)  # type: ignore[arg-type]
         self.session.share()
 
     @property

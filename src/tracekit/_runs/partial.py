@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
 from .._journal.store import Store
+from .._policy.once import policies
 from .._runtime.context import Lane, Scope
 from .._runtime.progress import Progress
 from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
@@ -293,7 +294,7 @@ class CopiedStep:
 
 def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> WhatIf:
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
-    new = Recording(store.create(encode_read=encode_reads), session.redactor)
+    new = Recording(store.create(encode_read=encode_reads), session.redactor, policies)
     new.state.what_if = True
     kinds = frozenset(live)
     about = {

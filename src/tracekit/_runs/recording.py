@@ -16,6 +16,7 @@ from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, told_of, writer
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
+from .._policy.once import policies
 from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import Scope, collisions, current
@@ -200,7 +201,7 @@ class Record(Block[Run]):
             callers.include(module)
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
-        session = Recording(journal, Redactor.of_process(options["redact"]))
+        session = Recording(journal, Redactor.of_process(options["redact"]), policies)
         self._session, session.state.spending = session, spending
         try:
             self._first_entries(session, options, outer)

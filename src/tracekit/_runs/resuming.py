@@ -15,6 +15,7 @@ from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
 from .._policy.budget import Spending
+from .._policy.once import policies
 from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current
@@ -182,6 +183,7 @@ class Resuming(Record):
             journal,
             log.redactor,
             log,
+            policies,
             about=self._about(journal.path, verdict, last, log.trace.status.size, found),
             opened=self._live,
         )

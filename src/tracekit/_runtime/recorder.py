@@ -7,16 +7,14 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
 from .._journal.intern import Places
 from .._journal.writer import Journal
-from .._policy import budget as metered
-from .._policy.budget import Spending
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
-from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError, UnknownPriceError
+from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .context import Lane, Scope
 from .effects import Begun, EffectStep, lost, once_of
 from .encoding import Encoded, Encoder
@@ -24,13 +22,12 @@ from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
 from .replayer import IN_LOOP
-from .session import Outcome, Refusal, RunState, WrittenLog, here
+from .session import Outcome, Refusal, RunState, Stage, Step, WrittenLog, here
 from .step import Circumstances, Request, Spec
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-    from .._policy.budget import Budget
-    from .._policy.once import DuplicateStep, Once
+    from .._policy.budget import Budget, Spending
     from ..failures import StructuredFailure
     from .threads import ThreadMonitor
 
@@ -212,7 +209,7 @@ class RecordedStep:
         try:
             return self._inside
         except AttributeError:
-            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+            self._inside = budget.opened(self.spec.name, self.scope.spending)
             return self._inside
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
@@ -481,6 +478,15 @@ MAX_ERROR: Final = 16 << 20
 ROOT: Final = 1
 
 
+class _Placed(Protocol):
+    """A step that has its place in this log."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def seq(self) -> int: ...
+
+
 class Recording:
     """One run being recorded into ``journal``.
 
@@ -494,7 +500,13 @@ class Recording:
     threads: ThreadMonitor | None = None
 
     def __init__(
-        self, journal: Journal, redactor: Redactor, *, past: Trace | None = None, ordered: bool = True
+        self,
+        journal: Journal,
+        redactor: Redactor,
+        policies: Callable[[Recording], Stage],
+        *,
+        past: Trace | None = None,
+        ordered: bool = True,
     ) -> None:
         self.log: Final = WrittenLog(journal, past)
         self.state: Final = RunState(live=True, ordered=ordered)
@@ -512,15 +524,14 @@ class Recording:
         self._told: set[tuple[str, str]] = set()
         #: The run's own line of execution.
         self.root: Lane | None = None
-        #: The budgets that a call was refused for, by whose they are, and which limit it was.
-        self.overruns: Final[dict[str, str]] = {}
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
         #: Its callbacks in event loops.
         self.progress = Progress()
         self._identities: set[str] = set()
-        self._once: Once | None = None
+        #: What a step with a key, or under a budget, passes before it is written here.
+        self.policies: Final = policies(self)
         #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
@@ -530,19 +541,16 @@ class Recording:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def begin(self, scope: Scope, request: Request) -> RecordedStep | DuplicateStep | EffectStep:
+    def begin(self, scope: Scope, request: Request) -> Step:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         spec = request.spec
-        if scope.spending is not None and not spec.structural:
-            metered_step: RecordedStep = metered.begin(self, scope, request)
-            return metered_step
         state = self.state
         if state.ended:
             return self._late(scope, request)
         if state.closing is not None and not state.closing.admits(scope, request):
             raise Recording.refuse(self, scope, request, state.closing.refusal(spec))
-        if request.once_key is not None:
-            return self.begin_once(scope, request)
+        if request.once_key is not None or (scope.spending is not None and not spec.structural):
+            return self.policies.begin(scope, request)
         begun = None if scope.call is None else self._begins(scope, request)
         lane = scope.lane
         places: Places | None = None
@@ -567,7 +575,7 @@ class Recording:
         except LogWriteError:
             if begun is not None:
                 begun.end()
-            if spec.effect:
+            if spec.effect or (info is not None and "once" in info):
                 raise
             return self._unlogged(scope, request)
         if places:
@@ -588,22 +596,6 @@ class Recording:
                 step.given = Given(input, spec.mutates, plain, seen)
         return self._began(step, begun) if spec.effect else step
 
-    def begin_once(
-        self, scope: Scope, request: Request, reserve: Callable[[], object] | None = None
-    ) -> RecordedStep | DuplicateStep | EffectStep:
-        begun = None if scope.call is None else self._begins(scope, request)
-        try:
-            step = self.once().begin(scope, request, reserve)
-        except BaseException:
-            if begun is not None:
-                begun.end()
-            raise
-        if isinstance(step, RecordedStep):
-            return self._began(step, begun)
-        if begun is not None:  # an earlier call answers it
-            begun.end()
-        return step
-
     def _begins(self, scope: Scope, request: Request) -> Begun | None:
         """Let the open calls around it know of an effect. ``RunEndedError`` where it comes too late."""
         spec, info = request.spec, request.info
@@ -618,34 +610,22 @@ class Recording:
             self.in_doubt[step.seq] = None
         return step if begun is None else EffectStep(step, begun)
 
-    def once(self) -> Once:
-        """The keys of this run's calls that happen once, looked up when there is a first."""
-        found = self._once
-        if found is None:
-            from .._policy.once import Once
-
-            with self.log.journal.held():
-                found = self._once = self._once or Once(self, self.log.trace)
-            found.shared |= self.state.shared
-        return found
-
     def share(self) -> None:
-        """From now on another process may write a part of this run."""
+        """From now on another process may write a part of this run. ``LogWriteError`` where that can't be."""
         self.state.shared = True
-        if self._once is not None:
-            self._once.share()
+        self.policies.share()
 
     @property
     def supplied(self) -> Mapping[int, Any]:
         """Outputs that its log does not have, by step, where a person gives them."""
         return {}
 
-    def intend(self, scope: Scope, request: Request, *, sync: bool) -> int:
-        """Write the intention of a step that says more of itself; raises ``LogWriteError`` whatever its class is."""
+    def intend(self, scope: Scope, request: Request) -> int:
+        """Write the intention of a step that is not made; raises ``LogWriteError`` whatever its class is."""
         tail = self._intention(scope, request, None)
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        seq = self.log.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail, sync)
+        seq = self.log.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail)
         if not scope.live:
             scope.lane.last = seq
         self.steps += 1
@@ -672,11 +652,6 @@ class Recording:
             self.steps += 1
         return error
 
-    def overspent(self, error: BudgetExceededError) -> None:
-        """A budget has refused a call."""
-        if not isinstance(error, UnknownPriceError):
-            self.overruns[error.budget] = error.resource
-
     def _intention(self, scope: Scope, request: Request, places: Places | None) -> bytes:
         spec, info, key = request.spec, request.info, request.key
         encoded = self.encoder.encode(
@@ -700,7 +675,7 @@ class Recording:
 
     def outcome(
         self,
-        step: RecordedStep | DuplicateStep,
+        step: _Placed,
         kind: str,
         fields: bytes,
         meta: Mapping[str, Any] | None,

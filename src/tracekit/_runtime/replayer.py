@@ -18,7 +18,6 @@ from orjson import loads
 from .._journal.entry import READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import TAIL, Trace
 from .._journal.store import shown_as
-from .._policy.budget import Spending
 from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from ..errors import (
     BudgetExceededError,
@@ -44,7 +43,7 @@ from .step import Circumstances, Request, Spec, Told
 from .verdict import Report
 
 if TYPE_CHECKING:
-    from .._policy.budget import Budget
+    from .._policy.budget import Budget, Spending
     from .schedule import Ticket
 
 __all__ = [
@@ -96,7 +95,7 @@ class ReplayedStep:
     def _budget(self, budget: Budget) -> Spending:
         """In a run that is resumed the body may go live: it starts with what the log says was spent in it."""
         if self._inside is None:
-            self._inside = Spending(budget, name=self.spec.name, outer=self.scope.spending)
+            self._inside = budget.opened(self.spec.name, self.scope.spending)
         return self._inside
 
     def go(self) -> ReplayedStep:

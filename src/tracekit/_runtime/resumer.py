@@ -18,7 +18,7 @@ from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import HAND_OVERS, INTENTION, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal
+from .session import Outcome, Refusal, Stage
 from .step import Request
 from .threads import ThreadMonitor
 
@@ -386,11 +386,12 @@ class Resumption(Recording):
         journal: Journal,
         redactor: Redactor,
         log: Followed,
+        policies: Callable[[Recording], Stage],
         *,
         about: Mapping[str, Any],
         opened: Callable[[], object],
     ) -> None:
-        super().__init__(journal, redactor, past=log.trace, ordered=log.state.ordered)
+        super().__init__(journal, redactor, policies, past=log.trace, ordered=log.state.ordered)
         self.replay: Final = log
         log.face = self
         self.progress = log.progress

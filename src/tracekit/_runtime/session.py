@@ -34,6 +34,7 @@ __all__ = [
     "Refusal",
     "RunState",
     "Session",
+    "Stage",
     "Step",
     "Timer",
     "WrittenLog",
@@ -210,7 +211,7 @@ class WrittenLog(Log):
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
-    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "shared", "spending", "what_if")
+    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "overruns", "shared", "spending", "what_if")
 
     def __init__(self, *, live: bool, ordered: bool = True) -> None:
         #: Whether its calls are made, or may be: what they take is counted.
@@ -226,8 +227,24 @@ class RunState:
         self.shared = False
         #: Set when the run is aborted: what keeps effects from beginning.
         self.closing: Closing | None = None
+        #: The budgets that a call was refused for, by whose they are, and which limit it was.
+        self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
+
+
+class Stage(Protocol):
+    """What a live step passes on its way to the log: the recorder that writes it, or a policy around that.
+
+    A run's policies stand around its recorder, chosen when the run is opened. A step that has no key and is under no budget
+    does not pass them.
+    """
+
+    def begin(self, scope: Scope, request: Request) -> Step: ...
+
+    def share(self) -> None:
+        """From now on another process may write a part of the run. ``LogWriteError`` where that can't be."""
+        ...
 
 
 class Session(Protocol):

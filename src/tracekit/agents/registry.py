@@ -17,6 +17,7 @@ from .._capture.calls import captured_of, shape_of
 from .._capture.contracted import Done, Invocation, came_to, settle, settle_async
 from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
+from .._policy.budget import overspent
 from .._policy.contract import ExecutionContract, SideEffectClass, impossible, side_effect_class
 from .._runtime.effects import Below, OpenCall, innermost
 from .._runtime.session import here
@@ -584,12 +585,12 @@ class Attempt:
         scope = here()
         if scope is None or scope.spending is None:
             return
-        session: Any = scope.session
+        session = scope.session
         try:
             scope.spending.charge(self.agent.units(payload))
         except (BudgetExceededError, ContractViolationError) as error:
             if isinstance(error, BudgetExceededError):
-                session.overspent(error)
+                overspent(session.state, error)
             raise session.refuse(scope, Request(Spec("span", self.agent.name), {"payload": payload}), error) from None
 
     def ask(self) -> Any:

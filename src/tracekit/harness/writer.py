@@ -12,6 +12,7 @@ from .._capture import instrumentation
 from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
+from .._policy.once import policies
 from .._runs.environment import environment
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
@@ -55,7 +56,7 @@ class TraceWriter(Line):
             journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
         else:
             journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
-        session = Recording(journal, Redactor.of_process(redact))
+        session = Recording(journal, Redactor.of_process(redact), policies)
         super().__init__(session, root(session, agent))
         self._recording: Final = session
         #: The run's file.
