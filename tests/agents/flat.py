@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from tracekit import traced_tool
-from tracekit.agents import Message, agent, receive_task, respond, send_task, state_transition
+from tracekit.agents import Message, agent, change_state, receive_task, respond, send_task
 
 #: What the tools did for real.
 DONE: list[str] = []
@@ -41,7 +41,7 @@ def _plan() -> list[Message]:
 
 @agent("planner")
 def _join(answers: list[Message]) -> Message:
-    done = state_transition("waiting", "done", causes=answers)
+    done = change_state("waiting", "done", causes=answers)
     return send_task("writer", [answer.payload for answer in answers], causes=[*answers, done])
 
 

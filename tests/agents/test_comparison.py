@@ -12,8 +12,18 @@ import pytest
 
 from tests.support.tracing import recorded, replayed
 from tracekit import record, traced_tool
-from tracekit.agents import Message, agent, compare, events, inject, ordered, receive_task, respond, send_task
-from tracekit.agents import state_transition as transition
+from tracekit.agents import (
+    Message,
+    agent,
+    change_state,
+    compare,
+    events,
+    inject,
+    ordered,
+    receive_task,
+    respond,
+    send_task,
+)
 
 
 @traced_tool(side_effect="read_only", name="post")
@@ -31,7 +41,7 @@ def one_task(message: Message) -> Message:
         task = receive_task(message)
         look(task.payload)
         answer = respond(task, look(task.payload))
-        transition("busy", "idle")
+        change_state("busy", "idle")
         return answer
 
 

@@ -33,7 +33,7 @@ from tracekit.agents import (
     IntentionEvent,
     LLMExecutor,
     Loop,
-    Outcome,
+    LoopResult,
     ToolExecutor,
     World,
     ask,
@@ -82,7 +82,7 @@ def priced(messages: Any, **rest: Any) -> dict[str, Any]:
     return {"text": f"said {calls['model']}", "usage": {"input_tokens": 10, "output_tokens": 5}, "cost_usd": 0.25}
 
 
-def asking(executor: Executor, *intentions: Intention) -> Callable[[], Outcome]:
+def asking(executor: Executor, *intentions: Intention) -> Callable[[], LoopResult]:
     """A program that asks for one object."""
     return lambda: Loop([note], [executor]).run(
         create("page", {}), *(intentions or [ask("a", model="small", object="page")])
@@ -292,7 +292,7 @@ def test_an_answer_of_which_nothing_is_on_the_log_is_refused() -> None:
         def perform(self, request: Intention) -> Any:
             return {"output": 7}
 
-    def program() -> Outcome:
+    def program() -> LoopResult:
         return Loop([], [Own()]).run(call("anything"))
 
     assert program().answers[0].output == 7  # outside every run
@@ -692,11 +692,11 @@ def test_a_real_client(provider: StubProvider, sdk: str, instrumented: bool) -> 
         made_other = anthropic.AsyncAnthropic if "async" in sdk else anthropic.Anthropic
         return made_other(base_url=provider.url, api_key="k")
 
-    def ask_it() -> Outcome:
+    def ask_it() -> LoopResult:
         with client() as asked:
             return loop_of(asked).run(create("page", {}), question)
 
-    async def ask_async() -> Outcome:
+    async def ask_async() -> LoopResult:
         async with client() as asked:
             return await loop_of(asked).run_async(create("page", {}), question)
 

@@ -34,7 +34,7 @@ from tracekit.agents import (
     IntentionEvent,
     LLMExecutor,
     Loop,
-    Outcome,
+    LoopResult,
     ToolExecutor,
     World,
     ask,
@@ -91,7 +91,7 @@ def pages(count: int) -> list[Intention]:
     return [create(f"page-{n}", {"url": f"{n}.html", "status": "new"}) for n in range(count)]
 
 
-def told(outcome: Outcome) -> Any:
+def told(outcome: LoopResult) -> Any:
     """What a program came to, to be compared."""
     return (
         outcome.world.as_dict(),
@@ -870,7 +870,7 @@ def test_a_run_that_was_cut_anywhere_goes_on(models: Models, shape: str, tmp_pat
 def test_a_resumed_answer_costs_what_it_cost_and_no_more(models: Models, tmp_path: Path) -> None:
     """Those from the log cost nothing now and say so; those that are asked now cost what they cost."""
 
-    def program() -> Outcome:
+    def program() -> LoopResult:
         return Loop([want, note], [LLMExecutor(models.say)]).run(*pages(1))
 
     run, _ = recorded(lambda: program() and None)
@@ -910,7 +910,7 @@ def test_an_irreversible_tool_in_doubt_is_not_called_again(tmp_path: Path) -> No
 def test_what_if_the_model_had_said_something_else(models: Models) -> None:
     """live={"llm"}: the model is asked again, what follows differs only where it says so, and the answer is none of the log."""
 
-    def program() -> Outcome:
+    def program() -> LoopResult:
         return Loop([want], [LLMExecutor(models.say)], unread="ok").run(*pages(1))
 
     run, _ = recorded(lambda: program() and None)

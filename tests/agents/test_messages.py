@@ -22,19 +22,19 @@ from tracekit import DivergenceError, TraceExhaustedError, record, replay, state
 from tracekit.agents import (
     Message,
     agent,
-    drive,
-    drive_async,
+    change_state,
     events,
     extract,
     inject,
     on_task,
     ordered,
     receive_task,
+    replay_tasks,
+    replay_tasks_async,
     respond,
     send_task,
     serialize,
 )
-from tracekit.agents import state_transition as transition
 from tracekit.agents.ids import Origin, event_id
 from tracekit.errors import InvalidMessageError, RunStateError
 
@@ -143,8 +143,8 @@ def test_states_and_their_causes() -> None:
         with agent("a"):
             sent = send_task("b", 1)
             state_transition("order", from_="new", to="open", causes=[sent])
-            moved = transition("idle", "busy", causes=[sent], why="work")
-            transition("busy", "idle", name="machine", causes=[moved])
+            moved = change_state("idle", "busy", causes=[sent], why="work")
+            change_state("busy", "idle", name="machine", causes=[moved])
 
     run, _ = recorded(program)
     first, second, third = of_type(run, "state_transition")
@@ -235,7 +235,7 @@ def test_a_replay_drives_tasks_from_outside_into_their_handler_without_a_server(
     assert sorted(HANDLED) == [0, 1, 2, 4]
     answers: list[list[Any]] = []
     for _ in range(2):
-        report, found = replayed(run, lambda: drive(cashier))
+        report, found = replayed(run, lambda: replay_tasks(cashier))
         assert report.exact
         answers.append([one.payload if isinstance(one, Message) else str(one) for one in found])
     assert answers[0] == answers[1]
@@ -260,7 +260,7 @@ def test_one_cause_and_dictionaries_will_do() -> None:
         sent = send_task("a", 1)
         task = receive_task(sent.as_dict())
         answer = respond(task.as_dict(), 2, causes=sent)
-        last = [send_task("b", causes=answer), transition(1, 2, causes=answer)]
+        last = [send_task("b", causes=answer), change_state(1, 2, causes=answer)]
         state_transition("order", from_=1, to=2, causes=answer)
         return [one.event_id for one in (sent, task, answer, *last)]
 
@@ -281,7 +281,7 @@ def test_one_cause_and_dictionaries_will_do() -> None:
         lambda: respond(None, 1),
         lambda: send_task("a", 1, causes=[None]),
         lambda: send_task("a", 1, causes=5),
-        lambda: transition(1, 2, causes="text"),
+        lambda: change_state(1, 2, causes="text"),
         lambda: extract(None),
         lambda: extract(["name"]),
         lambda: inject({}, None),
@@ -344,7 +344,7 @@ def test_how_tasks_were_handed_to_workers_is_passed_over(
     """A pool, a queue of threads or a loop that dispatched is not there in the replay, and its turns are not waited for."""
     run, _ = recorded(lambda: serving(workers, tasks))
     for _ in range(2):
-        report, found = replayed(run, lambda: drive(measurer))
+        report, found = replayed(run, lambda: replay_tasks(measurer))
         assert report.exact, report.as_dict()
         expected = tasks * (2 if serving is by_as_completed else 1)
         assert len(found) == expected
@@ -352,9 +352,9 @@ def test_how_tasks_were_handed_to_workers_is_passed_over(
 
 
 def test_async_handlers_are_driven_in_a_loop_or_without_one() -> None:
-    """drive_async in the running loop, drive from plain code: both replay what a loop recorded."""
+    """replay_tasks_async in the running loop, replay_tasks from plain code: both replay what a loop recorded."""
     run, _ = recorded(lambda: asyncio.run(serve_async()))
-    for again in (lambda: asyncio.run(drive_async(clerk)), lambda: drive(clerk)):
+    for again in (lambda: asyncio.run(replay_tasks_async(clerk)), lambda: replay_tasks(clerk)):
         HANDLED.clear()
         report, found = replayed(run, again)
         assert report.exact
@@ -371,16 +371,16 @@ def test_a_handler_that_does_something_else_fails_the_drive() -> None:
 
     run, _ = recorded(serve)
     with pytest.raises(DivergenceError), replay(run):
-        drive(changed)
+        replay_tasks(changed)
 
 
 def test_drive_says_what_it_needs() -> None:
     """Outside a replay, or without the handler of a recorded task, it refuses."""
     with pytest.raises(RunStateError, match="inside a replay"):
-        drive(cashier)
+        replay_tasks(cashier)
     run, _ = recorded(serve)
     with pytest.raises(RunStateError, match="cashier"), replay(run):
-        drive(clerk)
+        replay_tasks(clerk)
 
 
 def test_a_handler_inside_a_tool_belongs_to_the_tool() -> None:

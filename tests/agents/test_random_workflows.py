@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from tests.support.tracing import recorded, replayed
-from tracekit.agents import Message, agent, compare, events, ordered, receive_task, respond, send_task, serialize
-from tracekit.agents import state_transition as transition
+from tracekit.agents import (
+    Message,
+    agent,
+    change_state,
+    compare,
+    events,
+    ordered,
+    receive_task,
+    respond,
+    send_task,
+    serialize,
+)
 from tracekit.agents.view import load
 
 SCHEMA = Draft202012Validator(load())
@@ -48,7 +58,7 @@ def play(steps: list[Any]) -> list[Message]:
             elif kind == "respond":
                 done.append(respond(causes[0], payload, causes=causes[1:]))
             else:
-                done.append(transition(kind, payload, causes=causes))
+                done.append(change_state(kind, payload, causes=causes))
 
     for place, one in enumerate(steps):
         if place % 2:

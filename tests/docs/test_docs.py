@@ -158,7 +158,7 @@ def test_options_in_the_text_exist(page: str) -> None:
     for command in every_command().values():
         known |= options_of(command)
     if page == "CONTRIBUTING.md":
-        known |= {"--check"}
+        known |= {"--check", "--checkout"}
     named = {option for code in inline(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
     assert named <= known
 

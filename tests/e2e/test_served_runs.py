@@ -211,11 +211,11 @@ def test_a_server_that_was_killed_in_a_task_finishes_it(place: Place, kind: str)
 
 
 def test_a_task_that_comes_after_those_that_a_resumed_run_had(place: Place) -> None:
-    """``drive`` works in ``resume``; a task that comes then is a later one, in each replay."""
+    """``replay_tasks`` works in ``resume``; a task that comes then is a later one, in each replay."""
     program = """
 import sys
 from tracekit import replay, resume
-from tracekit.agents import drive
+from tracekit.agents import replay_tasks
 
 if sys.argv[1] == "record":
     with record("worker") as run:
@@ -224,11 +224,11 @@ if sys.argv[1] == "record":
             handle(extract({}, city))
 elif sys.argv[1] == "resume":
     with resume(sys.argv[2]):
-        print([answer.payload for answer in drive(handle)])
+        print([answer.payload for answer in replay_tasks(handle)])
         print(handle(extract({}, "Bern")).payload)
 else:
     with replay(sys.argv[2]):
-        print([answer.payload for answer in drive(handle)])
+        print([answer.payload for answer in replay_tasks(handle)])
 """
     (place.directory / "server.py").write_text(_HEAD + program)
     (place.directory / "die").write_text("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from tracekit.agents import Message, agent, drive, extract, inject, on_task, receive_task, respond, send_task
+from tracekit.agents import Message, agent, extract, inject, on_task, receive_task, replay_tasks, respond, send_task
 from tracekit.agents.experimental import InterAgentEvent
 
 
@@ -27,7 +27,7 @@ assert_type(plan("Rome"), Message)
 headers: dict[str, str] = {}
 inject(headers, plan("Oslo"))
 assert_type(extract(headers, "body"), Message)
-assert_type(drive(clerk), list[Message | Exception])
+assert_type(replay_tasks(clerk), list[Message | Exception])
 
 
 async def main() -> None:

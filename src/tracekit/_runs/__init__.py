@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .recording import Record, record
-from .replaying import Replaying, replay
-from .resuming import Resuming, resume
+from .recording import RecordBlock, record
+from .replaying import ReplayBlock, replay
+from .resuming import ResumeBlock, resume
 from .run import Run, current_run
 
-__all__ = ["Record", "Replaying", "Resuming", "Run", "current_run", "record", "replay", "resume"]
+__all__ = ["RecordBlock", "ReplayBlock", "ResumeBlock", "Run", "current_run", "record", "replay", "resume"]

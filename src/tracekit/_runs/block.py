@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 from .._capture import guard
 from .._capture.calls import binder, loose, tells
@@ -113,6 +113,9 @@ forbidden: Callable[[str], None] | None = None
 class Block(Generic[E]):
     """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
 
+    #: The function that made it, by its public name.
+    verb: ClassVar[str] = "record"
+
     _token: Token[Scope | None] | None = None
     _entered = False
 
@@ -158,11 +161,11 @@ class Block(Generic[E]):
     def _start(self) -> E:
         if self._entered:
             raise RunStateError(
-                f"this {type(self).__name__.lower()}() block was entered before",
+                f"this {self.verb}() block was entered before",
                 next_action="call record() or replay() anew for each block",
             )
         if forbidden is not None:
-            forbidden({"Replaying": "replay", "Resuming": "resume"}.get(type(self).__name__, "record"))
+            forbidden(self.verb)
         refuse_uncovered()
         self._entered = True
         return self._enter()

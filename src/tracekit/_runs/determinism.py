@@ -30,7 +30,7 @@ from ..agents.ids import segment_of_path
 from ..agents.view import View, dump
 from ..errors import BudgetExceededError, ContractViolationError, GraphError, LiveCallBlockedError, ReplayError
 from .ending import last_entry
-from .replaying import Replaying
+from .replaying import ReplayBlock
 
 __all__ = [
     "NOTHING",
@@ -209,7 +209,7 @@ class Witness:
         self.tell(about, getattr(error, "location", None))
 
     def ended(
-        self, code: int, status: int, error: BaseException | None, players: list[Replaying], out: Out | None
+        self, code: int, status: int, error: BaseException | None, players: list[ReplayBlock], out: Out | None
     ) -> None:
         """The program has ended, with ``status`` and the exception that nobody caught; ``code`` is the replay's own verdict."""
         for player in players:
@@ -227,7 +227,7 @@ def _told(error: BaseException) -> dict[str, Any]:
     return {"type": tree["type"], "text": _ADDRESS.sub("0x", text) if isinstance(text, str) else text}
 
 
-class WitnessedReplaying(Replaying):
+class WitnessedReplaying(ReplayBlock):
     """A replay whose steps, result and failure a witness writes down."""
 
     def __init__(self, path: str, options: dict[str, Any], witness: Witness) -> None:

@@ -37,11 +37,11 @@ from ..errors import (
 from . import children, forks, role
 from .children import is_itself, is_open, take_off
 from .ending import Teller
-from .replaying import Replaying
+from .replaying import ReplayBlock
 from .run import UNSET, Run, register, registered, unregister
 
 if TYPE_CHECKING:
-    from .recording import Record
+    from .recording import RecordBlock
 
 __all__ = ["Part", "at_process_end", "join", "leave", "mine", "part_of", "rejoin"]
 
@@ -53,7 +53,7 @@ __all__ = ["Part", "at_process_end", "join", "leave", "mine", "part_of", "rejoin
 class Part:
     """The span that stands in for a ``record()``."""
 
-    def __init__(self, block: Record) -> None:
+    def __init__(self, block: RecordBlock) -> None:
         self._block: Final = block
         self._step: Any = None
         self._token: Token[Scope | None] | None = None
@@ -273,7 +273,7 @@ def _spending(told: Mapping[str, Any]) -> Spending | None:
     return None if budget is None else Spending(Budget.of_dict(budget), name="process")
 
 
-def part_of(block: Record) -> Part | None:
+def part_of(block: RecordBlock) -> Part | None:
     """What a ``record()`` of this process is. A linked run is one of its own, here as anywhere."""
     scope = current.get()
     inside = scope is not None and scope.session in mine
@@ -376,7 +376,7 @@ def _about(error: BaseException | None, remarks: tuple[str, ...] = ()) -> dict[s
     return {"pid": os.getpid(), "failure": told, "remarks": list(remarks)}
 
 
-class _Player(Replaying):
+class _Player(ReplayBlock):
     """The replay of a segment, in its process."""
 
     def __init__(self, path: str, options: dict[str, Any], lane: str, reports: str, agent: str | None) -> None:

@@ -32,7 +32,7 @@ from .ending import linger, linger_async
 from .environment import Program, environment, file_hash, this_program
 from .run import UNSET, Run, register, unregister
 
-__all__ = ["DEFAULTS", "Record", "begin", "end", "record"]
+__all__ = ["DEFAULTS", "RecordBlock", "begin", "end", "record"]
 
 # -- gaps --------------------------------------------------------------------------------------------------------------
 #
@@ -103,7 +103,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-class Record(Block[Run]):
+class RecordBlock(Block[Run]):
     """See ``record``."""
 
     def __init__(self, options: dict[str, Any], called_from: str | None) -> None:
@@ -117,7 +117,7 @@ class Record(Block[Run]):
         self.ordinal = 0
 
     @classmethod
-    def of_program(cls, name: str, program: Program) -> Record:
+    def of_program(cls, name: str, program: Program) -> RecordBlock:
         """The run of a whole program that may turn out to record itself: then this one gives way."""
         block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
         block._program = program
@@ -145,8 +145,8 @@ class Record(Block[Run]):
         assert self._run is not None
         return self._run
 
-    def _again(self) -> Record:
-        return Record(self.options, self.called_from)
+    def _again(self) -> RecordBlock:
+        return RecordBlock(self.options, self.called_from)
 
     def _called_with(self, bound: Mapping[str, Any]) -> None:
         if self._input is UNSET:
@@ -378,7 +378,7 @@ def record(
     metadata: Mapping[str, Any] | None = None,
     nested: Literal["link"] | None = None,
     budget: Budget | None = None,
-) -> Record: ...
+) -> RecordBlock: ...
 def record(
     name: str | Callable[..., Any] | None = None,
     *,
@@ -431,5 +431,5 @@ def record(
         "nested": nested,
         "budget": budget_or_none(budget),
     }
-    block = Record(options, called_from())
+    block = RecordBlock(options, called_from())
     return block if bare is None else block(bare)

@@ -29,11 +29,13 @@ from .partial import WhatIf, branch, seal_branch
 from .run import UNSET, Run, register, unregister
 from .undoing import Undoing
 
-__all__ = ["Replaying", "replay"]
+__all__ = ["ReplayBlock", "replay"]
 
 
-class Replaying(Block["Replaying"]):
+class ReplayBlock(Block["ReplayBlock"]):
     """See ``replay``. ``report`` is complete when the block has ended; ``result`` is what the recorded run came to."""
+
+    verb = "replay"
 
     def __init__(self, run: str | os.PathLike[str] | Run, options: dict[str, Any], called_from: str | None) -> None:
         self._which = run
@@ -57,8 +59,8 @@ class Replaying(Block["Replaying"]):
         """Whether the block is open."""
         return self._session is not None and not self._session.state.ended
 
-    def _again(self) -> Replaying:
-        return Replaying(self._which, self.options, self.called_from)
+    def _again(self) -> ReplayBlock:
+        return ReplayBlock(self._which, self.options, self.called_from)
 
     def _returned(self, value: Any) -> None:
         if self._run is not None and self._run.result is UNSET and self.result is not None:
@@ -117,7 +119,7 @@ class Replaying(Block["Replaying"]):
         trace = self.session.trace
         return from_json(trace.expand(trace.entry(1).get("input")))
 
-    def _enter(self) -> Replaying:
+    def _enter(self) -> ReplayBlock:
         outer = current.get()
         if outer is not None:
             raise RunStateError(
@@ -368,7 +370,7 @@ def replay(
     allow_hosts: Iterable[str] = (),
     dry_run: bool = False,
     redact: Iterable[Any] = (),
-) -> Replaying:
+) -> ReplayBlock:
     """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
 
     ``run`` is an id, a path or a ``Run``. Inside, every captured step is answered from the file; nothing reaches the live
@@ -405,4 +407,4 @@ def replay(
         "dry_run": dry_run,
         "redact": block.patterns(redact),
     }
-    return Replaying(run, options, called_from())
+    return ReplayBlock(run, options, called_from())

@@ -28,15 +28,17 @@ from . import block, forks, recording
 from .block import called_from
 from .ending import linger
 from .environment import drift, environment, file_hash, this_program
-from .recording import DEFAULTS, Record
+from .recording import DEFAULTS, RecordBlock
 from .recovery import Decision, decided, decision_on, refused
 from .run import Run, register, unregister
 
-__all__ = ["Resuming", "resume"]
+__all__ = ["ResumeBlock", "resume"]
 
 
-class Resuming(Record):
+class ResumeBlock(RecordBlock):
     """See ``resume``. ``opened`` is called when nothing of the log is left to be followed."""
+
+    verb = "resume"
 
     def __init__(
         self,
@@ -57,8 +59,8 @@ class Resuming(Record):
         self._opened: Final = opened
         self._guard: guards.Guard | None = None
 
-    def _again(self) -> Resuming:
-        return Resuming(
+    def _again(self) -> ResumeBlock:
+        return ResumeBlock(
             self._which,
             self.options,
             self.called_from,
@@ -368,7 +370,7 @@ def resume(
     supply: Mapping[int, Any] | None = None,
     accept_lost_tail: bool = False,
     original_is_dead: bool = False,
-) -> Resuming:
+) -> ResumeBlock:
     """Go on with a run after a crash: ``with resume(run_id) as run:`` around the same code, ``async with``, or a decorator.
 
     What the log has is answered from it, nothing live before the program has followed it to its end; from there on the run is
@@ -391,7 +393,7 @@ def resume(
         "redact": block.patterns(redact),
         "user_modules": block.strings("user_modules", user_modules),
     }
-    return Resuming(
+    return ResumeBlock(
         run,
         options,
         called_from(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from .._runtime.recorder import Recording
 
 if TYPE_CHECKING:
-    from .recording import Record
+    from .recording import RecordBlock
     from .run import Run
 
 __all__ = [
@@ -39,10 +39,10 @@ _PROGRAM: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is
 _program = _PROGRAM
 _count = 0
 _counting: Final = threading.Lock()
-_controller: Callable[[Record], StandIn | None] | None = None
+_controller: Callable[[RecordBlock], StandIn | None] | None = None
 _input_of: Callable[[int], Any] | None = None
 _is_input: Callable[[int, Any], bool | None] | None = None
-_joined: Callable[[Record], StandIn | None] | None = None
+_joined: Callable[[RecordBlock], StandIn | None] | None = None
 _whole: Recording | None = None
 _lent: Final[list[tuple[Any, StandIn]]] = []
 
@@ -79,7 +79,7 @@ def go_on_as(program: str) -> None:
 
 
 def set_controller(
-    controller: Callable[[Record], StandIn | None],
+    controller: Callable[[RecordBlock], StandIn | None],
     input_of: Callable[[int], Any] | None = None,
     is_input: Callable[[int, Any], bool | None] | None = None,
 ) -> None:
@@ -112,18 +112,18 @@ def was_given(value: Any) -> bool | None:
     return None if _is_input is None else _is_input(_count + 1, value)
 
 
-def replacement(block: Record) -> StandIn | None:
+def replacement(block: RecordBlock) -> StandIn | None:
     """What stands in for this ``record()``, or ``None``."""
     return None if _controller is None else _controller(block)
 
 
-def joined_as(stand_in: Callable[[Record], StandIn | None]) -> None:
+def joined_as(stand_in: Callable[[RecordBlock], StandIn | None]) -> None:
     """This process has joined a run: each ``record()`` of it is a part of that, by what ``stand_in`` gives."""
     global _joined
     _joined = stand_in
 
 
-def part(block: Record) -> StandIn | None:
+def part(block: RecordBlock) -> StandIn | None:
     """What stands in for a ``record()`` in a process that has joined a run, or ``None``."""
     return None if _joined is None else _joined(block)
 

@@ -32,19 +32,19 @@ from .executors import Executor, LLMExecutor, ToolExecutor
 from .graph import Difference, compare, ordered, serialize
 from .intentions import Event as IntentionEvent
 from .intentions import Intention, Ref, ask, call, create, patch
-from .loop import Loop, Outcome
+from .loop import Loop, LoopResult
 from .messages import (
     Handler,
     Message,
-    drive,
-    drive_async,
+    change_state,
     extract,
     inject,
     on_task,
     receive_task,
+    replay_tasks,
+    replay_tasks_async,
     respond,
     send_task,
-    state_transition,
 )
 from .record import ExecutionEvent, ExecutionHeader, ExecutionRecord, replay_execution
 from .registry import AgentRegistry, BaseAgent
@@ -76,8 +76,8 @@ __all__ = [
     "IntentionEvent",
     "LLMExecutor",
     "Loop",
+    "LoopResult",
     "Message",
-    "Outcome",
     "Ref",
     "ReplayResult",
     "Responder",
@@ -87,10 +87,9 @@ __all__ = [
     "agent",
     "ask",
     "call",
+    "change_state",
     "compare",
     "create",
-    "drive",
-    "drive_async",
     "events",
     "extract",
     "identity_hash",
@@ -104,10 +103,11 @@ __all__ = [
     "receive_task",
     "recorded_form",
     "replay_execution",
+    "replay_tasks",
+    "replay_tasks_async",
     "respond",
     "responder",
     "send_task",
     "serialize",
     "stable_hash",
-    "state_transition",
 ]

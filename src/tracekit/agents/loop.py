@@ -29,7 +29,7 @@ from .intentions import ANSWERS, FAILURES, Event, Intention, Ref, deciding
 from .responders import Readings, Responder
 from .world import Past, World, past_of
 
-__all__ = ["Agenda", "Answer", "Loop", "Outcome", "Request"]
+__all__ = ["Agenda", "Answer", "Loop", "LoopResult", "Request"]
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
@@ -423,7 +423,7 @@ def _remark(sentence: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoopResult:
     """What a loop came to: the world, its hash, and every event in order."""
 
     world: World
@@ -477,7 +477,7 @@ class Loop:
                     f"{wrong!r:.80} is no {word}", next_action=f"make one with `{kind.__name__}`, or its decorator"
                 )
 
-    def run(self, *intentions: Intention) -> Outcome:
+    def run(self, *intentions: Intention) -> LoopResult:
         """Do what is intended, and what responders intend on it. Without async executors one thing after another.
 
         Raises what a responder raises; what an executor raises, where no responder responds to ``"llm.error"`` or ``"tool.error"``;
@@ -494,7 +494,7 @@ class Loop:
                 agenda.deliver(request, request.make())
             return self._outcome(agenda)
 
-    async def run_async(self, *intentions: Intention) -> Outcome:
+    async def run_async(self, *intentions: Intention) -> LoopResult:
         """The same with every pending request on its way at once; their answers are given to the responders as they come, one by one.
 
         Where it fails, what has begun is waited for; where it is cancelled, it is cancelled too.
@@ -521,8 +521,8 @@ class Loop:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _outcome(self, agenda: Agenda) -> Outcome:
-        outcome = Outcome(self.world, self.world.end(), agenda.events)
+    def _outcome(self, agenda: Agenda) -> LoopResult:
+        outcome = LoopResult(self.world, self.world.end(), agenda.events)
         if self.unread == "error":
             agenda.readings.check()
         return outcome

@@ -30,16 +30,16 @@ __all__ = [
     "Message",
     "MessageType",
     "as_message",
-    "drive",
-    "drive_async",
+    "change_state",
     "extract",
     "inject",
     "on_task",
     "origin_of",
     "receive_task",
+    "replay_tasks",
+    "replay_tasks_async",
     "respond",
     "send_task",
-    "state_transition",
 ]
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def respond(message: Message | Mapping[str, Any], payload: Any = None, *, causes
     return _said("response_sent", message.sender, payload, message.task, [message, *_messages(causes)], meta)
 
 
-def state_transition(from_: Any, to: Any, *, name: str | None = None, causes: Causes = (), **meta: Any) -> Message:
+def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes = (), **meta: Any) -> Message:
     """Record that the acting agent (or ``name``) went from one state to another; the event can be a cause in its turn.
 
     ``causes`` are the messages that brought it about.
@@ -435,7 +435,7 @@ def _malformed(what: str) -> InvalidMessageError:
 #     answer = handle(extract(request.headers, body))         # in the server: received, done, answered
 #
 #     with replay(run):
-#         drive(handle)                                        # no server: each recorded task, in recorded order
+#         replay_tasks(handle)                                        # no server: each recorded task, in recorded order
 #
 # Each task runs in a line of execution (a lane) of its own, counted by handler as tasks come, whatever thread or task of whatever
 # server
@@ -515,7 +515,7 @@ def _within(scope: Scope | None) -> Iterator[None]:
 # -- replay --------------------------------------------------------------------------------------------------------------
 
 
-def drive(*handlers: Handler[Any]) -> list[Message | Exception]:
+def replay_tasks(*handlers: Handler[Any]) -> list[Message | Exception]:
     """Inside ``with replay(run):``, give every task that the recorded run got to its handler again, all at once, as they came.
 
     Returns what each came to, in recorded order: the response, or the exception that the handler raised then too. Raises what makes the
@@ -547,8 +547,8 @@ def drive(*handlers: Handler[Any]) -> list[Message | Exception]:
     return found
 
 
-async def drive_async(*handlers: Handler[Any]) -> list[Message | Exception]:
-    """As :func:`drive`, in the running loop, for async handlers."""
+async def replay_tasks_async(*handlers: Handler[Any]) -> list[Message | Exception]:
+    """As :func:`replay_tasks`, in the running loop, for async handlers."""
     work = _work(handlers)
     results = await asyncio.gather(
         *(handler._run(message, lane) for handler, message, lane in work), return_exceptions=True
@@ -567,7 +567,7 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
     trace = None if scope is None else scope.session.log.trace
     if scope is None or trace is None:
         raise RunStateError(
-            "drive() gives the tasks of a recorded run to their handlers: it works inside a replay, or a resumed run",
+            "replay_tasks() gives the tasks of a recorded run to their handlers: it works inside a replay, or a resumed run",
             next_action="call it inside `with replay(run):` or `with resume(run):`",
         )
     known = {handler.name: handler for handler in handlers}
@@ -578,7 +578,7 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
             raise RunStateError(
                 f"the recorded run got tasks for {name!r}, and no such handler was given",
                 run_id=trace.status.run_id,
-                next_action=f"name the handler that @on_task({name!r}) made in drive(…)",
+                next_action=f"name the handler that @on_task({name!r}) made in replay_tasks(…)",
             )
         lane = Lane(handler.lane, n, scope.lane.root)
         scope.lane.root.counted(handler.lane, n)

@@ -32,7 +32,7 @@ from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, summary
-from .._runs import Record, Replaying, Resuming, Run, children, ending, role
+from .._runs import RecordBlock, ReplayBlock, ResumeBlock, Run, children, ending, role
 from .._runs import block as served
 from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program, set_program
@@ -392,24 +392,24 @@ class Players:
         path: str,
         options: dict[str, Any],
         break_at: int | None,
-        make: Callable[[str, dict[str, Any]], Replaying] | None = None,
+        make: Callable[[str, dict[str, Any]], ReplayBlock] | None = None,
     ) -> None:
-        self.played: list[Replaying] = []
+        self.played: list[ReplayBlock] = []
         self._store = store
         self._options = options
         self._break_at = break_at
         self._path = path
-        self._make = make or (lambda path, options: Replaying(path, options, None))
+        self._make = make or (lambda path, options: ReplayBlock(path, options, None))
         self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
         self._blocked: LiveCallBlockedError | None = None
 
-    def of(self, path: str) -> Replaying:
+    def of(self, path: str) -> ReplayBlock:
         player = self._make(path, self._options)
         player.break_at = self._break_at if path == self._path else None
         self.played.append(player)
         return player
 
-    def find(self, block: Record) -> Replaying:
+    def find(self, block: RecordBlock) -> ReplayBlock:
         """The replay that stands in for this ``record()`` of the program: its ``n``-th."""
         ordinal = block.ordinal
         path = self._siblings.get(ordinal)
@@ -443,7 +443,7 @@ class Players:
             self._blocked = error
 
     @property
-    def started(self) -> list[Replaying]:
+    def started(self) -> list[ReplayBlock]:
         return [player for player in self.played if player.started]
 
     @property
@@ -558,8 +558,8 @@ class Resumers:
     """The finished runs of a program replayed, the one that crashed resumed, later ones recorded."""
 
     def __init__(self, store: Store, path: str, options: dict[str, Any], resumption: dict[str, Any]) -> None:
-        self.resumed: Resuming | None = None
-        self.played: list[Replaying] = []
+        self.resumed: ResumeBlock | None = None
+        self.played: list[ReplayBlock] = []
         self._store = store
         self._path = path
         self._replay = options
@@ -567,13 +567,13 @@ class Resumers:
         self._siblings = siblings(store, path)
         self._blocked: LiveCallBlockedError | None = None
 
-    def resume(self, options: dict[str, Any]) -> Resuming:
+    def resume(self, options: dict[str, Any]) -> ResumeBlock:
         """The resumption of the run that crashed, for a ``record()`` with these options."""
         given = {**options, "store": self._store}
-        self.resumed = Resuming(self._path, given, None, **self._resumption)
+        self.resumed = ResumeBlock(self._path, given, None, **self._resumption)
         return self.resumed
 
-    def find(self, block: Record) -> Replaying | Resuming | None:
+    def find(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
         """What stands in for this ``record()`` of the program: its ``n``-th."""
         if self.resumed is not None:
             return None
@@ -586,7 +586,7 @@ class Resumers:
             )
         if sibling.path == self._path:
             return self.resume(block.options)
-        player = Replaying(sibling.path, self._replay, None)
+        player = ReplayBlock(sibling.path, self._replay, None)
         self.played.append(player)
         return player
 
@@ -673,7 +673,7 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
         role.go_on_as(meta["program"])
     role.set_controller(resumers.find, resumers.input_of, resumers.is_input)
     served.serve_the_log()
-    whole: Resuming | None = None
+    whole: ResumeBlock | None = None
     if told.get("entry") is not None:
         body = _resumed_call(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))
     elif meta.get("whole_program"):
@@ -786,7 +786,7 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
     assert body is not None
     instrument()
     stdin.capture()
-    block = Record.of_program(told.get("name") or program.module or program.script or "run", program)
+    block = RecordBlock.of_program(told.get("name") or program.module or program.script or "run", program)
     run = block.__enter__()
     pid = os.getpid()
     over: list[bool] = []
@@ -831,7 +831,7 @@ def _untold() -> Iterator[None]:
         yield
 
 
-def _say_recorded(block: Record) -> None:
+def _say_recorded(block: RecordBlock) -> None:
     if block.kept:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
@@ -866,7 +866,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     served.serve_the_log()
     threading.excepthook = _quiet(threading.excepthook)
     watchdog = Watchdog(players, told["grace"])
-    player: Replaying | None = None
+    player: ReplayBlock | None = None
     if told.get("entry") is not None:
         player = players.of(path)
         body = _replayed_call(player, Entry(told["entry"], in_task=not _ran_under_run(path)))
@@ -913,7 +913,7 @@ class _Witnessed:
         unsettle(told["number"])
         self._out = Out.take() if told["stdout"] else None
         self._witness = witness = Witness(told["path"])
-        self.player: Callable[[str, dict[str, Any]], Replaying] = lambda path, options: WitnessedReplaying(
+        self.player: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: WitnessedReplaying(
             path, options, witness
         )
 
@@ -926,7 +926,7 @@ class _Witnessed:
         self._witness.ended(code, ended.status, ended.error, players.started, self._out)
 
 
-def _end_player(player: Replaying | None, ended: Ended) -> None:
+def _end_player(player: ReplayBlock | None, ended: Ended) -> None:
     """End the replay of the whole program; raises its failure, or the program's own error."""
     if player is None:
         return
@@ -937,7 +937,7 @@ def _end_player(player: Replaying | None, ended: Ended) -> None:
     player.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
-def _finished(player: Replaying) -> None:
+def _finished(player: ReplayBlock) -> None:
     """The program leaves inside this run: whatever was recorded and not asked for is its failure."""
     try:
         player.session.finish()
@@ -945,7 +945,7 @@ def _finished(player: Replaying) -> None:
         pass  # it is kept by the session
 
 
-def _replayed_call(player: Replaying, entry: Entry) -> Body:
+def _replayed_call(player: ReplayBlock, entry: Entry) -> Body:
     """A replay of ``module:function``, called with the run's recorded input."""
 
     def body() -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .._runs import Replaying, Run, replay
+from .._runs import ReplayBlock, Run, replay
 from .._runs.block import below_run, call_with
 from .._runtime.verdict import Report
 
@@ -39,14 +39,14 @@ def assert_replays(
     return block.report
 
 
-async def _await(block: Replaying, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+async def _await(block: ReplayBlock, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     async with block as session:
         positional, keywords = _arguments(function, args, session)
         block._returned(await function(*positional, **keywords))
 
 
 def _arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], session: Replaying
+    function: Callable[..., Any], args: tuple[Any, ...], session: ReplayBlock
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args:
         return args, {}
