@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -25,6 +29,15 @@ def doubts(store: Path) -> list[tuple[str, int, str]]:
 @traced_tool(side_effect="irreversible", timeout_ms=20, exactly_once=True, idempotency_key="order")
 async def transfer(order: str, cents: int) -> None:
     await asyncio.Event().wait()
+
+
+def why(store: Path, run_id: str) -> dict[str, list[int]]:
+    """What ``show --why`` says against running it again: the entries by code."""
+    command = [sys.executable, "-c", "from tracekit.cli import main; main()", "show", run_id, "--why"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TRACEKIT_DIR": str(store)})
+    assert done.returncode in (0, 3), done.stderr  # 3: it has no end yet
+    reasons = json.loads(done.stdout)["safe_to_retry"]["reasons"]
+    return {reason["code"]: reason["entries"] for reason in reasons if "entries" in reason}
 
 
 def timed_out(store: Path) -> Any:
@@ -61,6 +74,7 @@ def test_a_time_limit_that_was_caught_leaves_its_step_in_doubt(tmp_path: Path) -
     (decision,) = recovery.scan(tmp_path)
     assert (decision.run_id, decision.decision, decision.in_doubt) == (run.id, "abort", (call["seq"],))
     assert [reason["code"] for reason in decision.reasons] == ["finished", "irreversible_timed_out"]
+    assert why(tmp_path, run.id) == {"in_doubt": [call["seq"]]}
 
 
 @pytest.mark.parametrize("told", [{"output": None}, {"not_done": True}])
@@ -127,6 +141,7 @@ def test_a_payment_that_is_being_made_is_running(tmp_path: Path) -> None:
         assert begun.wait(60)
         found = recovery.in_doubt(tmp_path)
         (decision,) = recovery.scan(tmp_path)
+        reasons = why(tmp_path, run.id)
         go.set()
         payer.join()
     (call,) = of_type(run, "tool.call")
@@ -136,6 +151,7 @@ def test_a_payment_that_is_being_made_is_running(tmp_path: Path) -> None:
         call["seq"], "pay", {"order": "o-17"}, "running", "running",
     )  # fmt: skip
     assert (decision.in_doubt, decision.running) == ((), (call["seq"],))
+    assert reasons == {"running": [call["seq"]]}
     assert {"held", "running"} <= {reason["code"] for reason in decision.reasons}
     assert recovery.in_doubt(tmp_path) == InDoubt()
     died = tmp_path / "died"

@@ -307,12 +307,8 @@ def _stands_inside(log: Steps, step: Doubt) -> list[int]:
     """What was done inside a step and would be done again with it; a call that happens once is answered by its key."""
     return [
         inner.seq
-        for inner in log.steps.values()
-        if inner.effect
-        and inner.state != "given_up"
-        and inner.undoes != step.seq
-        and not (inner.key_by is not None and inner.state == "done" and inner.hidden is None)
-        and any(outer.seq == step.seq for outer in log.enclosing(inner))
+        for inner in log.below(step)
+        if not (inner.key_by is not None and inner.state == "done" and inner.hidden is None)
     ]
 
 

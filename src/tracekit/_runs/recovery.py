@@ -159,7 +159,7 @@ def decide(
 
 def doubtful_steps(log: Steps, *, live: bool = False) -> tuple[int, ...]:
     """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
-    doubtful = (step.seq for step in log.steps.values() if _doubtful(step) and not (live and step.state == "pending"))
+    doubtful = (step.seq for step in log.steps.values() if step.doubtful and not (live and step.state == "pending"))
     return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))
 
 
@@ -318,15 +318,10 @@ def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Re
 # -- step by step ------------------------------------------------------------------------------------------------------------
 
 
-def _doubtful(step: Doubt) -> bool:
-    """Whether the effect of a step may or may not have happened, and can't be taken back."""
-    return step.effect and (step.state == "pending" or (step.state == "failed" and not step.settled))
-
-
 def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -> Iterator[Reason]:
     if live and step.state == "pending" and not step.duplicate:
         yield _reason("running", step, "is being made right now")
-    elif _doubtful(step):
+    elif step.doubtful:
         yield _in_doubt(step)
     elif step.state == "pending" and not step.duplicate:
         yield _again(log, step)
@@ -337,7 +332,7 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -
             "failed": "the program keeps its error",
         }
         yield _reason("settled", step, f"was settled by hand: {how[step.state]}")
-    if step.effect and step.state != "given_up" and not live:
+    if step.stands and not live:
         around = [outer for outer in log.enclosing(step) if outer.state == "pending" and outer.seq != step.undoes]
         for outer in around:
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"

@@ -369,9 +369,19 @@ class Doubt:
         return self.side_effect not in ("read_only", "reversible") and not self.duplicate
 
     @property
+    def stands(self) -> bool:
+        """Whether it has done, or may have done, what another call would do again."""
+        return self.effect and self.state != "given_up"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether its effect may or may not have happened, and can't be taken back: in a run without an end any failure leaves that open."""
+        return self.effect and (self.state == "pending" or (self.state == "failed" and not self.settled))
+
+    @property
     def left_in_doubt(self) -> bool:
-        """Whether its effect may or may not have happened, and its program does not know either: an ordinary failure is known to it."""
-        return self.effect and not self.settled and (self.state == "pending" or (self.state == "failed" and self.lost))
+        """Whether that is so when its run has ended: its program knows of an ordinary failure, and has gone on with it."""
+        return self.doubtful and (self.state == "pending" or self.lost)
 
     def about(self) -> dict[str, Any]:
         """Its facts, for whoever makes it again."""
@@ -421,6 +431,12 @@ class Steps:
         while seq:
             yield (around := self.steps[seq])
             seq = around.inner
+
+    def below(self, step: Doubt) -> Iterator[Doubt]:
+        """What stands of all that was done inside ``step``, but for what undid it."""
+        for inner in self.steps.values():
+            if inner.stands and inner.undoes != step.seq and any(one.seq == step.seq for one in self.enclosing(inner)):
+                yield inner
 
     def _add(self, entry: Mapping[str, Any]) -> None:
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
