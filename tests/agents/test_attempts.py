@@ -15,7 +15,7 @@ import pytest
 from tests.support.cut import cut
 from tests.support.effects import Effects
 from tests.support.tracing import both, entries, of_type, recorded, replayed
-from tracekit import current_run, effect, record, resume, traced_tool
+from tracekit import _reality, current_run, effect, record, resume, traced_tool
 from tracekit._capture import contracted
 from tracekit._capture import contracted as attempts
 from tracekit.agents import AgentRegistry, BaseAgent, IntentEnvelope, IntentResponse, IntentRouter
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(**{**vars(_reality), "sleep": lambda seconds: None}))
     monkeypatch.setattr(contracted, "_FIRST_WAIT", 0.001)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cut import cut
 from tests.support.effects import Effects, entries
-from tracekit import current_run, record, replay, resume, traced_tool
+from tracekit import _reality, current_run, record, replay, resume, traced_tool
 from tracekit._capture import contracted
 from tracekit._capture import contracted as attempts
 from tracekit.errors import (
@@ -26,7 +26,7 @@ from tracekit.errors import (
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(**{**vars(_reality), "sleep": lambda seconds: None}))
     monkeypatch.setattr(contracted, "_FIRST_WAIT", 0.001)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.effects import Effects, entries
-from tracekit import ContractViolationError, record, replay, traced_tool
+from tracekit import ContractViolationError, _reality, record, replay, traced_tool
 from tracekit._capture import contracted as attempts
 from tracekit._policy.contract import check_transition
 from tracekit.errors import DivergenceError
@@ -19,7 +19,7 @@ from tracekit.errors import DivergenceError
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(attempts, "_reality", SimpleNamespace(**{**vars(_reality), "sleep": lambda seconds: None}))
 
 
 def tool(effects: Effects, name: str, side_effect: Any = "read_only", fails: bool = False, **how: Any) -> Any:
