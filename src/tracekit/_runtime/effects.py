@@ -375,7 +375,7 @@ class Doubt:
 
     @property
     def doubtful(self) -> bool:
-        """Whether its effect may or may not have happened, and can't be taken back: in a run without an end any failure leaves that open."""
+        """Whether its effect may or may not have happened, and can't be taken back: with no end, any failure leaves that open."""
         return self.effect and (self.state == "pending" or (self.state == "failed" and not self.settled))
 
     @property
