@@ -154,7 +154,7 @@ def test_an_input_that_is_wrong_is_not_tried_again(tmp_path: Path, waits: list[f
 
 
 def test_a_replay_without_the_exceptions_type_takes_the_same_course(tmp_path: Path, waits: list[float]) -> None:
-    """What was decided stands in the log: an exception whose class is not loaded any more changes nothing in it. That is all that differs."""
+    """What was decided stands in the log: an exception whose class is not loaded any more changes nothing there."""
     effects = Effects(tmp_path)
     gone: dict[str, Any] = {}
     exec("class Interrupted(BaseException): pass\nclass Flaky(Exception): pass", gone)
