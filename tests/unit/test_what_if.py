@@ -57,7 +57,7 @@ def test_only_what_was_named_goes_live() -> None:
 
 
 def test_a_new_run_is_written_that_names_its_origin() -> None:
-    """The what-if is a run of its own: it names the one it comes from, verifies, and replays exactly."""
+    """The partial replay is a run of its own: it names the one it comes from, verifies, and replays exactly."""
     with record() as run:
         program()
     with replay(run, live={"tool:search"}) as session:

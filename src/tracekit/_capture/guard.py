@@ -990,9 +990,9 @@ def _next(attempt: Attempt) -> str:
 
 
 def _gone_live() -> bool:
-    """Whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a what-if."""
+    """Whether this is the body of a step that ``live=`` lets go live: it belongs to the new run of a partial replay."""
     scope = current.get()
-    return scope is not None and scope.session.state.what_if
+    return scope is not None and scope.session.state.partial
 
 
 def _replaying() -> Any:

@@ -19,11 +19,11 @@ from .._values import canonical, to_json
 from ..errors import TracekitError
 from .environment import environment
 
-__all__ = ["WhatIf", "branch", "goes_live", "seal_branch"]
+__all__ = ["PartialReplay", "branch", "goes_live", "seal_branch"]
 
-# -- whatif ------------------------------------------------------------------------------------------------------------
+# -- partial replays ----------------------------------------------------------------------------------------------------
 #
-# What if: a replay in which some steps go live, written as a new run that names its origin.
+# Partial replay: one in which some steps go live, written as a new run that names its origin.
 #
 # Every other step is answered from the recorded run and copied into the new one. A step declared irreversible never goes
 # live.
@@ -41,7 +41,7 @@ def goes_live(spec: Spec, live: frozenset[str]) -> bool:
     return spec.family in live or f"{spec.family}:{spec.name}" in live
 
 
-class WhatIf:
+class PartialReplay:
     """A session made of two: ``replay`` answers, ``recording`` (the new run) keeps what happened."""
 
     recording: Final = False
@@ -163,7 +163,7 @@ class _Mirrored(Progress):
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: WhatIf) -> None:
+    def __init__(self, session: PartialReplay) -> None:
         super().__init__()
         self._session: Final = session
 
@@ -180,7 +180,7 @@ class LiveStep:
     live: Final = True
     deferred: Final = False
 
-    def __init__(self, session: WhatIf, copy: RecordedStep, recorded: int | None) -> None:
+    def __init__(self, session: PartialReplay, copy: RecordedStep, recorded: int | None) -> None:
         self.session: Final = session
         self.copy: Final = copy
         self.recorded: Final = recorded
@@ -289,13 +289,13 @@ class CopiedStep:
 
 # -- branches ----------------------------------------------------------------------------------------------------------
 #
-# The new run that a what-if writes: it names the run that it branches from.
+# The new run that a partial replay writes: it names the run that it branches from.
 
 
-def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> WhatIf:
+def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> PartialReplay:
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
     new = Recording(store.create(encode_read=encode_reads), session.redactor, policies)
-    new.state.what_if = True
+    new.state.partial = True
     kinds = frozenset(live)
     about = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
@@ -306,13 +306,13 @@ def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> Wh
     name = canonical(session.trace.entry(1).get("name"))
     tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(given).data)
     new.log.journal.append("run.started", 0, 0, tail + new.meta(about))
-    return WhatIf(session, new, kinds)
+    return PartialReplay(session, new, kinds)
 
 
-def seal_branch(what_if: WhatIf, store: Store, error: BaseException | None) -> None:
+def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None) -> None:
     """End the new run: completed, or failed with ``error``."""
-    new, journal = what_if.new, what_if.new.log.journal
-    meta: dict[str, Any] = {"steps": new.steps, "differences": len(what_if.replay.report.differences)}
+    new, journal = partial.new, partial.new.log.journal
+    meta: dict[str, Any] = {"steps": new.steps, "differences": len(partial.replay.report.differences)}
     fields = b"" if error is None else new.error(error, meta)
     journal.flush()
     with journal.held():

@@ -25,7 +25,7 @@ from . import block, children
 from .block import Block, called_from
 from .ending import another_abort, another_end, failed, hash_seed_hint, last_entry, linger, linger_async, same_error
 from .environment import drift, environment
-from .partial import WhatIf, branch, seal_branch
+from .partial import PartialReplay, branch, seal_branch
 from .run import UNSET, Run, register, unregister
 from .undoing import Undoing
 
@@ -43,7 +43,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.called_from: Final = called_from
         self._taken = ExitStack()
         self._session: Replay | None = None
-        self._what_if: WhatIf | None = None
+        self._partial: PartialReplay | None = None
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
@@ -142,7 +142,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _take_over(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
         """Close the live world, and see to it that ``taken`` gives everything back in reverse order."""
         if options["live"]:
-            self._what_if = branch(session, _store(options), options["live"], self.input)
+            self._partial = branch(session, _store(options), options["live"], self.input)
         taken.callback(plugins.supply())
         world.enter()
         taken.callback(world.leave)
@@ -160,15 +160,15 @@ class ReplayBlock(Block["ReplayBlock"]):
         if options["guard"] == "process":
             gate.refuse_outside(self._outside)
             taken.callback(gate.allow_outside, self._outside)
-        self._scope_in(self._what_if or session, session.trace.entry(1).get("agent_id"))
+        self._scope_in(self._partial or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()
-        if self._what_if is None:
+        if self._partial is None:
             children.follow(session, options, *self._lineage())
             taken.callback(children.forget, session)
         self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
-        register(self._what_if or session, self._run)
-        taken.callback(unregister, self._what_if or session)
+        register(self._partial or session, self._run)
+        taken.callback(unregister, self._partial or session)
         randomness.align_numpy(session)
 
     def _lineage(self) -> tuple[str, str | None]:
@@ -200,7 +200,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     @property
     def new_run_id(self) -> str | None:
         """Where steps went live: the id of the run that was written."""
-        return None if self._what_if is None else self._what_if.new.run_id
+        return None if self._partial is None else self._partial.new.run_id
 
     def _open(self, options: dict[str, Any]) -> Replay:
         which = self._which
@@ -257,8 +257,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.state.ended = True
             session.schedule.close()
             self._taken.close()
-            if self._what_if is not None:
-                seal_branch(self._what_if, _store(self.options), error)
+            if self._partial is not None:
+                seal_branch(self._partial, _store(self.options), error)
         self._conclude(session, error)
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
@@ -312,14 +312,14 @@ class ReplayBlock(Block["ReplayBlock"]):
             if recorded:
                 self._ended_otherwise("error", another_end(session.trace, error, self.ended_as), error)
             elif last_entry(session.trace)["type"] in ENDS:
-                say = session.report.inexact if self._what_if is None else session.report.allow
+                say = session.report.inexact if self._partial is None else session.report.allow
                 say("error", f"the program ended with {error!r}, and the recorded one did not", step=len(session.trace))
-        elif error is None and self._run is not None and self._run.result is not UNSET and self._what_if is None:
+        elif error is None and self._run is not None and self._run.result is not UNSET and self._partial is None:
             self.compare_result(self._run.result)
 
     def _ended_otherwise(self, code: str, found: DivergenceError, error: BaseException | None) -> None:
         """Where steps went live, another end may follow from that."""
-        if self._what_if is None:
+        if self._partial is None:
             self.session.ended_otherwise(code, found, error)
         else:
             told = found.differences  # type: ignore[attr-defined]

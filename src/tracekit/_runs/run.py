@@ -8,7 +8,7 @@ from .._runtime.context import current
 from .._runtime.recorder import Recording
 from .._runtime.replayer import Replay
 from .ending import last_entry
-from .partial import WhatIf
+from .partial import PartialReplay
 from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
@@ -70,12 +70,12 @@ def current_run() -> Run | None:
     return None if scope is None else _runs.get(id(scope.session))
 
 
-def register(session: Recording | Replay | WhatIf, run: Run) -> None:
+def register(session: Recording | Replay | PartialReplay, run: Run) -> None:
     """Make ``run`` the current one of whoever is in ``session``."""
     _runs[id(session)] = run
 
 
-def registered(session: Recording | Replay | WhatIf) -> Run | None:
+def registered(session: Recording | Replay | PartialReplay) -> Run | None:
     """The current run of whoever is in ``session``."""
     return _runs.get(id(session))
 
@@ -85,5 +85,5 @@ def is_open(run_id: str) -> bool:
     return any(run.id == run_id for run in _runs.values())
 
 
-def unregister(session: Recording | Replay | WhatIf) -> None:
+def unregister(session: Recording | Replay | PartialReplay) -> None:
     _runs.pop(id(session), None)

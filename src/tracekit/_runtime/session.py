@@ -169,7 +169,7 @@ class Log:
 
     def __init__(self, trace: Trace | None, live: Collection[str] = ()) -> None:
         self.trace: Final = trace
-        #: The kinds of steps that go live all the same, in a what-if.
+        #: The kinds of steps that go live all the same, in a partial replay.
         self.live: Final = live
 
     def answered(self, seq: int, family: str, name: str) -> bool:
@@ -211,7 +211,7 @@ class WrittenLog(Log):
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
-    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "overruns", "shared", "spending", "what_if")
+    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "overruns", "partial", "shared", "spending")
 
     def __init__(self, *, live: bool, ordered: bool = True) -> None:
         #: Whether its calls are made, or may be: what they take is counted.
@@ -221,8 +221,8 @@ class RunState:
         self.ended = False
         #: Given up for a run of the program's own: whatever comes here happens as if outside every run.
         self.discarded = False
-        #: Whether this is the new run of a what-if: what happens in it is meant to be live, inside a replay.
-        self.what_if = False
+        #: Whether this is the new run of a partial replay: what happens in it is meant to be live, inside a replay.
+        self.partial = False
         #: Whether other processes write parts of it.
         self.shared = False
         #: Set when the run is aborted: what keeps effects from beginning.

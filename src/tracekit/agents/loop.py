@@ -155,7 +155,7 @@ class _Place:
         return 0 if scope is None or scope.lane.last == self._before else scope.lane.last
 
     def _replayed(self, exchange: int) -> bool:
-        """Whether the log answered: the step is one of it, and none that a what-if lets go live."""
+        """Whether the log answered: the step is one of it, and none that a partial replay lets go live."""
         scope = self._scope
         if scope is None or not exchange:
             return False

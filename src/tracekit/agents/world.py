@@ -304,7 +304,7 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
         causes = entry.get("cause") or [{}]
         if (
             on is None or causes[0].get("run_id") == run_id
-        ):  # the new run of a what-if names causes of the one it comes from
+        ):  # the new run of a partial replay names causes of the one it comes from
             ref = None if on is None else Ref(on["type"], on["seq"], run_id)
             check_cause(kind, ref, None if ref is None else kinds.get(ref.seq))
         kinds[entry["seq"]] = kind

@@ -178,7 +178,8 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
 
     A program is taken from the trace only where the run is one of your own store; for any other file name it yourself:
-    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 everything matched, 1 a difference or damage, 2 wrong use.
+    tracekit replay PATH -- SCRIPT [ARGS…]. Exit codes: 0 exact, but for what you
+    allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
     """
     try:
         where = Store(store)
