@@ -753,7 +753,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     about = Facts(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
-        return gate.outside is not None or everywhere()
+        return everywhere()
     value = parsed(content)
     model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
     if gate.outside is not None and (model_call or route.sdk is not None):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from .._capture import callers, instrumentation, plugins, randomness, world
+from .._capture import callers, instrumentation, leftovers, plugins, randomness, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace
@@ -146,6 +146,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         taken.callback(plugins.supply())
         world.enter()
         taken.callback(world.leave)
+        taken.enter_context(leftovers.kept())
         if options["guard"] == "off":
             session.report.allow("guard", "the guard was off, and nobody watched what the program reached")
         guard = guards.Guard(

@@ -41,6 +41,7 @@ __all__ = [
     "allow_outside",
     "here",
     "owner",
+    "refuse_leftovers",
     "refuse_outside",
     "settled",
 ]
@@ -365,6 +366,14 @@ def refuse_outside(refuse: Callable[[str, str], None]) -> None:
     global outside
     _refusals.append(refuse)
     outside = refuse
+
+
+def refuse_leftovers(refuse: Callable[[str, str], None]) -> None:
+    """From now on, where nobody else is asked about a captured call outside every run, ``refuse`` is, which may allow it."""
+    global outside
+    if refuse not in _refusals:
+        _refusals.insert(0, refuse)
+        outside = _refusals[-1]
 
 
 def allow_outside(refuse: Callable[[str, str], None]) -> None:

@@ -21,6 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
@@ -38,6 +39,7 @@ from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program, set_program
 from .._runs.recording import DEFAULTS
 from .._runtime import session as gate
+from .._runtime.callsite import caller
 from .._runtime.context import current
 from .._runtime.redaction import PLACEHOLDER
 from .._runtime.verdict import Report
@@ -47,6 +49,7 @@ from ..errors import (
     LiveCallBlockedError,
     RecoveryRefusedError,
     ReplayError,
+    RunEndedError,
     RunStateError,
     TracekitError,
 )
@@ -800,6 +803,8 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
             block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if os.getpid() == pid:
             _say_recorded(block)
+        if block.kept:  # else the program's own runs were the runs, and what is outside of them is its own matter
+            gate.refuse_outside(partial(_after_the_end, run))
 
     def leaving(status: int) -> int:
         scope = current.get()
@@ -815,6 +820,16 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
     ended = go(body, end)
     die_of(ended.error)
     return _paid(ended.status, ended.error)
+
+
+def _after_the_end(run: Run, family: str, name: str) -> None:
+    """What is collected when the interpreter goes could not be recorded any more, so it is not done."""
+    raise RunEndedError(
+        f"{family} {name!r} was called after the end of the run that `tracekit run` recorded; it was not executed",
+        run_id=run.id,
+        location=caller(),
+        next_action="call it before the program ends (in a finally, or by atexit), not when its objects are collected",
+    )
 
 
 def _paid(status: int, error: BaseException | None = None) -> int:

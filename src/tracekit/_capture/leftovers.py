@@ -1,0 +1,127 @@
+"""What a replayed program leaves behind to be called later: exit handlers, signal handlers, finalizers. It never acts.
+
+The block of a replay ends, and the process goes on: a test runner, a prompt. Exit and signal handlers that were registered inside
+make no traced call after that. Of an object that is collected nobody knows whether the replay made it: in a process that has replayed,
+no finalizer makes a traced call outside of a run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import BuiltinFunctionType, FrameType
+from typing import Any, Final
+
+from .._runtime import session as gate
+from .._runtime.callsite import caller
+from .._runtime.context import current
+from ..errors import LiveCallBlockedError
+from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
+from .patch import AttributePatch, Patch, Switch
+
+__all__ = ["kept"]
+
+_in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
+_FINALIZE: Final = weakref.finalize.__call__.__code__
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep hold of what is registered inside a replay; from the block's end on, hold finalizers back."""
+    _switch.on()
+    try:
+        yield
+    finally:
+        _switch.off()
+        gate.refuse_leftovers(_refuse)
+
+
+class _Left:
+    """A handler that was registered inside a replay: it is equal to the program's own, and known when it is called."""
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler: Final = handler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        token = _in_handler.set(True)
+        try:
+            return self.handler(*args, **kwargs)
+        finally:
+            _in_handler.reset(token)
+
+    def __eq__(self, other: object) -> bool:
+        return self.handler == (other.handler if isinstance(other, _Left) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.handler)
+
+
+def _left(handler: Any) -> Any:
+    scope = current.get()
+    replayed = scope is not None and (not scope.session.recording or scope.session.state.partial)
+    own = callable(handler) and type(handler) not in (BuiltinFunctionType, _Left, signal.Handlers)
+    return _Left(handler) if replayed and own else handler
+
+
+def _patches() -> list[Patch]:
+    real = genuine(atexit.register)
+
+    def register(_proxy: object, func: Any, *args: Any, **kwargs: Any) -> Any:
+        real(_left(func), *args, **kwargs)
+        return func
+
+    def set_handler(original: Any) -> Any:
+        def set_one(_exchange: object, signalnum: Any, handler: Any) -> Any:
+            return _own(original(signalnum, _left(handler)))
+
+        return set_one
+
+    def get_handler(original: Any) -> Any:
+        return lambda _exchange, signalnum: _own(original(signalnum))
+
+    patches: list[Patch] = [
+        CodeExchange(signal.signal, set_handler),  # type: ignore[arg-type]
+        CodeExchange(signal.getsignal, get_handler),  # type: ignore[arg-type]
+    ]
+    try:
+        return [FunctionExchange(atexit.register, register), *patches]
+    except Unsupported:
+        return [AttributePatch(atexit, "register", lambda *args, **kwargs: register(None, *args, **kwargs)), *patches]
+
+
+def _own(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Left) else handler
+
+
+_switch: Final = Switch(_patches)
+
+
+def _refuse(family: str, name: str) -> None:
+    """A captured call outside of every run, in a process that has replayed."""
+    if _in_handler.get():
+        who = "a handler that was registered inside a replay, after the end of that"
+    elif _finalizes(sys._getframe(1)):
+        who = "a finalizer after a replay, which may have made the object that was collected"
+    else:
+        return
+    raise LiveCallBlockedError(
+        f"{family} {name!r} was called by {who}; it was not executed",
+        location=caller(),
+        operation=f"{family} {name}",
+        next_action="call it in the block of the run; or replay in a process of its own, with `tracekit replay`",
+    )
+
+
+def _finalizes(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE:
+            return True
+        frame = frame.f_back
+    return False
