@@ -30,6 +30,7 @@ __all__ = [
     "LAZY",
     "Binder",
     "Captured",
+    "Point",
     "Tool",
     "answered",
     "binder",
@@ -482,34 +483,22 @@ def _named(module: str, qualname: str) -> Any:
 # Each shape has a thin shell that awaits or not; what a call means is decided by the session.
 
 
-class Captured:
-    """A callable and what is the same at each of its calls."""
+class Point:
+    """Where a program makes calls of one kind: a decorated callable, or an ``effect`` block. What is the same at each of them."""
 
-    __slots__ = (
-        "bind", "bind_bound", "inner", "own", "require_run", "shape", "spec", "sure", "terms", "wrapped", "wrapped_as",
-    )  # fmt: skip
+    __slots__ = ("own", "require_run", "shape", "spec", "terms")
 
     def __init__(
-        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: Terms | None = None
+        self, spec: Spec, shape: str, *, require_run: bool = False, terms: Terms | None = None, own: bool = False
     ) -> None:
-        function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
-        inner = inspect.unwrap(function)
-        self.wrapped: Final = wrapped
-        #: What the decorator was given: it may be a class or static method around ``wrapped``.
-        self.wrapped_as: Any = wrapped
-        self.inner: Final = inner
+        self.spec: Final = spec
+        #: How it is called: ``"function"``, ``"coroutine"``, ``"generator"`` or ``"async generator"``.
+        self.shape: Final = shape
+        self.require_run: Final = require_run
         #: What holds for each call beyond the side-effect class, where anything does.
         self.terms: Final = terms
-        self.spec: Final = spec
         #: Whether it changes the attributes of its own object.
-        self.own: Final = "self" in (spec.mutates or ()) and is_method(inner)
-        self.require_run: Final = require_run
-        self.bind: Final[Binder] = binder(inner)
-        #: How it is called with its object; what has it already (``desk.write``) does not show it.
-        self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
-        #: Whether a call that can't be bound is certain to be refused by Python.
-        self.sure: Final = tells(function)
-        self.shape: Final = shape_of(function)
+        self.own: Final = own
 
     def outside(self) -> Begun | None:
         """A call with no run active begins, if that is allowed; whoever makes it says when it has ended, where anybody asks."""
@@ -527,6 +516,29 @@ class Captured:
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
                 next_action="call it inside `with tracekit.record():`, or drop require_run",
             )
+
+
+class Captured(Point):
+    """A callable and what is the same at each of its calls."""
+
+    __slots__ = ("bind", "bind_bound", "inner", "sure", "wrapped", "wrapped_as")
+
+    def __init__(
+        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: Terms | None = None
+    ) -> None:
+        function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
+        inner = inspect.unwrap(function)
+        own = "self" in (spec.mutates or ()) and is_method(inner)
+        super().__init__(spec, shape_of(function), require_run=require_run, terms=terms, own=own)
+        self.wrapped: Final = wrapped
+        #: What the decorator was given: it may be a class or static method around ``wrapped``.
+        self.wrapped_as: Any = wrapped
+        self.inner: Final = inner
+        self.bind: Final[Binder] = binder(inner)
+        #: How it is called with its object; what has it already (``desk.write``) does not show it.
+        self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
+        #: Whether a call that can't be bound is certain to be refused by Python.
+        self.sure: Final = tells(function)
 
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""

@@ -37,6 +37,7 @@ from ..errors import (
 from .calls import (
     LAZY,
     Captured,
+    Point,
     answered,
     called,
     captured_of,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFUSALS",
-    "Attempt",
+    "Block",
     "Compensation",
     "Completed",
     "Done",
@@ -62,21 +63,20 @@ __all__ = [
     "Ledger",
     "Overdue",
     "Passing",
-    "Pause",
+    "Plan",
     "StandIn",
     "Terms",
     "UnderWay",
     "Work",
     "acting",
     "came_to",
+    "course",
+    "follow",
+    "follow_async",
     "in_time",
     "in_time_async",
     "ledger",
     "merged",
-    "perform",
-    "perform_async",
-    "settle",
-    "settle_async",
     "wrap_contracted",
 ]
 
@@ -266,11 +266,13 @@ class Compensation:
     def run(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
         """Undo step ``of``, which was given up; raises what the compensation raises."""
 
-        perform(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+        came_to(follow(course(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))))
 
     async def run_async(self, scope: Scope, of: int, input: Mapping[str, Any], output: Any) -> None:
 
-        await perform_async(self.invocation(scope.inside(of, live=True), of, input, output, acting.get()))
+        came_to(
+            await follow_async(course(self.invocation(scope.inside(of, live=True), of, input, output, acting.get())))
+        )
 
 
 def _plain(tool: str, given: Any) -> Captured:
@@ -952,7 +954,7 @@ _WHETHER: Final = "find out whether it happened before it is called again"
 
 
 class Invocation:
-    """One call of a tool, bound. ``info`` is recorded with each of its attempts."""
+    """One call of a tool, bound; without a ``function`` its body is a block. ``info`` is recorded with each of its attempts."""
 
     __slots__ = (
         "args",
@@ -969,7 +971,7 @@ class Invocation:
 
     def __init__(
         self,
-        captured: Captured,
+        captured: Point,
         function: Any,
         instance: Any,
         bound: dict[str, Any],
@@ -1079,259 +1081,116 @@ class _Unrecorded:
             self._begun.end(failed=True)
 
 
-class Attempt:
-    """One attempt at a call, live or answered from the log: ``take`` it."""
+# What a call waits for: made in this thread (``take``), or awaited (``take_async``).
 
-    __slots__ = ("_open", "_request", "_working", "call")
 
-    def __init__(self, call: Invocation, request: Request) -> None:
-        self.call: Final = call
-        self._request: Final = request
-        #: What happens below it is counted, where that decides on what follows.
-        self._open: OpenCall | None = None
+class Ready:
+    """The live step of one that the log of a resumed run does not answer."""
+
+    __slots__ = ("_step", "asynchronous")
+
+    def __init__(self, step: Any, asynchronous: bool) -> None:
+        self._step: Final = step
+        self.asynchronous: Final = asynchronous
+
+    def take(self) -> Any:
+        return self._step.go()
+
+    async def take_async(self) -> Any:
+        return await self._step.go_async()
+
+
+class Answer:
+    """The recorded outcome."""
+
+    __slots__ = ("_step", "asynchronous")
+
+    def __init__(self, step: Any, asynchronous: bool) -> None:
+        self._step: Final = step
+        self.asynchronous: Final = asynchronous
+
+    def take(self) -> Any:
+        return self._step.answer()
+
+    async def take_async(self) -> Any:
+        return await self._step.answer_async()
+
+
+class Body:
+    """The live call of a function."""
+
+    __slots__ = ("_book", "_call", "_driven", "_limit", "_open", "_scope", "asynchronous", "working")
+
+    #: What goes into the outcome's ``meta`` by itself.
+    told: Final[Mapping[str, Any]] = _NONE
+    ended: Final = True
+
+    def __init__(
+        self, call: Invocation, scope: Scope | None, one: OpenCall | None, book: Ledger | None, asynchronous: bool
+    ) -> None:
+        terms = call.terms
+        limit = None if terms is None else terms.contract.timeout_ms
+        self._call: Final = call
+        self._scope: Final = scope
+        self._open: Final = one
+        self._book: Final = book
+        self._limit: Final = None if limit is None else limit / 1000
+        self._driven: drive | None = None
+        self.asynchronous: Final = asynchronous
         #: Of a function with a limit: whether its thread goes on.
-        self._working: Callable[[], bool] | None = None
+        self.working: Callable[[], bool] | None = None
 
     @property
-    def _told(self) -> dict[str, Any] | None:
-        """What goes into an outcome's ``meta`` in any case: a tool with patterns of its own takes no short way."""
-        return None if self.call.captured.spec.redactor is None else {}
+    def suspended(self) -> bool:
+        """Whether the event loop ran meanwhile."""
+        return self._driven is not None and self._driven.suspended
 
-    def take(self) -> Done:
-        call = self.call
-        step = self._begin()
-        if step.deferred:
-            token = acting.set(call.instance)
-            try:
-                step = step.go()
-            finally:
-                acting.reset(token)
-        if call.captured.own:
-            step.holds(call.instance)
-        if not step.live:
-            if self._lazily and step.lazy() is not None:
-                return Done(call, step.seq, answered(step))
-            self._at(step)
-            return self._answered(step, step.answer())
-        body = self._enter(step)
-        token_ = current.set(body)
-        try:
-            result = self._called(step, body)
-        except BaseException as error:
-            current.reset(token_)
-            return self._failed(step, error, False)
-        current.reset(token_)
-        if type(result) in LAZY:
-            return self._unfinished(step, result)
-        return self._returned(step, result, self._told)
-
-    async def take_async(self) -> Done:
-        call = self.call
-        if call.captured.shape != "coroutine":
-            return self.take()
-        step = self._begin()
-        if step.deferred:
-            token = acting.set(call.instance)
-            try:
-                step = await step.go_async()
-            finally:
-                acting.reset(token)
-        if call.captured.own:
-            step.holds(call.instance)
-        if not step.live:
-            self._at(step)
-            return self._answered(step, await step.answer_async())
-        body = self._enter(step)
-        token_ = current.set(body)
-        driven = None
-        try:
-            driven = drive(call.function(*call.args, **call.kwargs))
-            limit = self._limit
-            result = await (driven if limit is None else in_time_async(driven, limit))
-        except BaseException as error:
-            current.reset(token_)
-            return self._failed(step, error, driven is not None and driven.suspended)
-        current.reset(token_)
-        told = {**(self._told or {}), "suspended": True} if driven.suspended else self._told
-        return self._returned(step, result, told)
-
-    # -- beginning -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> Any:
-        call = self.call
-        scope = call.scope
-        if scope is None:
-            spec = call.captured.spec
-            return _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
-        return scope.session.begin(scope, self._request)
-
-    def _at(self, step: Any) -> None:
-        """An abort may ask which step is under way."""
-        if self.call.under_way is not None:
-            self.call.under_way.seq = step.seq
-
-    def _enter(self, step: Any) -> Scope | None:
-        """The scope of the body; what happens in it is counted, where it matters for what follows."""
-        call, terms = self.call, self.call.terms
-        body: Scope | None = step.body()
-        self._at(step)
-        if call.scope is not None and (call.under_way is not None or call.undoes):
-            ledger(call.scope.session).open.add(step.seq)
-        if call.undoes or call.followed or (terms is not None and not terms.checks_only):
-            outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
-            self._open = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
-            body = self._open.body(body)
-        return body
-
-    @property
-    def _limit(self) -> float | None:
-        terms = self.call.terms
-        return None if terms is None or terms.contract.timeout_ms is None else terms.contract.timeout_ms / 1000
-
-    @property
-    def _lazily(self) -> bool:
-        """Whether what it returns may come to its end later."""
-        return self.call.terms is None or self.call.terms.checks_only
-
-    def _called(self, step: Any, body: Scope | None) -> Any:
-        call, limit = self.call, self._limit
-        if limit is None:
+    def take(self) -> Any:
+        call = self._call
+        if self._limit is None:
             return call.function(*call.args, **call.kwargs)
-        one = self._open
-        book = None if call.under_way is None or call.scope is None else ledger(call.scope.session)
-        work = Work(call.function, call.args, call.kwargs, body)
-
-        def over() -> None:
-            if one is not None:
-                one.over()
-            if book is not None:
-                book.changed()
-
-        self._working = lambda: not work.ended
+        work = Work(call.function, call.args, call.kwargs, self._scope)
+        self.working = lambda: not work.ended
         try:
-            return in_time(work, limit, over)
+            return in_time(work, self._limit, self._over)
         except Overdue:
-            if one is not None:
-                one.given_up(self._working)
+            if self._open is not None:
+                self._open.given_up(self.working)
             raise
 
-    # -- what came of it -------------------------------------------------------------------------------------------------
+    def _over(self) -> None:
+        """The thread that nobody waited for has come to its end."""
+        if self._open is not None:
+            self._open.over()
+        if self._book is not None:
+            self._book.changed()
 
-    def _answered(self, step: Any, outcome: Any) -> Done:
-        call, meta = self.call, outcome.meta
-        about = meta.get("info") or _NONE
-        if about.get("reason") != "exactly_once":  # that was an earlier step's doing
-            self._keep(step, outcome.output)
-        if outcome.error is not None:
-            return Done(call, step.seq, None, outcome.error, about, meta.get("failure"))
-        return Done(call, step.seq, outcome.output)
+    async def take_async(self) -> Any:
+        call = self._call
+        self._driven = drive(call.function(*call.args, **call.kwargs))
+        return await (self._driven if self._limit is None else in_time_async(self._driven, self._limit))
 
-    def _returned(self, step: Any, result: Any, told: Mapping[str, Any] | None) -> Done:
-        _, within = self._left(step)
-        if told is None:
-            step.done(result)
-        else:
-            step.done(result, info=told)
-        self._keep(step, result, within)
-        return Done(self.call, step.seq, result)
 
-    def _left(self, step: Any, *, failed: bool = False) -> tuple[Below, list[int]]:
-        """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
-        scope, one = self.call.scope, self._open
-        if scope is not None and (self.call.under_way is not None or self.call.undoes):
-            ledger(scope.session).open.discard(step.seq)
-        if one is None:
-            return Below(), []
-        around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
-        return one.end(failed=failed), around
+class Block:
+    """A live body that is the program's own ``with`` block: who drives the call stops here, and goes on when the block has ended."""
 
-    def _keep(self, step: Any, output: Any, within: list[int] | None = None) -> None:
-        """It may have to be undone: what it did, or what it may have done before it failed."""
-        call = self.call
-        compensation = call.captured.spec.compensation
-        if compensation is not None and call.scope is not None and not call.undoes:
-            one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], self._working)
-            ledger(call.scope.session).add(one)
+    __slots__ = ("ended", "told")
 
-    def _failed(self, step: Any, error: BaseException, suspended: bool) -> Done:
-        about: dict[str, Any] = {}
-        goes_on = isinstance(error, Overdue) and error.goes_on
-        if isinstance(error, Overdue):
-            in_doubt = self._in_doubt(goes_on)
-            error = self._overdue(step, error, in_doubt)
-            about["timeout"] = True
-            if in_doubt:
-                about["in_doubt"] = True
-            if in_doubt and goes_on:
-                about["final"] = True  # undone or repeated now, what its thread does later would stay
-        below, within = self._left(step, failed=True)
-        if below.irreversible is not None:
-            about["irreversible"] = below.irreversible
-        if below.in_doubt is not None:
-            about["final"] = True
-        if about.get("in_doubt") and goes_on and self._open is not None:
-            self._open.doubt(self.call.captured.spec.name)
-        if not isinstance(error, Exception):
-            about["final"] = True
-        told = self._told
-        if about:
-            told = {**(told or {}), "info": about}
-        failed(step, error, suspended, told)
-        self._keep(step, None, within)
-        return Done(self.call, step.seq, None, error, about)
+    suspended: Final = False
+    working: Final = None
 
-    def _in_doubt(self, goes_on: bool) -> bool:
-        """Whether it may take effect yet, or has taken one that can't be undone."""
-        side_effect = self.call.captured.spec.side_effect
-        return side_effect == "irreversible" or (goes_on and side_effect == "reversible")
-
-    def _overdue(self, step: Any, overdue: Overdue, in_doubt: bool) -> StepTimeoutError:
-        spec, terms, scope = self.call.captured.spec, self.call.terms, self.call.scope
-        assert terms is not None
-        limit = terms.contract.timeout_ms
-        goes_on = overdue.goes_on
-        error = StepTimeoutError(
-            f"{spec.name!r} took longer than its {limit} ms, and "
-            + ("is no longer waited for (its thread goes on)" if goes_on else "was interrupted")
-            + ("; whether it took effect is not known" if in_doubt else ""),
-            run_id=None if scope is None else scope.session.run_id,
-            step=step.seq or None,
-            location=caller(),
-            next_action=_WHETHER if in_doubt else "give it more time, or find out what it waits for",
-            tool=spec.name,
-            timeout_ms=limit,
-            side_effect=spec.side_effect,
-            in_doubt=in_doubt,
-        )
-        error.__cause__ = overdue.__cause__
-        return error
-
-    def _unfinished(self, step: Any, result: Any) -> Done:
-        """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
-        if self._lazily:
-            self._left(step)
-        if self._lazily and self.call.scope is not None:
-            return Done(self.call, step.seq, LAZY[type(result)](step, result))
-        if self._lazily:
-            return Done(self.call, step.seq, result)
-        close = getattr(result, "close", None)
-        if close is not None:
-            close()
-        name, kind = self.call.captured.spec.name, type(result).__name__.replace("_", " ")
-        error = ContractViolationError(
-            f"{name!r} returned a {kind}, for which its contract can't be kept; it was not begun",
-            tool=name,
-            contract="shape",
-            actual=kind,
-            next_action="declare the tool with `async def`, or let it return a value",
-        )
-        return self._failed(step, error, False)
+    def __init__(self) -> None:
+        self.told: Mapping[str, Any] = _NONE
+        #: Whether the block has: one that is forgotten has no outcome.
+        self.ended = False
 
 
 class Pause:
     """The wait between two attempts: an event of the run, at once in a replay."""
 
     __slots__ = ("_scope", "_seconds")
+
+    asynchronous: Final = True
 
     def __init__(self, scope: Scope | None, seconds: float) -> None:
         self._scope: Final = scope
@@ -1385,10 +1244,10 @@ _HOPELESS: Final = frozenset(
 
 # -- the course of a call ----------------------------------------------------------------------------------------------------
 
-Course: TypeAlias = "Generator[Attempt | Pause, Done | None, Done]"
+Plan: TypeAlias = "Generator[Ready | Answer | Body | Block | Pause, Any, Done]"
 
 
-def course(call: Invocation) -> Course:
+def course(call: Invocation) -> Plan:
     """All that is done for one call; returns what it came to, and raises where a call must not be made."""
     if call.captured.spec.compensation is None or call.scope is None or call.undoes:
         return (yield from _course(call))
@@ -1402,7 +1261,7 @@ def course(call: Invocation) -> Course:
         book.end(call.under_way)
 
 
-def _course(call: Invocation) -> Course:
+def _course(call: Invocation) -> Plan:
     terms = call.terms
     if call.scope is None:
         call.captured.checked_outside()
@@ -1410,8 +1269,7 @@ def _course(call: Invocation) -> Course:
     number = 0
     while True:
         number += 1
-        done = yield Attempt(call, request if number == 1 else request.saying({"attempt": number}))
-        assert done is not None
+        done = yield from _attempt(call, request if number == 1 else request.saying({"attempt": number}))
         if done.error is None or terms is None or done.final:
             return done
         wait = _wait(terms, done, number)
@@ -1423,6 +1281,163 @@ def _course(call: Invocation) -> Course:
         if wait is None:
             return (yield from _stood_in(call, done)) if terms.fallback else done
         yield Pause(call.scope, wait)
+
+
+def _attempt(call: Invocation, request: Request) -> Plan:
+    """One attempt at a call, live or answered from the log."""
+    captured, terms, scope = call.captured, call.terms, call.scope
+    spec, asynchronous = captured.spec, captured.shape == "coroutine"
+    lazily = terms is None or terms.checks_only  # what it returns may come to its end later
+    step: Any
+    if scope is None:
+        step = _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
+    else:
+        step = scope.session.begin(scope, request)
+    if step.deferred:
+        token = acting.set(call.instance)
+        try:
+            step = yield Ready(step, asynchronous)
+        finally:
+            acting.reset(token)
+    if captured.own:
+        step.holds(call.instance)
+    if not step.live and lazily and not asynchronous and step.lazy() is not None:
+        return Done(call, step.seq, answered(step))
+    if call.under_way is not None:  # an abort may ask which step is under way
+        call.under_way.seq = step.seq
+    if not step.live:
+        outcome = yield Answer(step, asynchronous)
+        about = outcome.meta.get("info") or _NONE
+        if about.get("reason") != "exactly_once":  # that was an earlier step's doing
+            _keep(call, step, outcome.output)
+        output = outcome.output if outcome.error is None else None
+        return Done(call, step.seq, output, outcome.error, about, outcome.meta.get("failure"))
+    book, one, body = None, None, step.body()
+    if scope is not None and (call.under_way is not None or call.undoes):
+        book = ledger(scope.session)
+        book.open.add(step.seq)
+    if call.undoes or call.followed or not lazily:  # what happens in it decides on what follows
+        outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
+        one = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
+        body = one.body(body)
+    work = Block() if call.function is None else Body(call, body, one, book, asynchronous)
+    scoped = current.set(body)
+    try:
+        result = yield work
+    except BaseException as error:
+        if not work.ended:
+            raise
+        current.reset(scoped)
+        return _failed(call, step, error, work, one, book)
+    current.reset(scoped)
+    if type(result) in LAZY and call.function is not None:
+        if not lazily:
+            return _failed(call, step, _unfinished(spec.name, result), work, one, book)
+        _left(step, one, book)
+        return Done(call, step.seq, result if scope is None else LAZY[type(result)](step, result))
+    _, within = _left(step, one, book)
+    told: Mapping[str, Any] | None = (
+        None if spec.redactor is None else _NONE
+    )  # with patterns of its own it takes no short way
+    if work.told or work.suspended:
+        told = {**work.told, "suspended": True} if work.suspended else work.told
+    if told is None:
+        step.done(result)
+    else:
+        step.done(result, info=told)
+    _keep(call, step, result, within, work.working)
+    return Done(call, step.seq, result)
+
+
+def _left(step: Any, one: OpenCall | None, book: Ledger | None, *, failed: bool = False) -> tuple[Below, list[int]]:
+    """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
+    if book is not None:
+        book.open.discard(step.seq)
+    if one is None:
+        return Below(), []
+    around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
+    return one.end(failed=failed), around
+
+
+def _keep(
+    call: Invocation,
+    step: Any,
+    output: Any,
+    within: list[int] | None = None,
+    working: Callable[[], bool] | None = None,
+) -> None:
+    """It may have to be undone: what it did, or what it may have done before it failed."""
+    compensation = call.captured.spec.compensation
+    if compensation is not None and call.scope is not None and not call.undoes:
+        one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], working)
+        ledger(call.scope.session).add(one)
+
+
+def _failed(
+    call: Invocation, step: Any, error: BaseException, work: Body | Block, one: OpenCall | None, book: Ledger | None
+) -> Done:
+    spec = call.captured.spec
+    about: dict[str, Any] = {}
+    goes_on = isinstance(error, Overdue) and error.goes_on
+    if isinstance(error, Overdue):
+        # whether it may take effect yet, or has taken one that can't be undone
+        in_doubt = spec.side_effect == "irreversible" or (goes_on and spec.side_effect == "reversible")
+        error = _overdue(call, step, error, in_doubt)
+        about["timeout"] = True
+        if in_doubt:
+            about["in_doubt"] = True
+        if in_doubt and goes_on:
+            about["final"] = True  # undone or repeated now, what its thread does later would stay
+    below, within = _left(step, one, book, failed=True)
+    if below.irreversible is not None:
+        about["irreversible"] = below.irreversible
+    if below.in_doubt is not None:
+        about["final"] = True
+    if about.get("in_doubt") and goes_on and one is not None:
+        one.doubt(spec.name)
+    if not isinstance(error, Exception):
+        about["final"] = True
+    told: Mapping[str, Any] | None = {"info": about} if about else None if spec.redactor is None else _NONE
+    failed(step, error, work.suspended, told)
+    _keep(call, step, None, within, work.working)
+    return Done(call, step.seq, None, error, about)
+
+
+def _overdue(call: Invocation, step: Any, overdue: Overdue, in_doubt: bool) -> StepTimeoutError:
+    spec, terms, scope = call.captured.spec, call.terms, call.scope
+    assert terms is not None
+    limit = terms.contract.timeout_ms
+    goes_on = overdue.goes_on
+    error = StepTimeoutError(
+        f"{spec.name!r} took longer than its {limit} ms, and "
+        + ("is no longer waited for (its thread goes on)" if goes_on else "was interrupted")
+        + ("; whether it took effect is not known" if in_doubt else ""),
+        run_id=None if scope is None else scope.session.run_id,
+        step=step.seq or None,
+        location=caller(),
+        next_action=_WHETHER if in_doubt else "give it more time, or find out what it waits for",
+        tool=spec.name,
+        timeout_ms=limit,
+        side_effect=spec.side_effect,
+        in_doubt=in_doubt,
+    )
+    error.__cause__ = overdue.__cause__
+    return error
+
+
+def _unfinished(name: str, result: Any) -> ContractViolationError:
+    """A plain function returned a coroutine or generator, which nobody has begun: its contract could not be kept."""
+    close = getattr(result, "close", None)
+    if close is not None:
+        close()
+    kind = type(result).__name__.replace("_", " ")
+    return ContractViolationError(
+        f"{name!r} returned a {kind}, for which its contract can't be kept; it was not begun",
+        tool=name,
+        contract="shape",
+        actual=kind,
+        next_action="declare the tool with `async def`, or let it return a value",
+    )
 
 
 def _checked(call: Invocation) -> Request:
@@ -1446,7 +1461,7 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
     return None if asked > _PATIENCE else max(wait, asked)
 
 
-def _undone(call: Invocation, done: Done) -> Generator[Attempt | Pause, Done | None, bool]:
+def _undone(call: Invocation, done: Done) -> Generator[Ready | Answer | Body | Block | Pause, Any, bool]:
     """Undo what a failed attempt may have done, before it is made again; false if that failed."""
     compensation = call.captured.spec.compensation
     if compensation is None:
@@ -1471,12 +1486,12 @@ def _undone(call: Invocation, done: Done) -> Generator[Attempt | Pause, Done | N
     return False
 
 
-def _stood_in(call: Invocation, done: Done) -> Course:
+def _stood_in(call: Invocation, done: Done) -> Plan:
     """The tools that stand in for one that failed, one after the other; the first failure is the one that is told."""
     terms, last = call.terms, done
     assert terms is not None
     assert done.error is not None
-    before = call.captured
+    before: Point = call.captured
     tried: list[str] = []
     for one in terms.fallback:
         _triggered(call, before, one, last)
@@ -1510,7 +1525,7 @@ def _instead(call: Invocation, terms: Terms, one: StandIn) -> Invocation:
     return Invocation(one.captured, function, instance, bound, args, kwargs, call.scope)
 
 
-def _triggered(call: Invocation, before: Captured, one: StandIn, last: Done) -> None:
+def _triggered(call: Invocation, before: Point, one: StandIn, last: Done) -> None:
     after = one.captured.spec
     about = {
         "from": before.spec.name,
@@ -1533,45 +1548,43 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# -- the shells --------------------------------------------------------------------------------------------------------------
+# -- the drivers: what a call waits for is made here, or awaited ---------------------------------------------------------------
 
 
-def settle(call: Invocation) -> Done:
-    """Take the course of ``call``."""
-    plan = course(call)
-    came: Done | None = None
-    try:
-        while True:
-            try:
-                action = plan.send(came)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            came = action.take()
-    finally:
-        plan.close()
+def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) -> Any:
+    """Go on with a call, up to what it came to (a ``Done``) or to the ``Block`` that is its body."""
+    while True:
+        try:
+            wait = plan.send(sent) if thrown is None else plan.throw(thrown)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            thrown = None  # no frame of its traceback holds it
+        if isinstance(wait, Block):
+            return wait
+        try:
+            sent = wait.take()
+        except BaseException as error:
+            sent, thrown = None, error
 
 
-async def settle_async(call: Invocation) -> Done:
-    plan = course(call)
-    came: Done | None = None
-    try:
-        while True:
-            try:
-                action = plan.send(came)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            came = await action.take_async()
-    finally:
-        plan.close()
-
-
-def perform(call: Invocation) -> Any:
-    """The same, returned or raised."""
-    return came_to(settle(call))
-
-
-async def perform_async(call: Invocation) -> Any:
-    return came_to(await settle_async(call))
+async def follow_async(plan: Plan) -> Any:
+    """The same, awaited."""
+    sent: Any = None
+    thrown: BaseException | None = None
+    while True:
+        try:
+            wait = plan.send(sent) if thrown is None else plan.throw(thrown)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            thrown = None
+        if isinstance(wait, Block):
+            return wait
+        try:
+            sent = await wait.take_async() if wait.asynchronous else wait.take()
+        except BaseException as error:
+            sent, thrown = None, error
 
 
 def came_to(done: Done) -> Any:
@@ -1598,7 +1611,7 @@ def _function(captured: Captured) -> Any:
         bound = captured.arguments(instance, args, kwargs)
         if bound is None:
             return function(*args, **kwargs)  # raises
-        return perform(Invocation(captured, function, instance, bound, args, kwargs, here()))
+        return came_to(follow(course(Invocation(captured, function, instance, bound, args, kwargs, here()))))
 
     return wrapper
 
@@ -1607,7 +1620,9 @@ def _coroutine(captured: Captured) -> Any:
     name = getattr(captured.wrapped, "__name__", None)
 
     async def run(function: Any, instance: Any, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return await perform_async(Invocation(captured, function, instance, bound, args, kwargs, here()))
+        return came_to(
+            await follow_async(course(Invocation(captured, function, instance, bound, args, kwargs, here())))
+        )
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = captured.arguments(instance, args, kwargs)

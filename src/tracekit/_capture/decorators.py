@@ -7,21 +7,18 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import Token
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .._policy.contract import ExecutionContract, SideEffectClass, side_effect_class
-from .._runtime import session as gate
 from .._runtime.callsite import caller
-from .._runtime.context import Scope, current
-from .._runtime.effects import Begun, open_calls, outside_run
+from .._runtime.context import Scope
 from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.session import here
-from .._runtime.step import Request, Spec
+from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
-from .calls import Captured, called, is_method, parameters_of, shape_of, wrap
-from .contracted import merged
+from .calls import Captured, Point, called, is_method, parameters_of, shape_of, wrap
+from .contracted import Block, Invocation, Plan, came_to, course, follow, follow_async, merged
 
 if TYPE_CHECKING:
     from .._policy.budget import Budget
@@ -287,21 +284,20 @@ class Effect:
     def __init__(self, spec: Spec, input: Mapping[str, Any]) -> None:
         self._spec = spec
         self._input = input
-        self._step: Any = None
-        self._session: Any = None
-        self._token: Token[Scope | None] | None = None
-        #: Outside every run, where anybody asks what is under way.
-        self._begun: Begun | None = None
+        self._scope: Scope | None = None
+        #: The call, held up at its body while the block runs; and which step of the log answers it, where one does.
+        self._plan: Plan | None = None
+        self._block: Block | None = None
+        self._answered = 0
         #: What the effect came to: set by the block when ``live``, given by the recording in a replay.
         self.output: Any = None
-        self._live = True
         self._asked = False
 
     @property
     def live(self) -> bool:
         """Whether the block is to do it: true outside a run and while recording, false in a replay."""
         self._asked = True
-        return self._live
+        return not self._answered
 
     def perform(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` if the effect is live and keep what it returns as ``output``; else return the recorded output."""
@@ -310,86 +306,62 @@ class Effect:
         return self.output
 
     def __enter__(self) -> Effect:
-        scope = here()
-        if scope is None:
-            self._outside()
+        return self._entered(follow(self._call("function")))
+
+    async def __aenter__(self) -> Effect:
+        return self._entered(await follow_async(self._call("coroutine")))
+
+    def _call(self, shape: str) -> Plan:
+        self._scope = here()
+        point = Point(self._spec, shape, require_run=_required(False))
+        self._plan = course(Invocation(point, None, None, dict(self._input), (), {}, self._scope))
+        return self._plan
+
+    def _entered(self, came: Any) -> Effect:
+        if isinstance(came, Block):
+            self._block = came
             return self
-        step = scope.session.begin(scope, Request(self._spec, dict(self._input)))
-        if step.deferred:
-            step = step.go()
-        self._step, self._session = step, scope.session
-        self._live = step.live
-        if step.live:
-            self._token = current.set(step.body())
-        else:
-            self._answer(step.answer())
+        self._answered = came.seq
+        self.output = came_to(came)
+        if came.about.get("unasked"):
+            raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
         return self
 
-    def _outside(self) -> None:
-        if gate.outside is not None:
-            gate.outside(self._spec.family, self._spec.name)
-        if open_calls:
-            self._begun = outside_run(self._spec.name, self._spec.side_effect)
-
-    def _answer(self, outcome: Any) -> None:
-        if outcome.error is not None:
-            raise outcome.error
-        if (outcome.meta.get("info") or {}).get("unasked"):
-            raise self._unasked("its block did not ask whether it was to be done, so a replay would do it again")
-        self.output = outcome.output
-
     def _unasked(self, problem: str) -> ReplayError:
-        session = self._session
-        error: ReplayError = session.fail(
+        assert self._scope is not None
+        session = self._scope.session
+        return session.fail(
             NotReplayableError(
-                f"effect {self._spec.name!r} (step {self._step.seq}): {problem}",
+                f"effect {self._spec.name!r} (step {self._answered}): {problem}",
                 run_id=session.run_id,
-                step=self._step.seq,
+                step=self._answered,
                 location=caller(),
                 reason="the block never asked",
                 next_action="let the block say `e.perform(function, …)` or `if e.live: …`, and record again",
             )
         )
-        return error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        if self._token is None:
-            if self._begun is not None:
-                self._begun.end()
-            if error is None and self._step is not None and not self._asked:
+        plan, block = self._plan, self._block
+        self._plan = self._block = None
+        if block is None or plan is None:
+            if error is None and self._answered and not self._asked:
                 raise self._unasked("the log has answered it, and its block has been run all the same")
             return
-        current.reset(self._token)
-        self._token = None
-        if error is not None:
-            self._step.failed(error)
-        elif self._asked:
-            self._step.done(self.output)
-        else:
-            if hasattr(self._session, "warn"):
-                self._session.warn(
-                    f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
-                    "say `e.perform(function, …)` or `if e.live: …` in it"
-                )
-            self._step.done(self.output, info={"info": {"unasked": True}})
+        block.ended = True
+        if error is None and not self._asked and self._scope is not None:
+            self._warn(self._scope.session)
+            block.told = {"info": {"unasked": True}}
+        follow(plan, self.output, error)
 
-    async def __aenter__(self) -> Effect:
-        scope = here()
-        if scope is None:
-            self._outside()
-            return self
-        step = scope.session.begin(scope, Request(self._spec, dict(self._input)))
-        if step.deferred:
-            step = await step.go_async()
-        self._step, self._session = step, scope.session
-        self._live = step.live
-        if step.live:
-            self._token = current.set(step.body())
-        else:
-            self._answer(await step.answer_async())
-        return self
+    def _warn(self, session: Any) -> None:
+        if hasattr(session, "warn"):
+            session.warn(
+                f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
+                "say `e.perform(function, …)` or `if e.live: …` in it"
+            )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None

@@ -20,7 +20,7 @@ import orjson
 from .. import _reality
 from .._capture import guard as guards
 from .._capture.calls import captured_of
-from .._capture.contracted import Compensation, Completed, Done, Ledger, ledger, settle, settle_async
+from .._capture.contracted import Compensation, Completed, Done, Ledger, course, follow, follow_async, ledger
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
 from .._runtime import session as gate
@@ -525,7 +525,7 @@ def undo(run: Any, reason: str) -> None:
                 continue
             with _let_through():
                 try:
-                    done = settle(one.invocation(scope))
+                    done = follow(course(one.invocation(scope)))
                 except Exception as refused:  # a log that can't be written: it was not run
                     done = Done(one.invocation(scope), one.seq, error=refused)
             aborted.came(one, done)
@@ -546,7 +546,7 @@ async def undo_async(run: Any, reason: str) -> None:
                 continue
             with _let_through():
                 try:
-                    done = await settle_async(one.invocation(scope))
+                    done = await follow_async(course(one.invocation(scope)))
                 except Exception as refused:
                     done = Done(one.invocation(scope), one.seq, error=refused)
             aborted.came(one, done)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from .._capture import callers
 from .._capture.calls import captured_of, shape_of
-from .._capture.contracted import Done, Invocation, came_to, settle, settle_async
+from .._capture.contracted import Done, Invocation, came_to, course, follow, follow_async
 from .._capture.decorators import traced, traced_tool
 from .._capture.notes import agent as acting
 from .._policy.budget import overspent
@@ -557,10 +557,10 @@ class Attempt:
             return tool(payload)
         call = Invocation(captured, tool.__wrapped__, None, {"payload": payload}, (payload,), {}, here())
         call.followed = self.followed
-        return self._settled(call) if captured.shape == "coroutine" else self._came_to(settle(call))
+        return self._settled(call) if captured.shape == "coroutine" else self._came_to(follow(course(call)))
 
     async def _settled(self, call: Invocation) -> Any:
-        return self._came_to(await settle_async(call))
+        return self._came_to(await follow_async(course(call)))
 
     def _came_to(self, done: Done) -> Any:
         self.final, self.stuck = "final" in done.about, done.stuck
