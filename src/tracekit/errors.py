@@ -260,7 +260,7 @@ class EventCycleError(GraphError):
 
 
 class UndecidedComparisonError(GraphError):
-    """Two recordings have events so much alike that it was not found out whether they tell one workflow; ``ids`` is empty."""
+    """Two recordings have events so much alike that it was not found out whether they are of one workflow; ``ids`` is empty."""
 
     code = "undecided-comparison"
 
@@ -304,7 +304,7 @@ class BudgetExceededError(TracekitError):
 
 
 class UnknownPriceError(BudgetExceededError):
-    """A budget in US dollars can't tell what a call may cost: nobody knows the price of ``model``. The call was not made."""
+    """A budget in US dollars can't say what a call may cost: nobody knows the price of ``model``. The call was not made."""
 
     code = "unknown-price"
 

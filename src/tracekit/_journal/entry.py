@@ -36,7 +36,7 @@ FORMAT_VERSION: Final = 1
 
 
 class EntryFamily(NamedTuple):
-    """The entry types of one kind of step: its intention, then pieces, then exactly one outcome."""
+    """The entry types of one kind of step: its intent record, then pieces, then exactly one outcome."""
 
     intention: str
     chunk: str
@@ -59,7 +59,7 @@ SINGLES: Final = frozenset(
     | {"intent.received", "agent.attempt.start", "agent.attempt.end", "router.decision", "final.response"}
 )
 
-#: A call that was not made, in the place of its intention: ``meta.info.family`` says of which kind, ``error`` why.
+#: A call that was not made, in the place of its intent record: ``meta.info.family`` says of which kind, ``error`` why.
 REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})
 
 #: Reads of the world that have no content to check, aligned between the steps of their lane.
@@ -100,7 +100,7 @@ _ITEM: Final = 40
 
 
 def too_deep(line: bytes, depth: int) -> bool:
-    """Whether the JSON in ``line`` nests deeper than ``depth``, told without parsing it."""
+    """Whether the JSON in ``line`` nests deeper than ``depth``, without parsing it."""
     if line.count(b"[") + line.count(b"{") <= depth:
         return False
     brackets = _STRING.sub(b"", line).translate(_ALL_SQUARE, _NOT_BRACKETS)

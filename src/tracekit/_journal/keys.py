@@ -1,8 +1,8 @@
 """The keys of a store: what makes a call happen once over all its runs.
 
 A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created", "by"}``, the run that makes the call; once
-its intention is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what the call is told from others
-by, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` tells
+its intent record is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what distinguishes the call from
+others, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` tells
 one secret from another: under another one every key is another key, and every call would be a first one.
 
 A file of this directory is there whole or not at all, and is on the device before the call that it stands for starts.
@@ -39,7 +39,7 @@ _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 
 
 class Owner(NamedTuple):
-    """The run (or the segment of one) that a key belongs to, and the ``seq`` of its intention (0: not known)."""
+    """The run (or the segment of one) that a key belongs to, and the ``seq`` of its intent record (0: not known)."""
 
     run_id: str
     segment: str | None = None
@@ -109,13 +109,13 @@ class Keys:
             return None  # there is no such directory, or nothing can be written there either
 
     def _look(self, directory: int) -> None:
-        """Whether the keys that are there were made under the secret that is there: one tells for all."""
+        """Whether the keys that are there were made under the secret that is there: one shows it for all."""
         name = self._any_key()
         found = None if name is None else self._content(directory, name)
         try:
             by = None if found is None else orjson.loads(found.split(b"\n")[0])["by"]
         except (ValueError, KeyError, TypeError):
-            by = None  # whoever asks for that key is told
+            by = None  # whoever asks for that key gets the error
         if by is not None and by != self.fingerprint():
             raise self._other_secret("is another one")
         self._looked_at = True
@@ -152,7 +152,7 @@ class Keys:
             return True
 
     def used(self, digest: str, seq: int) -> None:
-        """The intention of the call is entry ``seq`` of its owner's log: whoever looks there later must find it.
+        """The intent record of the call is entry ``seq`` of its owner's log: whoever looks there later must find it.
 
         Not waited for, and no loss where it can't be written: the log itself is what counts.
         """
@@ -333,7 +333,7 @@ class Keys:
     def _other_secret(self, how: str) -> ContractViolationError:
         path = os.path.join(self.root, "secret")
         return ContractViolationError(
-            f"{path} {how}, and the store has keys that were made under the one it had: which calls were made can't be told, so this "
+            f"{path} {how}, and the store has keys that were made under the one it had: which calls were made can't be known, so this "
             "one was not executed",
             path=path,
             contract="exactly_once",
@@ -343,7 +343,7 @@ class Keys:
     def _damaged(self, digest: str) -> TraceError:
         path = os.path.join(self.directory, digest)
         return TraceError(
-            f"{path} is no key: it can't be told whether the call was made, so it was not",
+            f"{path} is no key: it can't be known whether the call was made, so it was not",
             path=path,
             next_action="find out what was done, then remove that file if the call may be made again",
         )

@@ -503,7 +503,7 @@ def _short(value: object) -> str:
 # Missing, torn and damaged are three answers: ``RunNotFoundError``, a last line without its newline (reported and left out),
 # and ``TraceIntegrityError`` with the number of the first line that does not verify.
 
-#: What tells an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
+#: What marks an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
 _MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"')
 _HARMLESS: Final = b'"side_effect":"read_only"'
@@ -511,11 +511,11 @@ _END_MARKS: Final = tuple(b'"type":"%b"' % end.encode() for end in sorted(ENDS))
 
 
 class Verdict(NamedTuple):
-    """What verifying a trace told.
+    """What verifying a trace found.
 
     ``count``, ``head`` and ``last_good_seq`` speak of the entries that verify. ``problem`` and ``line`` say what is wrong and
     where, ``torn_bytes`` how much of a torn last line was left out. ``lost_tail`` marks damage of the kind that a power
-    loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a sealed run; ``segments`` what that
+    loss leaves: nothing among it was an effect. ``end`` is the type of the last entry of a complete run; ``segments`` what that
     entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded.
     """
 
@@ -567,20 +567,20 @@ class Trace:
 
     @property
     def status(self) -> Verdict:
-        """What verifying the whole file tells; the first use reads it through. ``TraceVersionError`` for a newer format."""
+        """What verifying the whole file finds; the first use reads it through. ``TraceVersionError`` for a newer format."""
         if self._verdict is None:
             self._verdict = self._verify()
         return self._verdict
 
     @property
     def file(self) -> tuple[int, ...]:
-        """What tells the file from others, and from itself before a change."""
+        """What distinguishes the file from others, and from itself before a change."""
         facts = os.fstat(self._fd)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
     @property
     def reading(self) -> Reading:
-        """What reading it through has told, of one that verifies; to be handed to another trace of the same :attr:`file`."""
+        """What reading it through has found, of one that verifies; to be handed to another trace of the same :attr:`file`."""
         return Reading(self.check(), self._offsets)
 
     @reading.setter
@@ -588,7 +588,7 @@ class Trace:
         self._verdict, self._offsets = known
 
     def check(self) -> Verdict:
-        """The verdict on a trace that verifies, sealed or not; ``TraceIntegrityError`` on a broken one."""
+        """The verdict on a trace that verifies, complete or not; ``TraceIntegrityError`` on a broken one."""
         verdict = self.status
         if self._error is not None:
             raise self._error.fresh()

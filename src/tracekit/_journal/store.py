@@ -69,8 +69,8 @@ def new_run_id() -> str:
         # 48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still.
         ns = _reality.time_ns()
         tick = _last_tick = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), _last_tick + 1)
-    dice = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
-    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | dice:032x}"
+    random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
+    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
@@ -168,7 +168,7 @@ def live_writer(path: str) -> Iterator[bool]:
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that the kernel names for the lock, where it tells (Linux)."""
+    """The pid that the kernel names for the lock, where it does (Linux)."""
     about = os.fstat(fd)
     wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     try:
@@ -188,7 +188,7 @@ def _holder(fd: int) -> int | None:
 
 
 def writer(path: str) -> dict[str, Any] | None:
-    """This process, as the writer of the file at ``path``: told apart from every other of this boot, and this file from a copy.
+    """This process, as the writer of the file at ``path``: distinct from every other of this boot, and this file from a copy.
 
     ``None`` where the system does not say which boot it is (Linux does).
     """
@@ -205,25 +205,25 @@ def writer(path: str) -> dict[str, Any] | None:
     }
 
 
-def fate(told: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
-    """What became of the process that ``told`` names (see :func:`writer`), for whoever finds its file at ``path``, not locked.
+def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
+    """What became of the process that ``writer`` names (see :func:`writer`), for whoever finds its file at ``path``, not locked.
 
-    In the file that it wrote, its lock would tell. In a copy it is looked for by its number and start, which only one process of a
-    boot has. Of another boot, host or container nobody can know. Where nothing was told, the lock is all that there is.
+    In the file that it wrote, its lock would show it. In a copy it is looked for by its number and start, which only one process of a
+    boot has. Of another boot, host or container nobody can know. Where nothing was recorded, the lock is all that there is.
     """
-    if not isinstance(told, Mapping) or not isinstance(told.get("boot"), str):
+    if not isinstance(writer, Mapping) or not isinstance(writer.get("boot"), str):
         return "ended"
-    if told["boot"] != _boot():
+    if writer["boot"] != _boot():
         return "unknown"
     found = os.stat(path)
-    if told.get("file") == [found.st_dev, found.st_ino]:
+    if writer.get("file") == [found.st_dev, found.st_ino]:
         return "ended"
-    if told.get("space") != _pid_space() or type(told.get("pid")) is not int:
+    if writer.get("space") != _pid_space() or type(writer.get("pid")) is not int:
         return "unknown"
-    pid, start = told["pid"], _start_of(told["pid"])
+    pid, start = writer["pid"], _start_of(writer["pid"])
     if start is None and _hidden(pid):
         return "unknown"
-    return "alive" if start is not None and start == told.get("start") else "ended"
+    return "alive" if start is not None and start == writer.get("start") else "ended"
 
 
 def _boot() -> str | None:
@@ -425,11 +425,11 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
     """The verdict on a run whose own file has ``verdict``, given those of its segments by ``judge``. They carry a ``state`` each."""
     directory, stem = os.path.split(os.path.abspath(trace.path))
     stem = verdict.run_id if verdict.run_id and valid_run_id(verdict.run_id) else stem.removesuffix(SUFFIX)
-    told = {str(segment.get("segment")): segment for segment in verdict.segments}
+    listed = {str(segment.get("segment")): segment for segment in verdict.segments}
     for path in beside(trace.path, verdict.run_id):
-        told.setdefault(name_of(path), {"unlisted": True})
+        listed.setdefault(name_of(path), {"unlisted": True})
     judged = []
-    for name, said in sorted(told.items()):
+    for name, said in sorted(listed.items()):
         state, problem = _judged(trace, os.path.join(directory, f"{stem}.{name}{SUFFIX}"), name, said, judge)
         left_open = state == "unsealed" and bool(said.get("open"))
         if left_open:  # the run's end says so itself: it is as it was
@@ -686,7 +686,7 @@ class Store:
         """
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
-        seal_key()  # A key that can't be read is told now, not when the run is to be sealed.
+        seal_key()  # A key that can't be read is an error now, not when the run is to be sealed.
         try:
             self._make(self.runs, durability != "none")
         except OSError as error:
@@ -782,7 +782,7 @@ class Store:
         durable: bool = True,
         key: bytes | None = None,
     ) -> None:
-        """Keep the head of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
+        """Keep the tip of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
         key = seal_key() if key is None else key
         path = os.path.join(self.heads, _stem(run_id, segment))
         try:
@@ -816,7 +816,7 @@ class Store:
         key: bytes | None = None,
         limits: Limits = DEFAULT,
     ) -> Verdict:
-        """The verdict on a run with all its segments, its kept heads, and the ``head`` that the user kept.
+        """The verdict on a run with all its segments, its kept tips, and the ``head`` that the user kept.
 
         ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
         """
@@ -824,7 +824,7 @@ class Store:
             return self.judge_run(trace, key=key, head=head)
 
     def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
-        """The verdict on one file, its name and the head kept for it included."""
+        """The verdict on one file, its name and the tip kept for it included."""
         verdict = trace.status
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":

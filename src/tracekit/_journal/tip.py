@@ -1,8 +1,8 @@
-"""Heads: what a sealed run ended with, kept beside the runs, so that a cut or rewritten file is told.
+"""Tip hashes: what a complete run ended with, kept beside the runs, so that a cut or rewritten file is detected.
 
-A head is one small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head", "sealed_at", "mac"}``.
+A kept tip is one small JSON file, ``heads/<the trace's name without .jsonl>``: ``{"run_id", "count", "head", "sealed_at", "mac"}``.
 ``mac`` is there where a key is set: the HMAC-SHA-256 of ``tracekit-seal-v1``, name, count, head and time, one a line. Whoever can
-write the directory can change a head that has none; the key, or a head kept elsewhere (``verify --head``), is for that.
+write the directory can change a tip that has none; the key, or a tip hash kept in another place (``verify --head``), is for that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST: Final = 64 << 10
 
 
 class Head(NamedTuple):
-    """A kept head: the number of entries, the hash of the last one, when (ns since the epoch), and its seal, if it has one."""
+    """A kept tip: the number of entries, the hash of the last one, when (ns since the epoch), and its seal, if it has one."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     head: str
@@ -51,7 +51,7 @@ def seal_key(path: str | os.PathLike[str] | None = None) -> bytes | None:
 
 
 def write_head(path: str, count: int, head: str, *, key: bytes | None = None, sync: bool = True) -> None:
-    """Keep a head at ``path``: 0600, renamed into place, on the device when this returns if ``sync``."""
+    """Keep a tip at ``path``: 0600, renamed into place, on the device when this returns if ``sync``."""
     name, sealed_at = os.path.basename(path), _reality.time_ns()
     facts: dict[str, Any] = {"run_id": name, "count": count, "head": head, "sealed_at": sealed_at}
     if key is not None:
@@ -79,7 +79,7 @@ def write_head(path: str, count: int, head: str, *, key: bytes | None = None, sy
 
 
 def read_head(path: str) -> Head | None:
-    """The head kept at ``path``; ``None`` if there is none. ``ValueError`` for a file that is no head."""
+    """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` for a file that is none."""
     try:
         with open(path, "rb") as file:
             facts = orjson.loads(file.read(_MOST))
@@ -103,13 +103,13 @@ def check_head(verdict: Verdict, expected: str) -> Verdict:
 
 
 def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> Verdict:
-    """The verdict, given the head kept at ``path``. A run that was resumed after it may be longer, not different."""
+    """The verdict, given the tip kept at ``path``. A run that was resumed after it may be longer, not different."""
     try:
         kept = read_head(path)
     except ValueError as error:
         return verdict._replace(state="broken", problem=verdict.problem or str(error), lost_tail=False)
     if verdict.state == "broken":
-        # A sealed run was on the device as a whole: a power loss is no excuse.
+        # A complete run was on the device as a whole: a power loss is no excuse.
         return verdict._replace(lost_tail=verdict.lost_tail and (kept is None or kept.count <= verdict.count))
     if kept is None:
         if key is not None and verdict.state == "sealed":

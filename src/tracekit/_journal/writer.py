@@ -27,7 +27,8 @@ Durability = Literal["none", "effects", "always"]
 #: What the first entry is chained to.
 GENESIS: Final = b"0" * 64
 
-#: How long a read of clock or dice waits for the background at most, in seconds; an entry that asked for no sync waits twice that.
+#: How long a read of the clock or of random numbers waits for the background at most, in seconds; an entry that asked for no
+#: sync waits twice that.
 _PAUSE: Final = 0.005
 #: A slow device is asked less often: the background waits so many times as long as its last round took, but not longer than
 #: this many seconds.
@@ -145,7 +146,7 @@ class Journal:
         return seq
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
-        """Keep one read of the clock or of the dice; it is written before the next entry, in order."""
+        """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
         self._reads.append((kind, lane, parent, name, value))
         if self._asleep:
             self._wake()
@@ -193,7 +194,7 @@ class Journal:
         """Raise unless the file is there as it was written: what somebody relies on is not written into nothing."""
         seq, head, _, written = self._in_flight or self._end  # within a signal handler its own thread may be writing
         if self._broken is not None:
-            return  # whoever writes is told
+            return  # whoever writes gets the error
         try:
             found = os.fstat(self._fd)
         except OSError as error:
@@ -212,7 +213,7 @@ class Journal:
             self._lose(f"it was renamed: {self._place} is not there any more, or another file")
 
     def _in_place(self) -> bool:
-        """Whether the file has the name under which it is looked for after a crash; yes where that can't be told."""
+        """Whether the file has the name under which it is looked for after a crash; yes where that can't be known."""
         try:
             found = os.stat(self._place)
         except (FileNotFoundError, NotADirectoryError):
@@ -351,7 +352,7 @@ class Journal:
                 gate.release()
 
     def flush(self) -> None:
-        """Write the pending reads of clock and dice."""
+        """Write the pending reads of the clock and of random numbers."""
         if self._reads:
             with self._lock:
                 self._flush_reads()

@@ -270,7 +270,7 @@ class Held:
             if not self._about.get("own_price"):  # else the answer says what it cost
                 raise
         else:
-            self.price = level.prices.told(self.model)  # the outermost one's, where there are several
+            self.price = level.prices.given(self.model)  # the outermost one's, where there are several
 
     @property
     def model(self) -> str:
@@ -333,7 +333,7 @@ class Held:
     def price_of(self, answered: object) -> Mapping[str, float] | None:
         """What a function told of the price of the model that answered, where that is another than the one that was asked."""
         asks = [level for level in self._levels if level.budget.usd is not None]
-        return asks[-1].prices.told(answered) if asks and answered != self.model else None
+        return asks[-1].prices.given(answered) if asks and answered != self.model else None
 
     def keep(self) -> None:
         """Nobody will tell what it took: what was held is spent."""

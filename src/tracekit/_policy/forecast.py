@@ -57,7 +57,7 @@ def _usage(path: str, prices: Prices) -> dict[str, Any]:
 
 
 def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
-    """The price of the model calls that tell what they took, or of what was foreseen; and the models that have none."""
+    """The price of the model calls that report what they took, or of what was foreseen; and the models that have none."""
     asked: dict[int, Mapping[str, Any]] = {}
     total = 0.0
     unpriced: set[str] = set()
@@ -112,10 +112,10 @@ _TOOL_KEYS: Final = frozenset(("tool", "cost_units", "n"))
 
 
 class Estimate(NamedTuple):
-    """``median`` and ``p90`` (equal, for a plan) of calls, tokens, ``cost_units``, ``usd``, ``seconds``; ``None`` where nothing tells.
+    """``median`` and ``p90`` (equal, for a plan) of calls, tokens, ``cost_units``, ``usd``, ``seconds``; ``None`` where nothing is known.
 
     ``source`` is ``"history"`` (of ``runs`` runs) or ``"plan"``; ``unpriced`` names models whose price nobody knows, ``unreported`` counts
-    the model calls of which nothing tells what they took.
+    the model calls of which nothing says what they took.
     """
 
     source: str
@@ -127,8 +127,8 @@ class Estimate(NamedTuple):
     unreported: int = 0
 
     def over(self, *, cost_units: float | None = None, usd: float | None = None) -> list[str]:
-        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be told, ``RunStateError``
-        where calls did not tell what they took, ``ValueError`` for a limit that is no finite number from 0.
+        """Which of these limits nine of ten runs would not keep. ``UnknownPriceError`` where dollars can't be known, ``RunStateError``
+        where calls did not report what they took, ``ValueError`` for a limit that is no finite number from 0.
         """
         found = []
         for name, limit in (("cost_units", cost_units), ("usd", usd)):
@@ -159,7 +159,7 @@ def estimate(
     """What a run will take.
 
     ``subject`` is a plan (a list of calls, see docs/reference/budgets.md) or the envelope of a request: then the completed runs that
-    answered the same intent tell, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
+    answered the same intent show, or else its ``plan``. ``agent`` and ``run_name`` ask for the history of runs of an agent (or in which an
     agent of a registry was asked) or of a name.
     ``RunNotFoundError`` where there is no history, ``UnknownPriceError`` for a planned model that has no price.
     """
@@ -173,9 +173,9 @@ def estimate(
         if any(wanted):
             taken = [usage_of(path, found) for path in _matching(store, wanted, latest)]
             if taken:
-                return _by_history(wanted.told, taken)
+                return _by_history(wanted.description, taken)
             if plan is None:
-                raise _no_history(wanted.told)
+                raise _no_history(wanted.description)
         subject = plan
     if not isinstance(subject, (list, tuple)):
         raise RunStateError(
@@ -228,7 +228,7 @@ def _dollars(prices: Prices, item: Mapping[str, Any], times: float, usage: Mappi
     try:
         return times * prices.of(item["model"], item.get("provider"), None, usage)
     except UnknownPriceError:
-        if not prices.complete:  # the package is not there: nobody can tell, and dollars need not be wanted
+        if not prices.complete:  # the package is not there: nobody can know, and dollars need not be wanted
             return None
         raise
 
@@ -254,7 +254,7 @@ class _Wanted(NamedTuple):
     intent: str | None
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return ", ".join(
             f"{what.replace('_', ' ')} {name!r}" for what, name in self._asdict().items() if name is not None
         )
@@ -299,7 +299,7 @@ def _names(line: bytes, kind: bytes, name: str | None) -> bool:
     return bool(entry["type"] == kind.decode() and entry.get("name") == name)
 
 
-def _by_history(told: str, taken: list[dict[str, Any]]) -> Estimate:
+def _by_history(description: str, taken: list[dict[str, Any]]) -> Estimate:
     for one in taken:
         one["usd"] = one.get("cost_usd")
     median: dict[str, float | None] = {}
@@ -314,7 +314,7 @@ def _by_history(told: str, taken: list[dict[str, Any]]) -> Estimate:
         p90[name] = known[math.ceil(len(known) * 0.9) - 1]
     unpriced = {model for one in taken for model in one.get("unpriced", ())}
     unreported = sum(one.get("unreported", 0) for one in taken)
-    return Estimate("history", told, len(taken), median, p90, tuple(sorted(unpriced)), unreported)
+    return Estimate("history", description, len(taken), median, p90, tuple(sorted(unpriced)), unreported)
 
 
 def _plan_in(envelope: Mapping[str, Any]) -> Any:
@@ -333,25 +333,25 @@ def _intent(envelope: Mapping[str, Any]) -> str | None:
     return intent
 
 
-def _no_history(told: str) -> RunNotFoundError:
+def _no_history(description: str) -> RunNotFoundError:
     return RunNotFoundError(
-        f"no completed run in the store tells what {told} takes",
+        f"no completed run in the store shows what {description} takes",
         next_action="record some, name another store, or declare a plan",
     )
 
 
 def _unreported(found: Estimate) -> RunStateError:
     return RunStateError(
-        f"{found.unreported} model calls of {found.of} did not report what they took, so that can't be told",
+        f"{found.unreported} model calls of {found.of} did not report what they took, so that can't be known",
         next_action='let them report it (`stream_options={"include_usage": True}`), record under a budget of tokens, or declare a plan',
     )
 
 
 def _unpriced(models: Sequence[str]) -> UnknownPriceError:
-    told = ", ".join(models) or "its models"
+    named = ", ".join(models) or "its models"
     return UnknownPriceError(
-        f"nobody knows the price of {told}, so dollars can't be told",
-        model=told,
+        f"nobody knows the price of {named}, so dollars can't be known",
+        model=named,
         provider=None,
         next_action="say it (`--price MODEL=INPUT,OUTPUT`, dollars for a million tokens), or pip install 'tracekit-replay[prices]'",
     )

@@ -69,31 +69,31 @@ def checked(prices: object) -> PriceList:
 
 
 class Prices:
-    """Where to look a price up: in ``own`` first, then in what a log says that a function told, then in the package."""
+    """Where to look a price up: in ``own`` first, then in what a log says that a function gave, then in the package."""
 
     __slots__ = ("_logged", "_own", "_used")
 
     def __init__(self, own: PriceList | None = None) -> None:
         self._own: Final = own
-        #: What a function told last, by model.
+        #: What a function gave last, by model.
         self._used: Final[dict[str, Price]] = {}
         self._logged: Final[dict[str, Price]] = {}
 
     def prepare(self) -> None:
-        """Load what will be needed, early and where it is told; ``RunStateError`` where there is no price at all to be had."""
+        """Load what will be needed, early and where an error is seen; ``RunStateError`` where there is no price at all to be had."""
         if self._own is None:
             _package()
 
-    def told(self, model: object) -> dict[str, float] | None:
-        """The price that a function told last of a model, for the log: it is nowhere else; ``None`` where none did."""
+    def given(self, model: object) -> dict[str, float] | None:
+        """The price that a function gave last for a model, for the log: it is nowhere else; ``None`` where none did."""
         price = self._used.get(model) if isinstance(model, str) else None
         return None if price is None else price.as_dict()
 
-    def learn(self, model: object, told: object) -> None:
-        """Know again what a log says that a function told; what is no price is none."""
-        if isinstance(model, str) and isinstance(told, Mapping):
+    def learn(self, model: object, price: object) -> None:
+        """Know again what a log says that a function gave; what is no price is none."""
+        if isinstance(model, str) and isinstance(price, Mapping):
             with suppress(TypeError, ValueError):
-                self._logged[model] = self._used[model] = Price(**told)
+                self._logged[model] = self._used[model] = Price(**price)
 
     @property
     def complete(self) -> bool:

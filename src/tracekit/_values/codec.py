@@ -1,6 +1,6 @@
 """Python values as JSON trees with tags, and back: one recursive encoder and one recursive decoder.
 
-JSON values stand for themselves; everything else is ``{"$t": tag, "v": …}``. What can't be encoded is an ``opaque`` value with its
+JSON values stand for themselves; everything else is ``{"$t": tag, "v": …}``. What is not serialisable is an ``opaque`` value with its
 ``repr``. A decoder never imports what a trace names.
 """
 
@@ -61,13 +61,13 @@ __all__ = [
 # The rule of the hot path: a value that is plain JSON all through is returned as it is, after one look at exact types. orjson
 # alone would write tuples as lists, NaN as null, and UUIDs, enums, dataclasses and dates as what they are not.
 
-#: JSON levels of one value; what is nested deeper is opaque. (A reader takes 300 per line: the entry around it has some too.)
+#: JSON levels of one value; what is nested deeper is not serialisable. (A reader takes 300 per line: the entry around it has some too.)
 MAX_DEPTH: Final = 190
 #: A list or dictionary may begin at so many levels, whatever way the value takes: its tag may need two more.
 _LEVELS: Final = MAX_DEPTH - 2
 #: Items visited in one value before it is called too large (shared parts count each time: they are written each time).
 MAX_ITEMS: Final = 2_000_000
-#: Larger integers are opaque: arithmetic on what a trace says must not take for ever.
+#: Larger integers are not serialised: arithmetic on what a trace says must not take for ever.
 MAX_BITS: Final = 400_000
 _PLAIN_WIDTH: Final = 50_000
 #: Containers that the quick way looks into; larger values (and cycles) take the others.
@@ -112,8 +112,8 @@ def fingerprint_encoded(name: str, encoded: bytes) -> str:
 def to_json(value: object, notes: list[str] | None = None) -> Tree:
     """The tree of ``value``: the value itself where it is plain JSON, else a copy with tags.
 
-    Never raises: what can't be encoded is opaque, and a sentence about it is appended to ``notes``. Encode the tree before the
-    program goes on: parts of it are the program's own objects.
+    Never raises: what can't be encoded becomes an ``opaque`` value, and a sentence about it is appended to ``notes``.
+    Encode the tree before the program goes on: parts of it are the program's own objects.
     """
     kind = type(value)
     if kind is dict or kind is list:
@@ -328,7 +328,7 @@ class Walk:
         except Exception:
             name = "?:?"
         if self.notes is not None:
-            self.notes.append(f"A value of type {name} can't be recorded: {reason}. It is opaque in the trace.")
+            self.notes.append(f"A value of type {name} can't be recorded: {reason}. It is not serialised in the trace.")
         return {"$t": "opaque", "type": name[:_REPR], "repr": _described(value)}
 
 
@@ -395,7 +395,7 @@ def base64(data: Any) -> str:
 
 
 def _simple(tag: str, plain: Callable[[Any], Any]) -> Handler:
-    """A type whose value is told by ``plain(value)``, itself a value of simpler types."""
+    """A type whose value is given by ``plain(value)``, itself a value of simpler types."""
 
     def handler(walk: Walk, value: Any, depth: int) -> Tree:
         return {"$t": tag, "v": walk.value(plain(value), depth + 1)}
@@ -819,7 +819,7 @@ def from_json(tree: Tree, hint: Any = None) -> Any:
     """The value that ``tree`` stands for; new containers throughout, so that nobody shares them.
 
     ``hint`` is the type where one is declared (a return annotation): classes inside it are found whatever module they
-    are in. ``NotReplayableError`` where the tree is opaque, malformed, or names a class that is not loaded.
+    are in. ``NotReplayableError`` where the tree is not serialisable, malformed, or names a class that is not loaded.
     """
     return Decoder(hint).whole(tree)
 
@@ -856,7 +856,7 @@ class Decoder:
         self._classes: dict[str, type] | None = None
 
     def whole(self, tree: Tree) -> Any:
-        """As :meth:`value` from the top, every failure told as ``NotReplayableError``."""
+        """As :meth:`value` from the top, every failure raised as ``NotReplayableError``."""
         try:
             return self.value(tree, 0)
         except NotReplayableError:
@@ -1402,7 +1402,7 @@ def _state(walk: Walk, exc: BaseException, depth: int, tree: dict[str, Tree]) ->
 def _ingredients(walk: Walk, recipe: Any, exc: BaseException, depth: int) -> Tree:
     try:
         return _whole(walk, recipe.keep(exc), depth)
-    except Exception:  # another release of the library: it is told as far as any exception is
+    except Exception:  # another release of the library: it is kept as far as any exception is
         return _NOT
 
 
@@ -1626,14 +1626,14 @@ def _local_class(name: str) -> type | None:
 
 def _says_its_args(cls: type) -> bool:
     """Whether the text is nothing but the arguments: that of a set may come in another order."""
-    told: Any = cls
-    return told.__str__ in (BaseException.__str__, KeyError.__str__) and told.__repr__ is BaseException.__repr__
+    untyped: Any = cls
+    return untyped.__str__ in (BaseException.__str__, KeyError.__str__) and untyped.__repr__ is BaseException.__repr__
 
 
 def _may_be_made(cls: type) -> bool:
     from asyncio import CancelledError
 
-    if issubclass(cls, TracekitError):  # what this program is told by us, no trace says
+    if issubclass(cls, TracekitError):  # what tracekit raises in this program comes from no trace
         return not issubclass(cls, ReplayError) and cls is not TracekitError
     own = is_heap(cls) and issubclass(cls, BaseException) and not issubclass(cls, GeneratorExit)
     return (

@@ -29,7 +29,7 @@ def _keep_validation(exc: Any) -> dict[str, Any]:
 def _make_validation(cls: Any, kept: dict[str, Any], text: str) -> BaseException | None:
     core: Any = sys.modules["pydantic_core._pydantic_core"]
     lines = [_line(core, error) for error in kept["errors"]]
-    # Neither is told by the exception, and both are seen in its text.
+    # Neither is an attribute of the exception, and both are seen in its text.
     for source in ("python", "json"):
         for hidden in (False, True):
             exc: BaseException = cls.from_exception_data(kept["title"], lines, source, hidden)

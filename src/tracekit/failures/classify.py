@@ -153,7 +153,7 @@ _BY_NAME: Final = dict(
             Meaning(T.INVALID_INPUT, "url"),
             "InvalidURL UnsupportedProtocol MissingSchema InvalidSchema LocationParseError",
         ),
-        # what a provider says, where neither status nor body is known: a recorded exception may tell its name alone
+        # what a provider says, where neither status nor body is known: a recorded exception may have its name alone
         *_all(_RATE_LIMIT, "RateLimitError"),
         *_all(_OVERLOADED, "OverloadedError ServiceUnavailableError"),
         *_all(_BY_STATUS[401], "AuthenticationError CredentialsError OAuthError UnauthorizedError"),
@@ -207,7 +207,7 @@ _BY_TYPE: Final = dict(_spellings())
 # An exception as the classification sees it: names of its classes, status, headers, text, causes.
 #
 # Nothing of an SDK is imported: what libraries have in common is read from attributes and class names. A recorded exception, which is
-# a tree of JSON, is seen the same way as far as the trace tells.
+# a tree of JSON, is seen the same way as far as the trace has it.
 
 #: What of an error's text is kept.
 MAX_TEXT: Final = 1 << 20
@@ -242,7 +242,7 @@ class Seen:
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that it tells."""
+        """The HTTP status that it carries."""
         for path in (("status_code",), ("response", "status_code"), ("status",), ("response", "status"), ("code",)):
             found = self.get(*path)
             if type(found) is int and 100 <= found < 600:
@@ -251,7 +251,7 @@ class Seen:
 
     @property
     def headers(self) -> Any:
-        """The headers of the answer that it tells of."""
+        """The headers of the answer that it carries."""
         for path in (("response", "headers"), ("headers",), ("hdrs",)):
             found = self.get(*path)
             if found is not None:
