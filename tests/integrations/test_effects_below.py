@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ import httpx
 import pytest
 
 from tests.support.tracing import of_type
-from tracekit import record, replay, traced_tool
+from tracekit import effect, record, recovery, replay, traced_tool
 from tracekit.agents import AgentRegistry, BaseAgent, IntentRouter
+from tracekit.errors import RunEndedError, StepTimeoutError
 
 pytestmark = pytest.mark.usefixtures("instrumented")
 
@@ -189,3 +191,96 @@ def test_nobody_stands_in_for_an_agent_that_has_posted(shop: Shop, tmp_path: Pat
             with replay(run):
                 assert program() == response
             assert shop.got == ["POST /orders"]
+
+
+@pytest.mark.parametrize("where", ["run", "outside"])
+def test_what_was_given_up_posts_nothing_any_more(shop: Shop, tmp_path: Path, where: str) -> None:
+    """A function whose time is over goes on in its thread: its POST is refused before it is sent, its GET is not."""
+    go, over = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    @traced_tool(side_effect="read_only", timeout_ms=20, timeout_in="thread", max_retries=1)
+    def look(number: int) -> None:
+        assert go.wait(60)
+        for method in ("GET", "POST"):
+            try:
+                asked(shop, method)
+            except httpx.HTTPStatusError:
+                pass
+            except BaseException as error:
+                raised.append(error)
+        if len(raised) == 2:
+            over.set()
+
+    with place(where, tmp_path):
+        with pytest.raises(StepTimeoutError):
+            look(1)
+        go.set()
+        assert over.wait(60)
+    assert [type(error) for error in raised] == [RunEndedError] * 2
+    assert shop.got == ["GET /orders"] * 2
+
+
+@pytest.mark.parametrize("side_effect", ["reversible", "irreversible"])
+@pytest.mark.parametrize("where", ["run", "outside"])
+def test_an_effect_block_counts_like_a_tool(tmp_path: Path, where: str, side_effect: Any) -> None:
+    """A tool around it is made again where the block can be undone and has ended, else not."""
+    made: list[str] = []
+
+    @traced_tool(side_effect="reversible", max_retries=1)
+    def order() -> None:
+        with effect("mail.send", side_effect=side_effect, to="ann") as mail:
+            mail.perform(made.append, "sent")
+        raise ConnectionError("the answer was lost")
+
+    with place(where, tmp_path), pytest.raises(ConnectionError):
+        order()
+    assert made == ["sent"] * (2 if side_effect == "reversible" else 1)
+
+
+@pytest.mark.parametrize("where", ["run", "outside"])
+def test_what_goes_on_below_a_tool_is_not_begun_a_second_time(tmp_path: Path, where: str) -> None:
+    """A reversible call in a task that the tool has left behind may take effect yet: nobody makes the tool again meanwhile."""
+    made: list[str] = []
+    going: list[asyncio.Event] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    @traced_tool(side_effect="reversible")
+    async def book(seat: int) -> None:
+        made.append(f"book {seat}")
+        await going[0].wait()
+
+    @traced_tool(side_effect="reversible", max_retries=2)
+    async def trip() -> None:
+        tasks.append(asyncio.create_task(book(1)))
+        await asyncio.sleep(0)
+        raise ConnectionError("no hotel")
+
+    async def program() -> None:
+        going.append(asyncio.Event())
+        with pytest.raises(ConnectionError):
+            await trip()
+        going[0].set()
+        await asyncio.gather(*tasks)
+
+    with place(where, tmp_path):
+        asyncio.run(program())
+    assert made == ["book 1"]
+
+
+def test_a_post_whose_answer_was_lost_is_in_doubt(shop: Shop, tmp_path: Path) -> None:
+    """In a run that ended well, too; one that was answered, or never left, is not, and neither is a GET."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lost = f"http://127.0.0.1:{silent.getsockname()[1]}/pay"
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            closed = f"http://127.0.0.1:{gone.getsockname()[1]}/pay"
+        with record("shop", store=tmp_path) as run, httpx.Client(trust_env=False, timeout=0.2) as client:
+            for url, kind in ((lost, httpx.ReadTimeout), (closed, httpx.ConnectError)):
+                for method in ("POST", "GET"):
+                    with pytest.raises(kind):
+                        client.request(method, url, json={"cents": 4200} if method == "POST" else None)
+            assert client.post(shop.url + "/orders").status_code == 503
+    (one,) = recovery.in_doubt(tmp_path).in_doubt
+    assert (one.run_id, one.code, one.arguments["body"]) == (run.id, "irreversible_lost", {"cents": 4200})
+    assert one.name is not None
+    assert one.name.startswith("POST 127.0.0.1")

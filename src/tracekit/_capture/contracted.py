@@ -14,14 +14,14 @@ from contextvars import Context, ContextVar, copy_context
 from inspect import Parameter
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from .. import _reality
 from .._policy.contract import ExecutionContract, check_transition, impossible, is_number, shown
 from .._runtime.callsite import caller
 from .._runtime.context import NOBODY, Lane, Scope, current, started
 from .._runtime.effects import Begun, Below, OpenCall, innermost, outside_run
-from .._runtime.session import here
+from .._runtime.session import Session, here
 from .._runtime.step import Request, Spec
 from .._values import contains_opaque, dumps, to_json
 from ..errors import (
@@ -923,17 +923,9 @@ def _wake(future: Future[None]) -> None:
         future.set_result(None)
 
 
-_ledgers: Final[WeakKeyDictionary[Any, Ledger]] = WeakKeyDictionary()
-_lock: Final = allocate_lock()
-
-
-def ledger(session: Any) -> Ledger:
+def ledger(session: Session) -> Ledger:
     """The ledger of a run."""
-    found = _ledgers.get(session)
-    if found is None:
-        with _lock:
-            found = _ledgers.get(session) or _ledgers.setdefault(session, Ledger())
-    return found
+    return session.state.extras.of(Ledger)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from .. import _reality
 from .._journal.reader import Trace
 from .._runtime.context import Scope, current
+from .._runtime.effects import never_sent
 from .._runtime.session import RunState, here
 from .._runtime.step import Request, Spec
 from ..errors import BudgetExceededError, UnknownPriceError
@@ -213,10 +214,6 @@ def _text(key: str, value: str) -> int:
 
 #: Limits that need the tokens of a call to be foreseen.
 OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
-#: Exceptions of HTTP clients after which nothing can have been sent.
-_NEVER_SENT: Final = frozenset(
-    ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError", "LocalProtocolError")
-)
 
 
 class Held:
@@ -360,7 +357,7 @@ def refused(output: object) -> bool:
     if not isinstance(output, Mapping):
         return False
     status = output.get("status")
-    return (type(status) is int and status >= 400) or output.get("raised") in _NEVER_SENT
+    return (type(status) is int and status >= 400) or never_sent(output)
 
 
 # -- spending ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ __all__ = [
     "Steps",
     "innermost",
     "lost",
+    "never_sent",
     "open_calls",
     "outside_run",
 ]
@@ -518,7 +519,7 @@ class Steps:
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
             step.hidden = "redacted" if meta.get("redacted") else None
-            step.lost = lost(meta)
+            step.lost = lost(meta, entry.get("output"))
             self._may_pass(step)
         else:
             step.state = "done"
@@ -574,11 +575,27 @@ class Steps:
         return False
 
 
-def lost(meta: Mapping[str, Any]) -> bool:
-    """Whether the ``meta`` of a failure says nothing of what its call did: its time was over, or its answer was lost on the way."""
+#: Exceptions of HTTP clients after which nothing can have been sent.
+_NEVER_SENT: Final = frozenset(
+    ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError", "LocalProtocolError")
+)
+
+
+def never_sent(output: object) -> bool:
+    """Whether what stands in the place of an HTTP answer says that nothing can have been sent."""
+    return isinstance(output, Mapping) and output.get("raised") in _NEVER_SENT
+
+
+def lost(meta: Mapping[str, Any], output: object) -> bool:
+    """Whether a failure says nothing of what its call did: its time was over, or its answer was lost on the way.
+
+    ``output`` is what there is beside the error.
+    """
     failure, info = meta.get("failure"), meta.get("info")
     if meta.get("in_doubt") or (isinstance(info, dict) and info.get("in_doubt")):
         return True
+    if never_sent(output):
+        return False
     while isinstance(failure, dict):
         if failure.get("type") in ("timeout", "network"):
             return True

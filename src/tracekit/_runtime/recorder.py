@@ -304,7 +304,9 @@ class RecordedStep:
             own = self.spec.redactor
             if own is not None:
                 meta["failure"] = own.redact(meta["failure"])[0]
-            self._finish(self.spec.types.error, fields + session.error(error, meta, own), meta, known=not lost(meta))
+            self._finish(
+                self.spec.types.error, fields + session.error(error, meta, own), meta, known=not lost(meta, output)
+            )
         except LogWriteError:
             if self._unwritten():
                 raise

@@ -209,10 +209,35 @@ class WrittenLog(Log):
         return self.journal.seq
 
 
+class Extras:
+    """What upper rooms keep for a run: one object of each type."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: Final[dict[type, Any]] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """The run's own ``kind``, made when it is first asked for."""
+        found = self._kept.get(kind)
+        return found if found is not None else self._kept.setdefault(kind, kind())  # type: ignore[no-any-return]
+
+
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
-    __slots__ = ("closing", "discarded", "ended", "live", "ordered", "overruns", "partial", "shared", "spending")
+    __slots__ = (
+        "closing",
+        "discarded",
+        "ended",
+        "extras",
+        "live",
+        "ordered",
+        "overruns",
+        "partial",
+        "shared",
+        "spending",
+    )
 
     def __init__(self, *, live: bool, ordered: bool = True) -> None:
         #: Whether its calls are made, or may be: what they take is counted.
@@ -232,6 +257,7 @@ class RunState:
         self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
         self.spending: Spending | None = None
+        self.extras: Final = Extras()
 
 
 class Stage(Protocol):
