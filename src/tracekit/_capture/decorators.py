@@ -352,16 +352,12 @@ class Effect:
             return
         block.ended = True
         if error is None and not self._asked and self._scope is not None:
-            self._warn(self._scope.session)
-            block.told = {"info": {"unasked": True}}
-        follow(plan, self.output, error)
-
-    def _warn(self, session: Any) -> None:
-        if hasattr(session, "warn"):
-            session.warn(
+            self._scope.session.report.warn(
                 f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
                 "say `e.perform(function, …)` or `if e.live: …` in it"
             )
+            block.told = {"info": {"unasked": True}}
+        follow(plan, self.output, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None

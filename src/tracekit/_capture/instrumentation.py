@@ -12,6 +12,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
+from .._runtime.session import Session
 from . import callers
 from .patch import AttributePatch, PatchStack, when_imported
 from .plugins import Integration, Patch, classify, discover, heard, known, register, unregister
@@ -111,14 +112,14 @@ def _patch(module: ModuleType, patch: Patch) -> None:
 _loaded: Final[dict[int, frozenset[str]]] = {}
 
 
-def run_started(session: Any) -> None:
+def run_started(session: Session) -> None:
     """Remember which SDKs were there when the run began, and which of them are heard in it."""
     if not _wanted:
         _loaded[id(session)] = frozenset(sys.modules)
         heard[session.run_id] = set()
 
 
-def run_ended(session: Any) -> None:
+def run_ended(session: Session) -> None:
     """Let the run say that an SDK was there and nothing of it could be captured."""
     before, captured = _loaded.pop(id(session), None), heard.pop(session.run_id, ())
     if before is None or _wanted:
@@ -128,8 +129,8 @@ def run_ended(session: Any) -> None:
         if loaded and integration.name not in captured:
             # One that was imported for this run is almost surely used in it; of another nothing is known.
             earlier = all(name in before for name in loaded)
-            say = session.remark if earlier else session.warn
-            say(
+            session.report.warn(
                 f"{integration.name} was imported and none of its calls was captured: call tracekit.instrument() before the run",
+                quiet=earlier,
                 uncaptured=not earlier,
             )

@@ -107,7 +107,7 @@ def _carries(scope: Scope | None, method: str, pids: Iterable[int | None], call:
     strangers = [pid for pid in pids if pid not in workers]
     if method != "fork" and not strangers:
         return True
-    session: Any = scope.session
+    session = scope.session
     if strangers and not session.recording:
         raise session.fail(
             LiveCallBlockedError(
@@ -117,9 +117,8 @@ def _carries(scope: Scope | None, method: str, pids: Iterable[int | None], call:
                 next_action="make the pool inside the block",
             )
         )
-    warn = getattr(session, "warn", None)
-    if warn is not None:
-        warn(f"{name_of(call)} was handed to a process pool: what it does there is not in the trace")
+    if session.state.live:
+        session.report.warn(f"{name_of(call)} was handed to a process pool: what it does there is not in the trace")
     return False
 
 
@@ -279,7 +278,7 @@ def _standing(process: Any) -> tuple[Standing, Scope] | None:
     if scope is None or scope.live:
         return None
     standing = _followed.get(process)
-    session: Any = scope.session
+    session = scope.session
     if standing is None or standing.session is not session or session.state.ended:
         return None
     scope = here()
@@ -706,7 +705,7 @@ def _exec(original: Any, with_env: bool) -> Any:
     def execute(path: Any, argv: Any, *env: Any) -> Any:
         there = isinstance(path, str | bytes | os.PathLike) and os.access(path, os.X_OK)
         scope = current.get()
-        session: Any = None if scope is None else scope.session
+        session = None if scope is None else scope.session
         if within.get() or not there or session is None or not session.recording or not argv:
             return original(path, argv, *env)
         at = _ask(argv, path)
@@ -716,7 +715,7 @@ def _exec(original: Any, with_env: bool) -> Any:
         for end in before_exec:
             end()
         if not session.state.ended:
-            session.log.journal.flush()
+            session.log.flush()
             warnings.warn(
                 f"tracekit: the program becomes another one ({named(words_of(argv))}) in the middle of run {session.run_id}: its "
                 "trace has no end, and a replay stops there",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.context import Scope, current
-from .._runtime.session import here
+from .._runtime.session import Session, here
 from .callers import by_user, pass_through
 from .exchange import (
     ONE,
@@ -278,7 +278,7 @@ def _unflat(numpy: Any, value: dict[str, str]) -> Any:
     return numpy.frombuffer(bytes.fromhex(value["hex"]), dtype=value["dtype"]).copy()
 
 
-def align_numpy(session: Any) -> None:
+def align_numpy(session: Session) -> None:
     """Record the state of NumPy's global generator, or set the recorded one until the last session has ended.
 
     For the start of a run; where NumPy is imported during a run this happens right after its import.

@@ -555,7 +555,7 @@ class Invitation:
             tree, redacted = self.session.redactor.redact(to_json(told))
             if redacted:
                 told = from_json(tree)
-                self.session.warn(
+                self.session.report.warn(
                     f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
                 )
         self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
@@ -624,7 +624,7 @@ def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
     """At the end: processes side by side can't see what each other spends. The run tells of its own budget by itself."""
     for ledger in {level for spending in started.values() for level in spending.levels()} - {session.state.spending}:
         if ledger.refused is None and ledger.exceeded:
-            session.warn(
+            session.report.warn(
                 f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
             )
 
@@ -669,16 +669,18 @@ def remark_unjoined(session: Recording) -> None:
     joined = segments_of(os.path.dirname(path), session.run_id)
     for lane in session.invited:
         if lane not in joined:
-            session.remark(
+            session.report.warn(
                 f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
                 "in a @traced_tool",
                 uncaptured=True,
+                quiet=True,
             )
         elif joined[lane].indirect:
-            session.remark(
+            session.report.warn(
                 f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
                 "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
                 uncaptured=True,
+                quiet=True,
             )
 
 
@@ -759,7 +761,7 @@ _families: Final[dict[Replay, Family]] = {}
 
 
 def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
-    session: Any = scope.session
+    session = scope.session
     if type(session) is Recording and not session.state.ended:
         return Invitation(session, scope, lane, words, pool)
     family = _families.get(session) if isinstance(session, Replay) else None
@@ -768,7 +770,7 @@ def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> A
 
 def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
     """Where a call belongs that goes to a pool's process."""
-    session: Any = scope.session
+    session = scope.session
     if type(session) is Recording and not session.state.ended:
         return call_for_pool(session, scope, lane)
     family = _families.get(session) if isinstance(session, Replay) else None

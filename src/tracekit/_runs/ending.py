@@ -59,10 +59,10 @@ def warn(session: Recording, error: BaseException | None) -> None:
     """Say what went over a budget, where no exception has said so to whoever holds the block."""
     if not isinstance(error, BudgetExceededError):
         for whose, resource in session.state.overruns.items():
-            session.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
+            session.report.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
         spending = session.state.spending
         if spending is not None and spending.refused is None and spending.exceeded:
-            session.warn(f"the run took more than its budget allows: {', '.join(spending.exceeded)}")
+            session.report.warn(f"the run took more than its budget allows: {', '.join(spending.exceeded)}")
 
 
 def account(spending: Spending) -> dict[str, Any]:

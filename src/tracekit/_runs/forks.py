@@ -69,8 +69,9 @@ def _before() -> None:
     ):
         scope.session.starts(lane)
     if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
-        scope.session.remark(
-            "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`"
+        scope.session.report.warn(
+            "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`",
+            quiet=True,
         )
     for session in list(_followed):
         session.share()
@@ -261,8 +262,8 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
             meta["in_doubt"] = sorted(session.in_doubt)
         if session.state.spending is not None:
             meta["budget"] = ending.account(session.state.spending)
-        if session.warnings or session.remarks:
-            meta["warnings"] = [*session.warnings, *session.remarks]
+        if session.report.warnings or session.report.remarks:
+            meta["warnings"] = [*session.report.warnings, *session.report.remarks]
         if error is not None:
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)

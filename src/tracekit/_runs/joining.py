@@ -22,10 +22,10 @@ from .._journal.store import Store, segment_of, summary, valid_run_id
 from .._policy.budget import Budget, Spending
 from .._runtime import session as gate
 from .._runtime.context import Lane, Root, Scope, current, enter
-from .._runtime.recorder import ROOT, Recording
+from .._runtime.recorder import ROOT
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.session import here
+from .._runtime.session import Session, here
 from .._runtime.step import Request, Spec
 from ..errors import (
     LiveCallBlockedError,
@@ -62,13 +62,13 @@ class Part:
     def stand_in(self, options: Mapping[str, Any]) -> Run:
         scope = here()
         assert scope is not None
-        session: Any = scope.session
+        session = scope.session
         if options["agent"] is not None or options["identity"] is not None:
             session.identify(options["agent"] or "agent", options["identity"])
         self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.given}))
         inside = self._step.body()
         self._token = enter(inside if options["agent"] is None else inside.acting(options["agent"]))
-        run = Run(session, _path(session), options["name"])
+        run = Run(session, session.log.path, options["name"])
         self._outer = registered(session)
         register(session, run)
         return run
@@ -98,10 +98,6 @@ class Part:
             return
         what = f"the part {self._step.spec.name!r} of the run came to another result"
         session.compare_end("result", what, answer, result)
-
-
-def _path(session: Recording | Replay) -> str:
-    return session.log.path
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -397,7 +393,7 @@ class _Player(ReplayBlock):
             witness = Witness(f"{options['witness']}.{segment_of(self._lane)}")
         return witnessed(witness, trace, redactor, options)
 
-    def _scope_in(self, session: Any, agent: str | None, spending: Spending | None = None) -> Lane:
+    def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Root(self._lane, gate.owner())
         self._token = enter(Scope(session, lane, ROOT, self._agent))
         self.scope = Scope(session, lane, ROOT, self._agent)

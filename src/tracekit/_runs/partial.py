@@ -55,6 +55,7 @@ class PartialReplay:
         self.run_id: Final = replay.run_id
         self.log: Final = Log(replay.trace, live)
         self.state: Final = replay.state
+        self.report: Final = replay.report
         self.threads: Final = replay.threads
         self.progress: Final = replay.progress
         recording.progress = _Mirrored(self)

@@ -62,22 +62,23 @@ def end(session: Recording) -> None:
         if not _open:
             gate.strayed = None
     for name in [name for name in after if after[name] != before.get(name, 0)][:10]:
-        session.remark(
+        session.report.warn(
             f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it",
             uncaptured=True,
+            quiet=True,
         )
     for lane in collisions:
         if lane.root is session.root:
-            session.warn(
+            session.report.warn(
                 f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
                 uncaptured=True,
             )
     for say in gate.undone.pop(session, ()):
         left = say()
         if left is not None:
-            session.warn(left)
+            session.report.warn(left)
     for sentence in (*clock.degraded(), *randomness.degraded()):
-        session.warn(sentence)
+        session.report.warn(sentence)
 
 
 # -- recorded ----------------------------------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ class RecordBlock(Block[Run]):
             world.leave()
             with suppress(LogWriteError, OSError):  # it has said so above
                 journal.close()
-        for sentence in session.warnings:
+        for sentence in session.report.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
 
     def _segments(self) -> list[dict[str, Any]]:
@@ -351,10 +352,10 @@ class RecordBlock(Block[Run]):
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
         children.remark_unjoined(session)
-        if session.warnings or session.remarks:
-            meta["warnings"] = [*session.warnings, *session.remarks]
-        if session.uncaptured:
-            meta["uncaptured"] = session.uncaptured
+        if session.report.warnings or session.report.remarks:
+            meta["warnings"] = [*session.report.warnings, *session.report.remarks]
+        if session.report.uncaptured:
+            meta["uncaptured"] = session.report.uncaptured
         if journal.lost:
             meta["lost"] = journal.lost
         meta["count"] = journal.seq + 1

@@ -194,7 +194,7 @@ class ResumeBlock(RecordBlock):
         session.state.spending = Spending.resumed(log.trace, given)
         by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
         if by == "function" and not callable(getattr(given, "prices", None)):
-            session.remark(_PRICES)
+            session.report.warn(_PRICES, quiet=True)
         world.enter()
         taken.callback(world.leave)
         taken.callback(self._let_go)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._runtime.recorder import Recording
+from .._runtime.session import Session
 
 if TYPE_CHECKING:
     from .recording import RecordBlock
@@ -128,12 +129,12 @@ def part(block: RecordBlock) -> StandIn | None:
     return None if _joined is None else _joined(block)
 
 
-def lend(session: Any, stand_in: StandIn) -> None:
+def lend(session: Session, stand_in: StandIn) -> None:
     """The first ``record()`` inside ``session`` is that run itself: ``stand_in`` gives it."""
     _lent[:] = [(session, stand_in)]
 
 
-def borrowed(session: Any) -> StandIn | None:
+def borrowed(session: Session) -> StandIn | None:
     """What ``lend`` has for a ``record()`` inside ``session``, once."""
     if not _lent or _lent[0][0] is not session:
         return None
@@ -146,11 +147,11 @@ def whole_program(session: Recording | None) -> None:
     _whole = session
 
 
-def is_whole_program(session: Any) -> bool:
-    return session is not None and session is _whole
+def is_whole_program(session: Session) -> bool:
+    return session is _whole
 
 
-def gives_way(session: Any) -> bool:
+def gives_way(session: Session) -> bool:
     """Whether ``session`` is the run of a whole program that has done nothing yet: it makes room for the program's own."""
     global _count
     if _whole is None or session is not _whole or _whole.steps:

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from .._runtime.context import current
 from .._runtime.recorder import Recording
-from .._runtime.replayer import Replay
+from .._runtime.session import Session
 from .ending import last_entry
-from .partial import PartialReplay
 from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
@@ -21,7 +20,7 @@ _runs: Final[dict[int, Run]] = {}
 class Run:
     """A run that is being recorded. ``id`` names it, ``path`` is its file."""
 
-    def __init__(self, session: Recording | Replay, path: str, name: str | None) -> None:
+    def __init__(self, session: Session, path: str, name: str | None) -> None:
         self._session: Final = session
         self.id: Final[str] = session.run_id
         self.path: Final = path
@@ -39,9 +38,10 @@ class Run:
         """
         session = self._session
         if isinstance(session, Recording):
-            return [*session.warnings, *session.remarks]
-        meta = last_entry(session.trace).get("meta") if session.state.ended else None
-        told = session.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
+            return [*session.report.warnings, *session.report.remarks]
+        trace = session.log.trace
+        meta = last_entry(trace).get("meta") if trace is not None and session.state.ended else None
+        told = trace.expand(meta.get("warnings")) if trace is not None and isinstance(meta, dict) else None
         return [str(sentence) for sentence in told] if isinstance(told, list) else []
 
     def set_result(self, value: Any) -> None:
@@ -70,12 +70,12 @@ def current_run() -> Run | None:
     return None if scope is None else _runs.get(id(scope.session))
 
 
-def register(session: Recording | Replay | PartialReplay, run: Run) -> None:
+def register(session: Session, run: Run) -> None:
     """Make ``run`` the current one of whoever is in ``session``."""
     _runs[id(session)] = run
 
 
-def registered(session: Recording | Replay | PartialReplay) -> Run | None:
+def registered(session: Session) -> Run | None:
     """The current run of whoever is in ``session``."""
     return _runs.get(id(session))
 
@@ -85,5 +85,5 @@ def is_open(run_id: str) -> bool:
     return any(run.id == run_id for run in _runs.values())
 
 
-def unregister(session: Recording | Replay | PartialReplay) -> None:
+def unregister(session: Session) -> None:
     _runs.pop(id(session), None)

@@ -305,7 +305,7 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
 # The program is given the outcome of the outer step, and its body does not run: nothing in this process has seen what was done inside.
 
 
-def inherit(session: Any, book: Ledger) -> None:
+def inherit(session: Session, book: Ledger) -> None:
     """Let ``book`` know the steps inside others that an earlier process of this run has made and nobody has undone.
 
     How a step is undone, its tool says, if it is one of this process; what can't be told is ``stuck``.
@@ -319,7 +319,7 @@ def inherit(session: Any, book: Ledger) -> None:
                 continue  # it is undone with that one, or that one stands
             if not _add(book, trace, log, step):
                 book.stuck.add(step.seq)
-                session.warn(
+                session.report.warn(
                     f"step {step.seq} ({step.name!r}), inside another, can't be undone by the resumed run: look what stands of it"
                 )
 
@@ -501,7 +501,9 @@ class Undoing:
 def _tell(session: Recording, steps: Iterable[int], what: str) -> None:
     listed = ", ".join(map(str, sorted(steps)))
     if listed:
-        session.warn(f"it was aborted while these steps were under way, and {what}: {listed}. Look what stands of them")
+        session.report.warn(
+            f"it was aborted while these steps were under way, and {what}: {listed}. Look what stands of them"
+        )
 
 
 def undo(run: Any, reason: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..errors import ReplayError, TracekitError
 from .context import Lane, Scope
 from .redaction import Redactor
-from .session import Log, Refusal, RunState, Session, Step, Timer
+from .session import Log, Refusal, Reporting, RunState, Session, Step, Timer
 from .step import Request, Spec
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Around:
         self.run_id: Final = inner.run_id
         self.log: Final[Log] = inner.log
         self.state: Final[RunState] = inner.state
+        self.report: Final[Reporting] = inner.report
         self.redactor: Final[Redactor] = inner.redactor
 
     @property
@@ -40,11 +41,6 @@ class Around:
     @property
     def progress(self) -> Progress | None:
         return self.inner.progress
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
 
     @property
     def recording(self) -> bool:

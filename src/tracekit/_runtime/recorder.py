@@ -24,6 +24,7 @@ from .redaction import Redactor, StreamRedactor
 from .replayer import IN_LOOP
 from .session import Outcome, Refusal, RunState, Stage, Step, WrittenLog, here
 from .step import Circumstances, Request, Spec
+from .verdict import RunReport
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -330,7 +331,7 @@ class RecordedStep:
         if given.large:
             meta["unwatched"] = [*given.large]
             names = ", ".join(given.large)
-            session.warn(
+            session.report.warn(
                 f"what {tool} changes in {names} is not recorded: larger than {LARGEST >> 10} KiB. "
                 f"If it changes {names}, name that in mutates=."
             )
@@ -338,7 +339,7 @@ class RecordedStep:
         try:
             changes = given.changes(output, notes)
         except Exception as error:  # whatever the values' own code does, the program goes on
-            session.warn(
+            session.report.warn(
                 f"what {tool} changes in its arguments could not be recorded: {type(error).__name__}: {error}",
                 uncaptured=True,
             )
@@ -375,7 +376,7 @@ class RecordedStep:
     def _unwritten(self) -> bool:
         """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
         self.session.log.journal.lost += 1
-        self.session.warn("the log could not be written for a while: outcomes are missing from it")
+        self.session.report.warn("the log could not be written for a while: outcomes are missing from it")
         return self.spec.effect
 
     def answer(self) -> Outcome:
@@ -453,7 +454,7 @@ class RecordedTimer:
         try:
             self._session.append(self._scope, "clock", tail)
         except LogWriteError:
-            self._session.warn("the log could not be written for a while: timers are missing from it")
+            self._session.report.warn("the log could not be written for a while: timers are missing from it")
 
     def wait(self) -> None:
         raise AssertionError("a live timer runs on the real clock")
@@ -516,10 +517,7 @@ class Recording:
         self.run_id: Final = journal.run_id
         self.encoder: Final = Encoder(redactor, self._write_blob)
         self._plain: Final = self.encoder.plain
-        self.warnings: list[str] = []
-        self.remarks: list[str] = []
-        #: Those of both that say that a replay will lack something.
-        self.uncaptured: Final[list[str]] = []
+        self.report: Final = RunReport(redactor)
         #: The lanes of the processes that it has started and told of itself.
         self.invited: list[str] = []
         #: What was said of values that can't be recorded.
@@ -716,7 +714,7 @@ class Recording:
         return b',"output":%b' % encoded.data
 
     def redacted_output(self, spec: Spec) -> None:
-        self.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
+        self.report.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
 
     def error(self, error: BaseException, meta: dict[str, Any], own: Redactor | None = None) -> bytes:
         notes: list[str] = []
@@ -763,7 +761,7 @@ class Recording:
         if (what, note) not in self._told and len(self._told) < 100:
             self._told.add((what, note))
             where = f" (step {step})" if step else ""
-            self.warn(f"{what}{where}: {note} A replay that needs it stops there.")
+            self.report.warn(f"{what}{where}: {note} A replay that needs it stops there.")
 
     def _mark_input(self, about: dict[str, Any], encoded: Encoded, spec: Spec) -> None:
         """An input that can't be recorded is no loss: a replay compares its type."""
@@ -773,7 +771,7 @@ class Recording:
             names = [name for name, item in tree.items() if contains_opaque(item) is not None]
             inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
             said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
-            self.remark(f"{said} It is compared by its type and description only.")
+            self.report.warn(f"{said} It is compared by its type and description only.", quiet=True)
         if encoded.redacted:
             about["redacted"] = encoded.redacted
 
@@ -987,24 +985,9 @@ class Recording:
 
     # -- what the run must say -------------------------------------------------------------------------------------------
 
-    def warn(self, sentence: str, *, uncaptured: bool = False) -> None:
-        """Say something at the run's end. ``uncaptured``: the trace lacks something that a replay would need."""
-        self._say(sentence, self.warnings, uncaptured)
-
-    def remark(self, sentence: str, *, uncaptured: bool = False) -> None:
-        """As ``warn``, for what may well be meant so: kept in the trace, and no Python warning."""
-        self._say(sentence, self.remarks, uncaptured)
-
-    def _say(self, sentence: str, into: list[str], uncaptured: bool) -> None:
-        sentence = self.redactor.redact_text(sentence)[0]
-        if sentence not in into and len(into) < 100:
-            into.append(sentence)
-            if uncaptured:
-                self.uncaptured.append(sentence)
-
     def _unnoted(self) -> None:
         self.log.journal.lost += 1
-        self.warn("the log could not be written for a while: steps are missing from it")
+        self.report.warn("the log could not be written for a while: steps are missing from it")
 
     def _unlogged(self, scope: Scope, request: Request) -> RecordedStep:
         self._unnoted()

@@ -32,6 +32,7 @@ __all__ = [
     "Log",
     "Outcome",
     "Refusal",
+    "Reporting",
     "RunState",
     "Session",
     "Stage",
@@ -190,6 +191,9 @@ class Log:
         assert self.trace is not None
         return len(self.trace)
 
+    def flush(self) -> None:
+        """Write what is pending."""
+
 
 class WrittenLog(Log):
     """The journal that a recording writes, and the trace that it goes on from, where it is resumed."""
@@ -207,6 +211,9 @@ class WrittenLog(Log):
     @property
     def position(self) -> int:
         return self.journal.seq
+
+    def flush(self) -> None:
+        self.journal.flush()
 
 
 class Extras:
@@ -260,6 +267,14 @@ class RunState:
         self.extras: Final = Extras()
 
 
+class Reporting(Protocol):
+    """What a session says at its end beside what it did."""
+
+    def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
+        """Say a sentence, once. ``quiet``: it may well be meant so. ``uncaptured``: a replay of the trace will lack something."""
+        ...
+
+
 class Stage(Protocol):
     """What a live step passes on its way to the log: the recorder that writes it, or a policy around that.
 
@@ -284,6 +299,8 @@ class Session(Protocol):
 
     @property
     def state(self) -> RunState: ...
+    @property
+    def report(self) -> Reporting: ...
     @property
     def reach(self) -> Callable[[Any, str | None], BaseException] | None:
         """Where nothing outside the process may be reached, by whom it may be: says why not, of the attempt and its place."""

@@ -17,6 +17,7 @@ from .._journal.entry import READS, SINGLES, family_of
 from .._journal.reader import Verdict
 from ..errors import InexactReplayError
 from .effects import Doubt, Steps
+from .redaction import Redactor
 
 __all__ = [
     "CAN_BE_INEXACT",
@@ -381,6 +382,28 @@ def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, Doubt]]) -> Rea
 _MOST: Final = 100
 
 
+class RunReport:
+    """What a run says of itself at its end: that something will be missing in a replay, or was odd. No silent gaps."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor: Final = redactor
+        #: What is a Python warning, too.
+        self.warnings: Final[list[str]] = []
+        #: What may well be meant so: kept in the trace alone.
+        self.remarks: Final[list[str]] = []
+        #: Those of both that say that a replay will lack something.
+        self.uncaptured: Final[list[str]] = []
+
+    def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
+        """Say something at the run's end, ``quiet``: as a remark. ``uncaptured``: the trace lacks something that a replay would need."""
+        sentence = self._redactor.redact_text(sentence)[0]
+        into = self.remarks if quiet else self.warnings
+        if sentence not in into and len(into) < _MOST:
+            into.append(sentence)
+            if uncaptured:
+                self.uncaptured.append(sentence)
+
+
 class Report:
     """The account of one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
 
@@ -422,8 +445,8 @@ class Report:
         """Something keeps anybody from knowing whether the replay was exact."""
         self.verdict.add("unknown", Reason(code, text, facts))
 
-    def warn(self, sentence: str) -> None:
-        """Keep a sentence for ``warnings``, once."""
+    def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
+        """Keep a sentence for ``warnings``, once; the rest is said by the recording."""
         if sentence not in self.warnings and len(self.warnings) < _MOST:
             self.warnings.append(sentence)
 

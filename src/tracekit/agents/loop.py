@@ -397,9 +397,8 @@ class Agenda:
 def _remark(sentence: str) -> None:
     """The run says so at its end; the exception is loud enough for now."""
     scope = here()
-    remark = None if scope is None else getattr(scope.session, "remark", None)
-    if remark is not None:
-        remark(sentence)
+    if scope is not None and scope.session.state.live:
+        scope.session.report.warn(sentence, quiet=True)
 
 
 # -- loop --------------------------------------------------------------------------------------------------------------

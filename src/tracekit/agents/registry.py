@@ -574,8 +574,8 @@ class Attempt:
             return
         error = together.refusal(scope.spending, payload, metered=self.metered)
         if error is not None:
-            session: Any = scope.session
-            session.overspent(error)
+            session = scope.session
+            overspent(session.state, error)
             captured = captured_of(tool)
             spec = Spec("span", self.agent.name) if captured is None else captured.spec
             raise session.refuse(scope, Request(spec, {"payload": payload}), error) from None

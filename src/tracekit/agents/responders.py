@@ -310,5 +310,5 @@ def _warn(sentence: str) -> None:
     scope = here()
     if scope is None:
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    elif hasattr(scope.session, "warn"):
-        scope.session.warn(sentence)
+    elif scope.session.state.live:
+        scope.session.report.warn(sentence)

@@ -71,7 +71,9 @@ class Line:
         me = owner()
         if self._open and self._who != me and isinstance(self.session, Recording):
             name = self._scope.lane.path or "/"
-            self.session.warn(f"calls of two threads or tasks overlapped in lane {name}: give each a lane() of its own")
+            self.session.report.warn(
+                f"calls of two threads or tasks overlapped in lane {name}: give each a lane() of its own"
+            )
         scope = self.scope()
         self._open += 1
         self._who = scope.lane.owner = me

@@ -78,7 +78,7 @@ class TraceWriter(Line):
     @property
     def warnings(self) -> list[str]:
         """What the run has to say of gaps and of values that could not be kept."""
-        return [*self._recording.warnings, *self._recording.remarks]
+        return [*self._recording.report.warnings, *self._recording.report.remarks]
 
     def record(
         self,
@@ -135,7 +135,7 @@ class TraceWriter(Line):
             journal.close()
             if self._follower is not None:
                 self._follower.close()
-        for sentence in session.warnings:
+        for sentence in session.report.warnings:
             warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=2)
 
     def _last_entry(self, error: BaseException | None) -> None:
@@ -145,8 +145,8 @@ class TraceWriter(Line):
             meta["in_doubt"] = sorted(session.in_doubt)
         kind = "run.completed" if error is None else "run.failed"
         fields = session.result(self._result, meta) if error is None else session.error(error, meta)
-        if session.warnings or session.remarks:
-            meta["warnings"] = [*session.warnings, *session.remarks]
+        if session.report.warnings or session.report.remarks:
+            meta["warnings"] = [*session.report.warnings, *session.report.remarks]
         if session.log.journal.lost:
             meta["lost"] = session.log.journal.lost
         meta["count"] = session.log.journal.seq + 1
@@ -164,7 +164,7 @@ class TraceWriter(Line):
 def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Follower:
     """Let ``observer`` have the inter-agent events of a run as they are written."""
     journal = session.log.journal
-    follower = Follower(journal.path, journal.run_id, observer, session.warn)
+    follower = Follower(journal.path, journal.run_id, observer, session.report.warn)
     append = journal.append
 
     def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
