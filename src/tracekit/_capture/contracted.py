@@ -73,7 +73,6 @@ __all__ = [
     "course",
     "follow",
     "follow_async",
-    "in_time",
     "in_time_async",
     "ledger",
     "merged",
@@ -359,7 +358,18 @@ def merged(contract: object, given: Mapping[str, Any]) -> ExecutionContract:
 class Terms:
     """What holds for each call of one tool."""
 
-    __slots__ = ("compensation", "contract", "cost", "fallback", "key", "parameters", "passing", "told", "tool")
+    __slots__ = (
+        "checks_only",
+        "compensation",
+        "contract",
+        "cost",
+        "fallback",
+        "key",
+        "parameters",
+        "passing",
+        "told",
+        "tool",
+    )
 
     def __init__(
         self,
@@ -391,12 +401,8 @@ class Terms:
         self.passing: Final = Passing(self.parameters)
         self.fallback: Final = self._fallback(stand_ins, side_effect, function, shape)
         self.told: Final = contract.as_dict()
-
-    @property
-    def checks_only(self) -> bool:
-        """Whether all that it asks for is over when the call begins."""
-        contract = self.contract
-        return not (
+        #: Whether all that it asks for is over when the call begins.
+        self.checks_only: Final = not (
             self.fallback or self.compensation or contract.exactly_once or contract.max_retries or contract.timeout_ms
         )
 
@@ -676,10 +682,25 @@ class Work:
         self._gate: Final = allocate_lock()
         self._gate.acquire()
 
-    def start(self, over: Callable[[], object]) -> None:
-        self._over = over
+    def result(self, seconds: float, over: Callable[[], object]) -> Any:
+        """What it comes to in ``seconds`` at most; else ``Overdue``, and ``over`` is called when it ends after all."""
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
         Context().run(thread.start)  # a thread of ours, not of the run's
+        try:
+            in_time = self._gate.acquire(timeout=seconds)
+        except BaseException:  # Ctrl-C
+            self._leave(over)
+            raise
+        if not in_time and self._leave(over):
+            if self.lane is not None:
+                self.lane.owner = NOBODY  # the run does not wait for it at its end
+            raise Overdue(goes_on=True)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None
+        return self._result
 
     def _run(self) -> None:
         try:
@@ -692,37 +713,12 @@ class Work:
         if late:
             self._over()
 
-    def leave(self) -> bool:
+    def _leave(self, over: Callable[[], object]) -> bool:
         """Nobody waits any longer; false if it has just ended."""
         with self._guard:
+            self._over = over
             self._late = not self.ended
             return self._late
-
-    def wait(self, seconds: float) -> Any:
-        try:
-            in_time = self._gate.acquire(timeout=seconds)
-        except BaseException:  # Ctrl-C
-            self.leave()
-            raise
-        if not in_time and self.leave():
-            raise Overdue(goes_on=True)
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None
-        return self._result
-
-
-def in_time(work: Work, seconds: float, over: Callable[[], object]) -> Any:
-    """What ``work`` comes to in ``seconds`` at most; else ``Overdue``. ``over`` is called when work that was given up ends."""
-    work.start(over)
-    try:
-        return work.wait(seconds)
-    except Overdue:
-        if work.lane is not None:
-            work.lane.owner = NOBODY  # the run does not wait for it at its end
-        raise
 
 
 async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
@@ -958,7 +954,9 @@ class Invocation:
         "instance",
         "kwargs",
         "scope",
+        "terms",
         "under_way",
+        "undoes",
     )
 
     def __init__(
@@ -973,6 +971,7 @@ class Invocation:
         info: Mapping[str, Any] | None = None,
     ) -> None:
         self.captured: Final = captured
+        self.terms: Final = captured.terms
         self.function: Final = function
         self.instance: Final = instance
         self.bound: Final = bound
@@ -980,19 +979,12 @@ class Invocation:
         self.kwargs: Final = kwargs
         self.scope: Final = scope
         self.info: Final = info
+        #: Whether it undoes another.
+        self.undoes: Final = info is not None and "compensates" in info
         #: Whether somebody may stand in for it whom its terms do not name: it is undone before, where it failed.
         self.followed = False
         #: Where it can be undone: what an abort of the run waits for.
         self.under_way: UnderWay | None = None
-
-    @property
-    def undoes(self) -> bool:
-        """Whether it undoes another."""
-        return self.info is not None and "compensates" in self.info
-
-    @property
-    def terms(self) -> Terms | None:
-        return self.captured.terms
 
 
 class Done:
@@ -1111,7 +1103,7 @@ class Answer:
 class Body:
     """The live call of a function."""
 
-    __slots__ = ("_book", "_call", "_driven", "_limit", "_open", "_scope", "asynchronous", "working")
+    __slots__ = ("_book", "_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
 
     #: What goes into the outcome's ``meta`` by itself.
     told: Final[Mapping[str, Any]] = _NONE
@@ -1127,15 +1119,11 @@ class Body:
         self._open: Final = one
         self._book: Final = book
         self._limit: Final = None if limit is None else limit / 1000
-        self._driven: drive | None = None
+        #: Whether the event loop ran meanwhile.
+        self.suspended = False
         self.asynchronous: Final = asynchronous
         #: Of a function with a limit: whether its thread goes on.
         self.working: Callable[[], bool] | None = None
-
-    @property
-    def suspended(self) -> bool:
-        """Whether the event loop ran meanwhile."""
-        return self._driven is not None and self._driven.suspended
 
     def take(self) -> Any:
         call = self._call
@@ -1144,7 +1132,7 @@ class Body:
         work = Work(call.function, call.args, call.kwargs, self._scope)
         self.working = lambda: not work.ended
         try:
-            return in_time(work, self._limit, self._over)
+            return work.result(self._limit, self._over)
         except Overdue:
             if self._open is not None:
                 self._open.given_up(self.working)
@@ -1159,8 +1147,11 @@ class Body:
 
     async def take_async(self) -> Any:
         call = self._call
-        self._driven = drive(call.function(*call.args, **call.kwargs))
-        return await (self._driven if self._limit is None else in_time_async(self._driven, self._limit))
+        driven = drive(call.function(*call.args, **call.kwargs))
+        try:
+            return await (driven if self._limit is None else in_time_async(driven, self._limit))
+        finally:
+            self.suspended = driven.suspended
 
 
 class Block:
@@ -1241,38 +1232,40 @@ Plan: TypeAlias = "Generator[Ready | Answer | Body | Block | Pause, Any, Done]"
 
 def course(call: Invocation) -> Plan:
     """All that is done for one call; returns what it came to, and raises where a call must not be made."""
-    if call.captured.spec.compensation is None or call.scope is None or call.undoes:
-        return (yield from _course(call))
-    book = ledger(call.scope.session)
-    call.under_way = (
-        book.begin()
-    )  # before its first step begins: an abort either waits for it or keeps it from beginning
+    terms, scope, book = call.terms, call.scope, None
+    done: Done | None = None
+    if call.captured.spec.compensation is not None and scope is not None and not call.undoes:
+        book = ledger(scope.session)
+        # before its first step begins: an abort either waits for it or keeps it from beginning
+        call.under_way = book.begin()
     try:
-        return (yield from _course(call))
+        if scope is None:
+            call.captured.checked_outside()
+        if terms is None:
+            request = Request(call.captured.spec, call.bound, call.info)
+        else:
+            request = terms.opening(scope, call.captured.spec, call.bound)
+            if call.info:
+                request = request.saying(call.info)
+        number = 0
+        while True:
+            number += 1
+            done = yield from _attempt(call, request if number == 1 else request.saying({"attempt": number}))
+            if done.error is None or terms is None or done.final:
+                return done
+            wait = _wait(terms, done, number)
+            if wait is None and not (terms.fallback or call.followed):
+                return done
+            if not (yield from _undone(call, done)):
+                done.stuck = True
+                return done
+            if wait is None:
+                return (yield from _stood_in(call, done)) if terms.fallback else done
+            yield Pause(scope, wait)
     finally:
-        book.end(call.under_way)
-
-
-def _course(call: Invocation) -> Plan:
-    terms = call.terms
-    if call.scope is None:
-        call.captured.checked_outside()
-    request = _checked(call)
-    number = 0
-    while True:
-        number += 1
-        done = yield from _attempt(call, request if number == 1 else request.saying({"attempt": number}))
-        if done.error is None or terms is None or done.final:
-            return done
-        wait = _wait(terms, done, number)
-        if wait is None and not (terms.fallback or call.followed):
-            return done
-        if not (yield from _undone(call, done)):
-            done.stuck = True
-            return done
-        if wait is None:
-            return (yield from _stood_in(call, done)) if terms.fallback else done
-        yield Pause(call.scope, wait)
+        done = None  # this frame is in the traceback of the exception that it holds
+        if book is not None and call.under_way is not None:
+            book.end(call.under_way)
 
 
 def _attempt(call: Invocation, request: Request) -> Plan:
@@ -1432,14 +1425,6 @@ def _unfinished(name: str, result: Any) -> ContractViolationError:
     )
 
 
-def _checked(call: Invocation) -> Request:
-    """The request of its first attempt. Raises if it must not be made."""
-    if call.terms is None:
-        return Request(call.captured.spec, call.bound, call.info)
-    request = call.terms.opening(call.scope, call.captured.spec, call.bound)
-    return request.saying(call.info) if call.info else request
-
-
 def _wait(terms: Terms, done: Done, number: int) -> float | None:
     """How long to wait before another attempt (s); ``None``: there is none."""
     if number > terms.contract.max_retries:
@@ -1485,29 +1470,28 @@ def _stood_in(call: Invocation, done: Done) -> Plan:
     assert done.error is not None
     before: Point = call.captured
     tried: list[str] = []
-    for one in terms.fallback:
-        _triggered(call, before, one, last)
-        before = one.captured
-        tried.append(before.spec.name)
-        try:
-            last = yield from course(_instead(call, terms, one))
-        except REFUSALS as refusal:
-            raise refusal from done.error
-        if last.error is None:
-            return last
-        if not isinstance(last.error, Exception) or isinstance(last.error, REFUSALS):
-            return last
-        done.error.add_note(f"fallback {before.spec.name!r} failed too: {_said(last.error)}")
-        done.irreversible = done.irreversible or last.irreversible
-        if last.irreversible:
-            break
-    _note(
-        call,
-        "fallback.exhausted",
-        {"from": call.captured.spec.name, "tried": tried, "reason": str(last.failure.type)},
-        last,
-    )
-    return done
+    try:
+        for one in terms.fallback:
+            _triggered(call, before, one, last)
+            before = one.captured
+            tried.append(before.spec.name)
+            try:
+                last = yield from course(_instead(call, terms, one))
+            except REFUSALS as refusal:
+                raise refusal from done.error
+            if last.error is None:
+                return last
+            if not isinstance(last.error, Exception) or isinstance(last.error, REFUSALS):
+                return last
+            done.error.add_note(f"fallback {before.spec.name!r} failed too: {_said(last.error)}")
+            done.irreversible = done.irreversible or last.irreversible
+            if last.irreversible:
+                break
+        about = {"from": call.captured.spec.name, "tried": tried, "reason": str(last.failure.type)}
+        _note(call, "fallback.exhausted", about, last)
+        return done
+    finally:
+        del done, last  # this frame is in the tracebacks of the exceptions that they hold
 
 
 def _instead(call: Invocation, terms: Terms, one: StandIn) -> Invocation:
