@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import time
 from collections.abc import Callable
@@ -243,4 +244,72 @@ def test_places_grow_with_what_runs(tmp_path: Path) -> None:
     assert len(named) <= 2 * (polls + 50 * 12)
     with replay(run) as session:
         asyncio.run(program())
+    assert session.report.exact
+
+
+# -- what a process does once --------------------------------------------------------------------------------------------
+
+warm = False
+
+
+def compiled() -> None:
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000)
+
+
+async def lazily(library: Any) -> None:
+    """Something that a process looks up once, in a thread."""
+    global warm
+    if not warm:
+        warm = True
+        await (library.in_thread(compiled) if library else asyncio.to_thread(compiled))
+
+
+@pytest.mark.parametrize("then", ["recorded cold", "recorded warm"])
+@pytest.mark.parametrize("now", ["replayed cold", "replayed warm"])
+@pytest.mark.parametrize("by", ["user", "library"])
+@LOOPS
+def test_what_a_process_does_once(tmp_path: Path, loop: Loop, by: str, then: str, now: str, monkeypatch: Any) -> None:
+    """A cache that is filled in a thread, by user code or by a library, may be filled already or not: the replay is exact."""
+    library = None
+    if by == "library":
+        import importlib.util
+
+        path = tmp_path / "site-packages" / "some_library.py"
+        path.parent.mkdir()
+        path.write_text("import asyncio\n\nasync def in_thread(call):\n    return await asyncio.to_thread(call)\n")
+        spec = importlib.util.spec_from_file_location("some_library", path)
+        assert spec is not None
+        assert spec.loader is not None
+        library = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(library)
+
+    async def program() -> Any:
+        seen: list[Any] = []
+
+        async def tool(i: int) -> None:
+            await asyncio.sleep(0)
+            if i == 0:
+                await lazily(library)
+            for k in range(2):
+                seen.append(await on_loop([i, k], 0.001 * (i + 1)))
+            seen.append(await asyncio.to_thread(in_thread, i, 0.001))
+
+        tasks = [asyncio.create_task(tool(i)) for i in range(3)]
+        polls = 0
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            polls += 1
+            if polls % 10 == 0:
+                seen.append((polls, len(seen)))
+        return seen, polls
+
+    def run(cold: bool) -> Any:
+        global warm
+        warm = not cold
+        return run_on(loop, program())
+
+    with record("once", store=tmp_path) as recorded:
+        seen = run(then == "recorded cold")
+    with replay(recorded) as session:
+        assert run(now == "replayed cold") == seen
     assert session.report.exact

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import inspect
 import os
 import queue
 import sys
@@ -9,19 +12,20 @@ import threading
 from _thread import allocate_lock, get_ident
 from asyncio import current_task, futures, isfuture, taskgroups, tasks
 from asyncio.base_events import BaseEventLoop
-from asyncio.events import _get_running_loop
+from asyncio.events import Handle, _get_running_loop
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future as CallFuture
 from concurrent.futures import _base
 from concurrent.futures import thread as pool
+from contextlib import nullcontext
 from contextvars import Context, ContextVar
 from functools import partial
 from itertools import count
 from sys import _getframe
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Final
 
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, is_user_code
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
 from .._runtime.session import owned, owner
 from ..errors import RunStateError
@@ -82,13 +86,15 @@ def name_of(started_: Any) -> str:
 class Entered:
     """A callable that runs in ``scope``'s lane, whoever's context it is called in."""
 
-    __slots__ = ("_call", "_gate", "_scope", "begun", "turn")
+    __slots__ = ("_call", "_gate", "_scope", "begun", "by_user", "turn")
 
     def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
         self._scope: Final = scope
         #: Its place among the events of the run, where it is one; see ``handover``.
         self.turn: Any = None
+        #: Whether user code started it. What a library does beside the program is no event where nothing is captured in it.
+        self.by_user = True
         self.begun = False
         self._gate = allocate_lock()
         self._gate.acquire()
@@ -97,6 +103,10 @@ class Entered:
     def lane(self) -> Lane:
         return self._scope.lane
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._call
+
     def taken_up(self) -> None:
         """A worker has it now."""
         threads = self._scope.session.threads
@@ -104,8 +114,12 @@ class Entered:
             threads.begun()
 
     def hold(self) -> None:
-        """Hold the worker of a call that never began in the recording, until it is cancelled or the replay ends."""
+        """Hold the worker of a call that never began in the recording, until it is cancelled, the replay ends, or nothing else can go on.
+
+        The recorded program may have cancelled it in time, or not have needed it.
+        """
         self.turn.on_fire(self.let_go, anywhere=True)
+        self.turn.hold(self.let_go)
         self._gate.acquire()
         self.turn.cancel()
 
@@ -309,8 +323,11 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         scope = scope_of() if isinstance(source, CallFuture) and isfuture(destination) else None
         if scope is None:
             return original(source, destination)  # type: ignore[no-any-return]
-        call = getattr(source, "_tracekit_call", None)
-        turn = scope.session.arm(scope, "future.arrival", 0)
+        call: Entered | None = getattr(source, "_tracekit_call", None)
+        turn: Any = scope.session.arm(
+            scope, "future.arrival" if call is None else f"future.arrival:{call.lane.name}", 0
+        )
+        progress = scope.session.progress
         loop = destination.get_loop()
 
         def cancelled(_: object) -> None:
@@ -321,14 +338,27 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
             if not destination.cancelled():
                 futures._copy_future_state(source, destination)  # type: ignore[attr-defined]
 
+        def copy_hop() -> None:
+            # A hop may be there or not: what it wakes counts for nobody.
+            with nullcontext() if progress is None else progress.uncounted():
+                copy()
+
         def arrived() -> None:
             if destination.cancelled():
                 return
-            if not turn.live:
+            hop = None if call is None or call.lane.captured or call.lane.last else call
+            if turn.comes:
+                turn.on_fire(copy_hop if turn.optional else copy)
+            elif hop is not None and not (turn.live and hop.by_user):
+                copy_hop()
+            elif not turn.live:
                 turn.on_fire(copy)
-                return
-            turn.fired(None if call is None else {"of": call.lane.id})
-            copy()
+            elif hop is not None:
+                turn.fired({"hop": hop.lane.id})
+                copy_hop()
+            else:
+                turn.fired()
+                copy()
 
         def done(_: object) -> None:
             if not loop.is_closed():
@@ -657,6 +687,20 @@ def _bare(call: Any) -> Any:
 # -- pools -----------------------------------------------------------------------------------------------------------------
 
 
+#: What hands a call on to a thread for somebody else.
+_HANDING_ON: Final = (os.path.dirname(asyncio.__file__) + os.sep, os.path.dirname(concurrent.futures.__file__) + os.sep)
+
+
+def started_by_user(frame: FrameType | None, call: Any) -> bool:
+    """Whether user code has a call made in a thread; one that a task was made for at once is whose function it is."""
+    while frame is not None and frame.f_code.co_filename.startswith(_HANDING_ON):
+        if frame.f_code is Handle._run.__code__:
+            code = getattr(inspect.unwrap(call.function), "__code__", None)
+            return code is None or is_user_code(code.co_filename)
+        frame = frame.f_back
+    return frame is None or walk(frame)
+
+
 def _submit(original: Any) -> Any:
     def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = current.get()
@@ -664,7 +708,9 @@ def _submit(original: Any) -> Any:
             return original(self, fn, *args, **kwargs)
         fn, args, kwargs = enclose(scope, fn, args, kwargs)
         call = entered(fn, args)
-        call.turn = begin(scope.in_lane(call.lane))
+        call.by_user = started_by_user(_getframe(1), call)
+        if call.by_user:
+            call.turn = begin(scope.in_lane(call.lane))
         future = original(self, fn, *args, **kwargs)
         submitted(future, call)
         return future

@@ -121,7 +121,7 @@ class PartialReplay:
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         timer = self.replay.arm(scope, function, seconds)
         copy = self.new.arm(self._mirrored(scope), function, seconds)
-        about = {key: value for key, value in timer.about.items() if key in ("done", "error")}
+        about = {key: value for key, value in timer.about.items() if key in ("done", "error", "hop")}
         timer.on_delivery = lambda: copy.fired(about)
         return timer
 
@@ -168,9 +168,9 @@ class _Mirrored(Progress):
         super().__init__()
         self._session: Final = session
 
-    def place(self, lane: Lane, number: Callable[[Lane], int]) -> bytes:
+    def place(self, lane: Lane, number: Callable[[Lane], int], *, hop: bool = False) -> bytes:
         session = self._session
-        return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)))
+        return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)), hop=hop)
 
 
 class LiveStep:

@@ -120,6 +120,7 @@ class Lane:
         "_counts",
         "_since",
         "callbacks",
+        "captured",
         "id",
         "last",
         "limit",
@@ -151,6 +152,8 @@ class Lane:
         self.last = 0
         #: The ``id`` that it will have, where it has been named in the file before its first step; else 0.
         self.number = 0
+        #: Whether anything has been captured in it, but that it began.
+        self.captured = False
         #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
         self.since = 0
         self.limit = UNLIMITED

@@ -18,7 +18,8 @@ from array import array
 from asyncio import AbstractEventLoop
 from asyncio.events import Handle, _get_running_loop
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, Protocol
 
@@ -70,7 +71,7 @@ class Deliverer(Protocol):
 class Progress:
     """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
 
-    __slots__ = ("_at", "_deliverer", "_lanes", "_loops", "_places", "_queues", "follow")
+    __slots__ = ("_at", "_deliverer", "_lanes", "_loops", "_places", "_queues", "_uncounted", "follow")
 
     def __init__(self, deliverer: Deliverer | None = None, places: PlaceIndex | None = None) -> None:
         self._deliverer: Final = deliverer
@@ -80,6 +81,8 @@ class Progress:
         self._loops: dict[AbstractEventLoop, tuple[int, dict[Lane, int]]] = {}
         self._lanes: dict[int, Lane] = {}
         self._at: dict[int, int] = {}
+        #: The loop in which what is asked for now counts for nobody.
+        self._uncounted: AbstractEventLoop | None = None
         #: Asked once for each lane of a replay, for the number that it has in the recording.
         self.follow: Callable[[Lane], object] = lambda _: None
 
@@ -91,7 +94,7 @@ class Progress:
             raise RuntimeError("Event loop is closed")
         handle = Counted(callback, args, loop, context)
         lane: Lane | None = scope.lane
-        if scope.live:
+        if scope.live or self._uncounted is loop:
             lane = handle.lane = None
         else:
             handle.lane = lane
@@ -104,6 +107,15 @@ class Progress:
             self.follow(lane)
         self.queue(loop).add(handle)
         return handle
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is asked for inside, in the running loop, counts for nobody: it may be there or not."""
+        self._uncounted = _get_running_loop()
+        try:
+            yield
+        finally:
+            self._uncounted = None
 
     def queue(self, loop: AbstractEventLoop) -> LoopQueue:
         """The callbacks of the run that wait in ``loop``; asked for in its thread."""
@@ -128,10 +140,10 @@ class Progress:
 
     # -- recording: the place of an event --------------------------------------------------------------------------------
 
-    def place(self, lane: Lane, number: Callable[[Lane], int]) -> bytes:
+    def place(self, lane: Lane, number: Callable[[Lane], int], *, hop: bool = False) -> bytes:
         """``,"place":{…}`` for an event of ``lane`` that comes now, or nothing where the loop's last place holds; ``number`` numbers lanes.
 
-        Called in the event loop, once an event: the callbacks of the lane count from here on.
+        Called in the event loop, once an event: the callbacks of the lane count from here on, but for a ``hop``, which a replay may lack.
         """
         loop: Any = _get_running_loop()
         if loop is None:
@@ -151,7 +163,8 @@ class Progress:
                 other = handle.lane
                 if other is not None and other.root is lane.root and not handle._cancelled:
                     ready[other] = other.since
-        lane.since = 0
+        if not hop:
+            lane.since = 0
         if ready == before:
             return b',"place":{"loop":%d}' % which if which else b""
         changes: dict[str, int | None] = {str(number(one)): None for one in before if one not in ready}
@@ -381,8 +394,8 @@ class PlaceIndex:
     def __contains__(self, lane: int) -> bool:
         return lane in self._until
 
-    def add(self, seq: int, lane: int, place: Mapping[str, Any] | None) -> None:
-        """The next event that a loop brought, in the order of the file."""
+    def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
+        """The next event that a loop brought, in the order of the file. A ``hop`` may be left out: nobody goes by it alone."""
         place = place or {}
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
@@ -391,13 +404,20 @@ class PlaceIndex:
             if count is not None:
                 loop.ready[other] = count, loop.number
         own = loop.ready.get(lane)
-        if own is None:
+        if hop:
+            for other, (count, _) in list(loop.ready.items()):
+                self._close(loop, other)
+                self._append(other, seq, count)
+                self._ends.setdefault(seq, []).append(other)
+                loop.ready[other] = count, loop.number + 1
+        elif own is None:
             self._append(lane, seq, _FREE)
         else:
             self._close(loop, lane)
             self._append(lane, seq, own[0])
             loop.ready[lane] = own[0], loop.number + 1
-        self._lane[seq] = lane
+        if not hop:
+            self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 
     def finish(self) -> None:

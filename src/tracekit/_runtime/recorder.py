@@ -432,6 +432,7 @@ class RecordedTimer:
     live: Final = True
     #: Whether it fired in a recording that is being replayed.
     comes: Final = False
+    optional: Final = False
     #: Whether it may come true later: past the end of the log of a run that goes on.
     pending: Final = False
 
@@ -445,12 +446,17 @@ class RecordedTimer:
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         if self._session.state.ended:
             return
+        function, _, call = self._function.partition(":")
         after = b',"after":%d' % self._after if self._after else b""
+        if call:
+            after += b',"call":%b' % orjson.dumps(call)
         if about:
             after += b"," + orjson.dumps(about)[1:-1]
-        tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(self._function), self._n, after)
-        if self._function in IN_LOOP:
-            tail += self._session.place(self._scope.lane)
+        tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
+        if function in IN_LOOP:
+            tail += self._session.place(self._scope.lane, hop=bool(about and "hop" in about))
+        elif function != "future.begin":
+            self._scope.lane.captured = True
         try:
             self._session.append(self._scope, "clock", tail)
         except LogWriteError:
@@ -833,6 +839,8 @@ class Recording:
         if self.state.ended:
             self._late_warning(kind)
             return 0
+        if kind != "clock":
+            scope.lane.captured = True
         if scope.lane.id < 0:
             self._enroll(scope.lane)
         return self.log.journal.append(kind, scope.lane.id, scope.parent, tail, sync)
@@ -860,6 +868,7 @@ class Recording:
             except LogWriteError:
                 self._unnoted()
                 return
+        lane.captured = True
         self.log.journal.read(kind, lane.id, scope.parent, function, value)
 
     def snapshot(self, name: str, state: Any) -> Any:
@@ -885,6 +894,7 @@ class Recording:
         """Give a lane its number and its entry; its ancestors first."""
         parent = lane.parent
         assert parent is not None
+        parent.captured = True
         if parent.id < 0:
             self._enroll(parent)
         with self.log.journal.held():
@@ -913,9 +923,9 @@ class Recording:
         self._last_lane = number
         return number
 
-    def place(self, lane: Lane) -> bytes:
+    def place(self, lane: Lane, *, hop: bool = False) -> bytes:
         """Where the event of ``lane`` that an event loop brings now belongs, as a field of its entry."""
-        return self.progress.place(lane, self._placed)
+        return self.progress.place(lane, self._placed, hop=hop)
 
     def _placed(self, lane: Lane) -> int:
         """The number of a lane that is named in a place; it may never take a step of its own."""

@@ -218,6 +218,11 @@ class ReplayedTimer:
         return self._seq is not None
 
     @property
+    def optional(self) -> bool:
+        """Whether the program may go on without it: a hop."""
+        return self._seq in self._session.index.hops
+
+    @property
     def about(self) -> Mapping[str, Any]:
         """What was recorded beside it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
@@ -248,6 +253,10 @@ class ReplayedTimer:
     async def wait_async(self) -> None:
         await self._session.schedule.wait_async(self._seq, True, self._lane)
         self._delivered()
+
+    def hold(self, let_go: Callable[[], object]) -> None:
+        """``let_go`` is called when nothing else can go on: what was never recorded happens all the same."""
+        self._session.schedule.held_calls.append(let_go)
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
         def fire() -> None:
@@ -315,6 +324,8 @@ class Index:
         self.items: Final[dict[int, array[int]]] = {}
         #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
+        #: Results of calls in threads in which nothing was captured, and the lanes of those calls: the program may have none of them.
+        self.hops: Final[dict[int, int]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
@@ -391,9 +402,13 @@ class Index:
                 self.snapshots.setdefault(entry["name"], seq)
                 return OTHER
             about = entry["input"]
-            self.timers[lane, entry["name"], about.get("after", 0), about["n"]] = seq
-            if entry["name"] in IN_LOOP:
-                self.places.add(seq, lane, entry.get("place"))
+            name, call = entry["name"], about.get("call")
+            self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name in IN_LOOP:
+                hop = about.get("hop")
+                if type(hop) is int:
+                    self.hops[seq] = hop
+                self.places.add(seq, lane, entry.get("place"), hop=hop is not None)
             return self._event(seq)
         return OTHER
 
@@ -651,6 +666,8 @@ class Replay:
             steps=self.index.steps,
             made=self._used,
             places=self.index.places,
+            optional=self.index.hops.__contains__,
+            skip_optional=self.skip_hop,
         )
         ordered = bool(trace.entry(1).get("meta", {}).get("ordered"))
         self.state: Final = RunState(live=False, ordered=ordered)
@@ -899,6 +916,7 @@ class Replay:
             state = self._follow(lane)
         if not state.entered:
             state.entered = True
+            lane.captured = True
             if lane.parent is not None:
                 self._lanes.append(lane)
         return state
@@ -932,7 +950,15 @@ class Replay:
                 self._unread(state, missed)
             elif role in (INTENTION, SINGLE) and not self._used[missed]:
                 self._out_of_order(missed)
+            elif missed in self.index.hops:
+                self.skip_hop(missed)
         state.close()
+
+    def skip_hop(self, seq: int) -> None:
+        """The program has gone on without a call in a thread in which nothing was captured."""
+        self.schedule.skip(seq)
+        for inside in self.index.items.get(self.index.hops[seq], ()):
+            self.schedule.skip(inside)
 
     def _unread(self, state: LaneState, seq: int) -> None:
         if self._used[seq]:
@@ -1115,7 +1141,8 @@ class Replay:
         lane = scope.lane
         with self._lock:
             self._check()
-            state = self._state(lane)
+            known = lane.state if function == "future.begin" else self._state(lane)
+            state = known if type(known) is LaneState else self._follow(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
         return ReplayedTimer(self, seq, lane)
 

@@ -135,6 +135,7 @@ class LateTimer:
     __slots__ = ("_real", "_run")
 
     comes: Final = False
+    optional: Final = False
     pending: Final = False
     about: Final[Mapping[str, Any]] = {}
 
@@ -199,6 +200,7 @@ class ResumedTimer:
     __slots__ = ("_real", "_run", "_ticket")
 
     comes: Final = False
+    optional: Final = False
     pending: Final = True
     about: Final[Mapping[str, Any]] = {}
 
@@ -619,7 +621,7 @@ class Resumption(Recording):
             return real
         if function in QUEUES:
             return HeldTimer(self, real, function)
-        return LateTimer(self, real) if function in _AT_ONCE else ResumedTimer(self, real)
+        return LateTimer(self, real) if function.partition(":")[0] in _AT_ONCE else ResumedTimer(self, real)
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.replay.skip_deliveries(here, tasks)

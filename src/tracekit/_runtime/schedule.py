@@ -63,7 +63,8 @@ class Ticket:
 class Schedule:
     """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
 
-    ``places`` says where those belong that an event loop brought.
+    ``places`` says where those belong that an event loop brought; ``optional`` of an event whether the program may go on without it,
+    and ``skip_optional`` skips one with what belongs to it.
 
     ``steps`` are the recorded intentions (ascending), ``made`` says of each whether the program has come to it, or never will.
 
@@ -83,6 +84,8 @@ class Schedule:
         steps: Sequence[int] = (),
         made: Sequence[int] = (),
         places: PlaceIndex | None = None,
+        optional: Callable[[int], bool] = lambda seq: False,
+        skip_optional: Callable[[int], object] = lambda seq: None,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -98,6 +101,8 @@ class Schedule:
         self._step = 0
         #: The event that its loop need not hold back for other threads.
         self._granted: int | None = None
+        self._optional: Final = optional
+        self._skip_optional: Final = skip_optional
         self.progress: Final = Progress(self, places or PlaceIndex())
         self._failed = False
         self._closed = False
@@ -118,6 +123,8 @@ class Schedule:
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
+        #: Calls in threads that the recording knows nothing of: they begin when nothing else can go on.
+        self.held_calls: list[Callable[[], object]] = []
         #: The events before which lanes went on that should have been held: nothing else could.
         self.passed: list[int] = []
 
@@ -347,6 +354,19 @@ class Schedule:
 
     def _let_held_go(self) -> bool:
         """Nothing can go on any more: the lanes that are held at their places do. Whether there were some."""
+        while self._next < self._count and self._optional(self._events[self._next]):
+            if self._events[self._next] in self._asked:
+                break
+            self._skip_optional(self._events[self._next])
+            if self._next_asked() is not None:
+                self._tell_loop()
+                self._nudge()
+                return True
+        calls, self.held_calls = self.held_calls, []
+        for let_go in calls:
+            let_go()
+        if calls:
+            return True
         held = [queue for queue in self.progress.queues if queue.held]
         for queue in held:
             self.progress.let_pass(queue)
@@ -356,7 +376,7 @@ class Schedule:
 
     def _deliver(self, queue: LoopQueue, ticket: Ticket) -> None:
         """Hand out an event in its loop."""
-        if ticket.lane is not None:
+        if ticket.lane is not None and not (ticket.seq is not None and self._optional(ticket.seq)):
             ticket.lane.since = 0
         if ticket.future is not None:
             queue.came(ticket.future)

@@ -47,6 +47,9 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 #: Whether the kernel says how often a thread has run.
 _PRECISE: Final = os.path.exists(f"{_TASKS}/{os.getpid()}/schedstat")
 _ASLEEP: Final = b"S"
+#: The system calls in which a native event loop waits, by machine, and their time limit where there is none.
+_EPOLL: Final = {"x86_64": (232, 281), "aarch64": (22,)}.get(os.uname().machine if hasattr(os, "uname") else "", ())
+_FOREVER: Final = 0xFFFFFFFF
 #: Functions of the standard library that block in a lock of this process and in nothing else, by file and name.
 _WAITS: Final = frozenset(
     (file, name)
@@ -333,7 +336,11 @@ class ThreadMonitor:
         if not _PRECISE or not _futex():
             return by_frame and _waits_by_its_frame(frame)
         call = _call(native)
-        if _glance(native) != look or call[:1] != [_futex()] or len(call) < 5 or call[4] != 0:
+        if _glance(native) != look or len(call) < 5:
+            return False
+        if call[0] in _EPOLL and call[4] & _FOREVER == _FOREVER and _polls_nothing(call[1]):
+            return True
+        if call[0] != _futex() or call[4] != 0:
             return False
         if call[1] == _address(self.lock):  # for who looks at it
             return False
@@ -492,6 +499,37 @@ def _idle_loop(frame: FrameType) -> Any:
     ):
         return None
     return loop if len(loop._selector.get_map()) <= 1 else None
+
+
+def _polls_nothing(epoll: int) -> bool:
+    """Whether a native event loop (uvloop) looks at nothing but what wakes it: at most an eventfd, a pipe, a socket pair."""
+    try:
+        info = _contents(f"/proc/self/fdinfo/{epoll}").decode()
+        found = [
+            os.readlink(f"/proc/self/fd/{line.split()[1]}") for line in info.splitlines() if line.startswith("tfd:")
+        ]
+        kinds = [name.partition("[")[0] for name in found]
+        sockets = [name.partition("[")[2].rstrip("]") for name in found if name.startswith("socket:")]
+        if len(kinds) != len(set(kinds)) or not {*kinds} <= {"anon_inode:", "pipe:", "socket:"}:
+            return False
+        if "anon_inode:[eventfd]" not in found:
+            return False
+        pairs = _contents("/proc/self/net/unix").decode("utf-8", "replace").splitlines() if sockets else []
+        nameless = {line.split()[6] for line in pairs[1:] if len(line.split()) == 7}
+        return nameless.issuperset(sockets)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _contents(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(file, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)
 
 
 def _known_threads() -> list[tuple[int, Any]]:
