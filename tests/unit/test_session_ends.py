@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,46 @@ def test_wrong_arguments_of_replay(run: Any) -> None:
     """``replay()`` of what names no run says what it takes."""
     with pytest.raises(TypeError, match=r"replay\(\) takes the run"):
         replay(run)
+
+
+@pytest.mark.parametrize("how", ["error", "raising"])
+def test_a_warning_never_takes_the_place_of_the_programs_exception(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ``-W error``, or where whoever shows warnings fails, the program's own exception comes out, with the warning as a note and on
+    standard error; in a block, an async one and a decorated function."""
+
+    def failing(*_args: Any, **_options: Any) -> None:
+        raise OSError("nowhere to show it")
+
+    async def later() -> None:
+        async with record("later") as run:
+            look(object())
+            seen.append(run)
+            raise KeyError("mine")
+
+    @record("decorated")
+    def decorated() -> None:
+        look(object())
+        raise KeyError("mine")
+
+    def block() -> None:
+        with record("block") as run:
+            look(object())
+            seen.append(run)
+            raise KeyError("mine")
+
+    seen: list[Any] = []
+    for program in (block, decorated, lambda: asyncio.run(later())):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if how == "error" else "always")
+            if how == "raising":
+                warnings.showwarning = failing
+            with pytest.raises(KeyError, match="mine") as caught:
+                program()
+        assert any("can't be recorded" in note for note in caught.value.__notes__)
+        assert "can't be recorded" in capsys.readouterr().err
+    assert all("can't be recorded" in run.warnings[0] for run in seen)
 
 
 def test_one_string_is_one_pattern(tmp_path: Path) -> None:

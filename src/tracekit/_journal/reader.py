@@ -556,6 +556,8 @@ class Trace:
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
+        #: Which file it was, once it is not kept open any more.
+        self._released: tuple[int, int] | None = None
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -685,7 +687,7 @@ class Trace:
         """The hash of the entry ``seq``; of 0: what the first entry is chained to."""
         if seq == 0:
             return GENESIS.decode()
-        return os.pread(self._fd, 64, self._offsets[seq] - 67).decode() if self.status.count >= seq else ""
+        return self._pread(64, self._offsets[seq] - 67).decode() if self.status.count >= seq else ""
 
     def end_of(self, seq: int) -> int:
         """Where the line of entry ``seq`` ends, in bytes from the start of the file."""
@@ -696,9 +698,21 @@ class Trace:
     def _read(self, seq: int) -> tuple[bytes, bytes]:
         start, end = self._offsets[seq - 1], self._offsets[seq]
         if seq == 1:
-            return os.pread(self._fd, end, 0), GENESIS
-        both = os.pread(self._fd, end - start + 67, start - 67)
+            return self._pread(end, 0), GENESIS
+        both = self._pread(end - start + 67, start - 67)
         return both[67:], both[:64]
+
+    def _pread(self, size: int, at: int) -> bytes:
+        if self._released is None:
+            return os.pread(self._fd, size, at)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                found = os.fstat(file.fileno())
+                if (found.st_dev, found.st_ino) == self._released:
+                    return os.pread(file.fileno(), size, at)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        raise not_found(self.path)
 
     def expand(self, value: Any, *, before: int | None = None) -> Any:
         """``value`` with every reference in it replaced by what it stands for. ``value`` itself is changed in place.
@@ -707,6 +721,13 @@ class Trace:
         once; don't change it. ``before`` is the ``seq`` of the entry that holds the value: it may refer to earlier ones only.
         """
         return self._blobs.expand(value, self.status.count + 1 if before is None else before)
+
+    def release(self) -> None:
+        """Keep the file open no longer: from now on it is opened for each read. For whoever is done, and may be asked something still."""
+        if self._released is None:
+            found = os.fstat(self._fd)
+            self._released = (found.st_dev, found.st_ino)
+            self.close()
 
     def close(self) -> None:
         """Close the file. Idempotent."""

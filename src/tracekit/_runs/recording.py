@@ -19,6 +19,7 @@ from .._policy.budget import Budget, Spending, budget_or_none
 from .._policy.once import policies
 from .._runtime import session as gate
 from .._runtime.callsite import caller
+from .._runtime.callsite import say as say_now
 from .._runtime.context import Scope, collisions, current
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
@@ -320,7 +321,14 @@ class RecordBlock(Block[Run]):
             with suppress(LogWriteError, OSError):  # it has said so above
                 journal.close()
         for sentence in session.report.warnings:
-            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=5)
+            said = f"tracekit: run {session.run_id}: {sentence}"
+            try:
+                warnings.warn(said, RuntimeWarning, stacklevel=5)
+            except Exception:  # a filter makes an error of it, or whoever shows it fails
+                if error is None:
+                    raise
+                error.add_note(said)  # the program's own exception comes out as it is
+                say_now(said.removeprefix("tracekit: "))
 
     def _segments(self) -> list[dict[str, Any]]:
         """The files of the run's other processes, each with count and head, or as open."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from .._capture import callers, instrumentation, leftovers, plugins, randomness, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
-from .._journal.reader import ENDS, Trace
+from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store
 from .._runtime import session as gate
 from .._runtime.callsite import caller
@@ -133,10 +133,14 @@ class ReplayBlock(Block["ReplayBlock"]):
             callers.include(self.called_from)
         self._session = session = self._open(options)
         session.break_at = self.break_at
-        self._check_environment(session, options)
-        with ExitStack() as taken:
-            self._take_over(session, options, taken)
-            self._taken = taken.pop_all()
+        try:
+            self._check_environment(session, options)
+            with ExitStack() as taken:
+                self._take_over(session, options, taken)
+                self._taken = taken.pop_all()
+        except BaseException:
+            session.trace.release()
+            raise
         return self
 
     def _take_over(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
@@ -208,9 +212,15 @@ class ReplayBlock(Block["ReplayBlock"]):
         store = _store(options)
         path = which.path if isinstance(which, Run) else store.find(which)
         trace = Trace(path)
-        verdict = store.check(trace)
+        try:
+            return self._opened(trace, store.check(trace), options)
+        except BaseException:
+            trace.close()
+            raise
+
+    def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         if verdict.count == 0:
-            raise RunStateError(f"{path} holds no entry: there is nothing to replay")
+            raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
         if verdict.state == "unsealed":
             sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
@@ -260,7 +270,10 @@ class ReplayBlock(Block["ReplayBlock"]):
             self._taken.close()
             if self._partial is not None:
                 seal_branch(self._partial, _store(self.options), error)
-        self._conclude(session, error)
+        try:
+            self._conclude(session, error)
+        finally:
+            session.trace.release()
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
         """The guard has refused something: this replay's failure, unless it is known to be another's."""

@@ -1,0 +1,137 @@
+"""A process that replays and records for long, without the cyclic collector's help, keeps no file open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tracekit import Run, record, recovery, replay, traced_tool
+from tracekit.errors import ReplayError, RunNotFoundError, TracekitError
+from tracekit.testing import assert_replays
+
+pytestmark = [
+    pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux lists a process's open files"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+@traced_tool(side_effect="read_only")
+def look(n: int) -> int:
+    return n
+
+
+def program(n: int = 2) -> int:
+    return sum(look(i) for i in range(n))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def run() -> Run:
+    with record("job", input=[1, 2]) as run:
+        run.set_result(program())
+    return run
+
+
+def exact(run: Run) -> None:
+    with replay(run):
+        program()
+
+
+def diverging(run: Run) -> None:
+    with suppress(ReplayError), replay(run):
+        program(3)
+
+
+def left_over(run: Run) -> None:
+    with suppress(ReplayError), replay(run):
+        pass
+
+
+def raising(run: Run) -> None:
+    with suppress(ReplayError, ZeroDivisionError), replay(run):
+        program(1 // 0)
+
+
+def asynchronous(run: Run) -> None:
+    async def main() -> None:
+        async with replay(run):
+            program()
+
+    asyncio.run(main())
+
+
+def asked_afterwards(run: Run) -> None:
+    with replay(run) as session:
+        program()
+    assert (session.result, session.input) == (1, [1, 2])
+
+
+def partial(run: Run) -> None:
+    with replay(run, live={"tool:look"}):
+        program()
+
+
+def refused(run: Run) -> None:
+    for options in ({"store": "/nowhere"}, {"strict": ("environment",)}, {"live": {"tool:nothing"}}):
+        with suppress(TracekitError, ReplayError), replay(run.id, **options):  # type: ignore[arg-type]
+            program()
+
+
+WAYS: dict[str, Callable[[Run], Any]] = {
+    "diverging": diverging,
+    "steps left over": left_over,
+    "an exception of the program": raising,
+    "asynchronous": asynchronous,
+    "asked afterwards": asked_afterwards,
+    "partial": partial,
+    "refused": refused,
+    "assert_replays": lambda run: assert_replays(run, lambda: program()),
+    "recorded": lambda run: record("other")(program)(),
+    "scanned": lambda run: [*recovery.scan(all=True)],
+}
+
+
+def test_a_thousand_replays(run: Run, no_collector: None) -> None:
+    """Exact ones, one after the other."""
+    exact(run)
+    before = open_files()
+    for _ in range(1000):
+        exact(run)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_comes_of_a_block(way: str, run: Run, no_collector: None) -> None:
+    """However a block ends, and whatever is asked of it afterwards."""
+    WAYS[way](run)
+    before = open_files()
+    kept = [WAYS[way](run) for _ in range(20)]
+    assert open_files() == before, kept
+
+
+def test_what_is_asked_of_a_file_that_is_gone(run: Run) -> None:
+    """A replay that is over does not keep its file; who removes it, and asks then, gets one clear error."""
+    with replay(run) as session:
+        program()
+    os.rename(run.path, f"{run.path}.kept")
+    with pytest.raises(RunNotFoundError):
+        _ = session.input
+    os.rename(f"{run.path}.kept", run.path)
+    assert (session.input, session.result) == ([1, 2], 1)
