@@ -114,6 +114,7 @@ class Schedule:
         self._order: list[int] = []
         self._never: set[Ticket] = set()
         self._observing = False
+        self._still_since = 0
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
         #: Events that another process brings about, which comes to them in its own time.
@@ -429,18 +430,25 @@ class Schedule:
             with self._lock:
                 if self._closed:
                     self._observing = False
+                    self._still_since = 0
                     return
+                settled = self.threads.settled()
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
                 if self._first() is None:
                     since = now
                     if not self._released and self.threads.blocked() and self.alone() and not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif self._may_go(now - since > _COURTESY):
+                elif self._may_go(settled or now - since > _COURTESY):
                     due = self._take()
-                if due is None and asked and not told and monotonic_ns() - last > _LONG_WAIT:
-                    told, slow = True, (self._awaited(), self.threads.waiting())
-                elif not asked:
+                waits = due is None and self._first() is not None
+                if not (waits and settled):
+                    self._still_since = 0
+                elif not self._still_since:
+                    self._still_since = monotonic_ns()
+                if not waits:
                     last, told = monotonic_ns(), False
+                elif not told and monotonic_ns() - last > _LONG_WAIT:
+                    told, slow = True, (self._awaited(), self.threads.waiting())
             if slow is not None:
                 self._slow(*slow)
             if stuck is not None:
@@ -448,18 +456,23 @@ class Schedule:
             if due is not None:
                 self._release(due)
                 pause, since = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
-                last, told = monotonic_ns(), False
 
-    def _may_go(self, busy: bool) -> bool:
-        """Whether the earliest event that was asked for is to be handed out. ``busy``: somebody has computed beside it for long."""
+    @property
+    def stalled(self) -> float:
+        """For how long (s) an event has been waited for while nobody had a processor: in native code, or outside, nobody knows for what."""
+        since = self._still_since
+        return (monotonic_ns() - since) / 1e9 if since else 0.0
+
+    def _may_go(self, quiet: bool) -> bool:
+        """Whether the earliest event that was asked for is to be handed out. ``quiet``: nothing is gained by a moment's wait."""
         first = self._first()
         if self._in_order() and not self._owing(first):
             if first is not None and self._asked[first].loop is not None:
-                if self.threads.settled() or busy:
+                if quiet:
                     self._granted = first
                     self._tell_loop()  # which knows when the program is at the place of it
                 return False
-            return self.threads.settled() or busy
+            return quiet
         if not self.threads.blocked() or not (self._in_order() or not self._abroad() or self.alone()):
             return False
         return not self._let_held_go()

@@ -456,6 +456,10 @@ class Players:
                 return player.session.failure
         return self._blocked
 
+    @property
+    def stalled(self) -> float:
+        return max((player.session.schedule.stalled for player in self.started), default=0.0)
+
     def expected(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error too."""
         return any(player.recorded_failure(error) for player in self.started)
@@ -466,11 +470,19 @@ class Watched(Protocol):
 
     @property
     def failure(self) -> BaseException | None: ...
+    @property
+    def stalled(self) -> float:
+        """For how long (s) nobody has moved, while it can't be told what for."""
+        ...
+
+
+#: After so long (s) without a move a replay says whom it waits for; then it has the time of ``--grace``.
+_UNTIL_SAID: Final = 10.0
 
 
 class Watchdog:
     """Ends a program that has not ended ``grace`` seconds after the replay's first failure, one in a process that it has started
-    included: its stacks on stderr, its processes with it.
+    included, or after it was said that nobody moves: its stacks on stderr, its processes with it.
     """
 
     def __init__(self, players: Watched, grace: float) -> None:
@@ -486,17 +498,31 @@ class Watchdog:
             children.heed()
             failure = self._players.failure
             waited = waited + 0.25 if failure is not None else 0.0
+            if failure is None and self._players.stalled >= _UNTIL_SAID + self._grace and not _debugged():
+                self._end(
+                    "nobody in the program has moved for so long that it is ended; whether the replay is exact is not known",
+                    3,
+                )
             if waited >= self._grace:
                 print(spelled(failure), file=sys.stderr)
-                print(f"tracekit: the program has not ended {self._grace:g} s after that; it is ended", file=sys.stderr)
-                faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-                sys.stderr.flush()
-                children.abandon()
-                _really_exit(1)
+                self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
+
+    @staticmethod
+    def _end(why: str, code: int) -> None:
+        print(f"tracekit: {why}", file=sys.stderr)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        sys.stderr.flush()
+        children.abandon()
+        _really_exit(code)
 
     def stop(self) -> None:
         if self._over.locked():
             self._over.release()
+
+
+def _debugged() -> bool:
+    """Whether somebody may be looking at the program at a prompt."""
+    return any(name in sys.modules for name in ("pdb", "bdb", "pydevd", "debugpy")) or sys.gettrace() is not None
 
 
 def spelled(failure: BaseException | None) -> str:
@@ -637,6 +663,10 @@ class Resumers:
         if self.resumed is not None and self.resumed.begun and self.resumed.session.replay.failure is not None:
             return self.resumed.session.replay.failure
         return self._blocked
+
+    @property
+    def stalled(self) -> float:
+        return 0.0  # it may be live: nobody ends it for being slow
 
 
 # -- going on ----------------------------------------------------------------------------------------------------------
