@@ -28,7 +28,12 @@ COMMON: dict[str, Any] = {
 
 def same_twice(program: list[Any], seed: int, *, threads: bool) -> None:
     loop = Attentive if threads else Shuffled
-    recorded_and_replayed(lambda: play(program, strict=not threads), lambda: loop(seed), lambda: loop(seed + 1))
+    recorded_and_replayed(
+        lambda: play(program, strict=not threads),
+        lambda: loop(seed),
+        lambda: loop(seed + 1),
+        contended="'tlock'" in repr(program),
+    )
 
 
 @settings(max_examples=25, **COMMON)
@@ -142,7 +147,7 @@ def test_twenty_threads() -> None:
             thread.join()
         return [seen[i] for i in range(20)]
 
-    seen, _ = recorded_and_replayed(main, *two(asyncio.SelectorEventLoop))
+    seen, _ = recorded_and_replayed(main, *two(asyncio.SelectorEventLoop), contended=True)
     assert len({value for own in seen for value in own if isinstance(value, int)}) == 60
 
 

@@ -349,6 +349,48 @@ def test_a_thread_that_is_none_of_the_run_is_waited_for(tmp_path: Path) -> None:
         worker.join()
 
 
+WAITS_FOR_EVER = """
+import os, socket, sys, threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(name):
+    return name
+
+here, there = socket.socketpair()
+mark = sys.argv[1]
+
+def waits():
+    if os.path.exists(mark):  # in the replay
+        here.recv(1)
+    ask("first")
+
+def asks():
+    thread.join() if not os.path.exists(mark) else None
+    ask("second")
+
+thread = threading.Thread(target=waits)
+other = threading.Thread(target=asks)
+thread.start(); other.start(); thread.join(); other.join()
+open(mark, "w").close()
+"""
+
+
+def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
+    """A thread that waits outside Python for ever is neither overtaken nor called a failure: after a while standard error names it,
+    and the time of ``--grace`` ends the replay as not known."""
+    (tmp_path / "program.py").write_text(WAITS_FOR_EVER)
+    command = [sys.executable, "-m", "tracekit"]
+    options: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 100}
+    done = subprocess.run([*command, "run", "program.py", str(tmp_path / "mark")], check=False, **options)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([*command, "replay", "last", "--isolate", "off", "--grace", "0"], check=False, **options)
+    assert done.returncode == 3, done.stderr
+    assert "waits for step" in done.stderr
+    assert "program.py:14" in done.stderr
+    assert "not known" in done.stderr
+
+
 DIES = """
 import os, sys
 from tracekit import record, replay, traced_tool

@@ -160,7 +160,11 @@ class Schedule:
             raise self._failure()
         if not suspended and seq is not None:
             with self._lock:
-                self._hand_out(seq, overtake=False)
+                i = self._next
+                if i >= self._count or seq <= self._events[i] or self.threads.solo:
+                    self._hand_out(seq, overtake=False)
+                    return
+            self._wait(seq)  # what another thread is to do first; of this loop, nothing was done in between
             return
         loop = get_running_loop()
         ticket = Ticket(seq, get_ident())
@@ -368,7 +372,7 @@ class Schedule:
             let_go()
         if calls:
             return True
-        held = [queue for queue in self.progress.queues if queue.held]
+        held = [queue for queue in self.progress.queues if queue.held and not self.threads.holds(queue.thread)]
         for queue in held:
             self.progress.let_pass(queue)
         if held and self._next < self._count:

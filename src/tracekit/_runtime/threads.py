@@ -215,6 +215,10 @@ class ThreadMonitor:
         alone = len(self._members) == 1 and not self._moving and not self._pooled
         self.solo = next(iter(self._members.values())).ident if alone else 0
 
+    def holds(self, ident: int) -> bool:
+        """Whether the schedule holds the thread: a loop that is inside a call which does not await runs nothing meanwhile."""
+        return any(member.ident == ident and member.held for member in self._members.values())
+
     # -- waking ----------------------------------------------------------------------------------------------------------
 
     def waking(self, member: MonitoredThread | None) -> None:

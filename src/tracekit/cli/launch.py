@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -503,7 +503,7 @@ class Watchdog:
                     "nobody in the program has moved for so long that it is ended; whether the replay is exact is not known",
                     3,
                 )
-            if waited >= self._grace:
+            if failure is not None and waited >= self._grace:
                 print(spelled(failure), file=sys.stderr)
                 self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
 
@@ -521,8 +521,17 @@ class Watchdog:
 
 
 def _debugged() -> bool:
-    """Whether somebody may be looking at the program at a prompt."""
-    return any(name in sys.modules for name in ("pdb", "bdb", "pydevd", "debugpy")) or sys.gettrace() is not None
+    """Whether a thread of the program stands at somebody's prompt."""
+    for frame in sys._current_frames().values():
+        found: FrameType | None = frame
+        while found is not None:
+            if (
+                os.path.basename(found.f_code.co_filename) in ("bdb.py", "pdb.py")
+                or "pydev" in found.f_code.co_filename
+            ):
+                return True
+            found = found.f_back
+    return False
 
 
 def spelled(failure: BaseException | None) -> str:

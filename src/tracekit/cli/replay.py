@@ -172,7 +172,7 @@ def follow(
     type=click.FloatRange(0, 86_400),
     default=10.0,
     show_default=True,
-    help="Seconds that a failed replay has to end by itself.",
+    help="Seconds that a replay has to end by itself once it has failed, or once nothing in it moves.",
 )
 def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path): its program runs again, answered from the trace.
