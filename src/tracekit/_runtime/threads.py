@@ -363,7 +363,9 @@ class ThreadMonitor:
 
     def _is_lock(self, address: int) -> bool:
         if address not in self._locks and address not in self._strange:
-            self._locks = {_address(one): one for one in gc.get_objects() if type(one) in (LockType, RLock)}
+            # Not ``get_objects``: a tuple that another thread is just filling must not be held by anybody else.
+            found = gc.get_referrers(LockType, RLock)
+            self._locks = {_address(one): one for one in found if type(one) in (LockType, RLock)}
             if address not in self._locks:
                 self._strange.add(address)
         return address in self._locks
