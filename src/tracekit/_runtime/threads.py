@@ -126,6 +126,7 @@ class ThreadMonitor:
         #: The tasks of the run: named where they wait, cancelled where nothing can move and the replay has failed.
         self._tasks: Final[WeakSet[Any]] = WeakSet()
         self._disbanded = False
+        self._interrupted = False
         #: The locks in which waits of the run wait, without a time limit.
         self._gates: Final[set[Any]] = set()
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
@@ -244,11 +245,15 @@ class ThreadMonitor:
         for task in tasks:
             with suppress(RuntimeError):  # its loop is closed
                 task.get_loop().call_soon_threadsafe(task.cancel, context=Context())
-        main = threading.main_thread()
-        blocked = any(member.ident == main.ident and not member.held for member in self._members.values())
         handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        if blocked and not tasks and not handled and main.ident is not None:
-            signal.pthread_kill(main.ident, signal.SIGINT)
+        if tasks or handled:
+            return
+        with self.lock:  # the end of the replay waits for it: whoever comes after that is not interrupted
+            main = threading.main_thread().ident
+            blocked = any(member.ident == main and not member.held for member in self._members.values())
+            if main is not None and blocked and not self._interrupted:
+                self._interrupted = True
+                signal.pthread_kill(main, signal.SIGINT)
 
     # -- what can be seen ------------------------------------------------------------------------------------------------
 
