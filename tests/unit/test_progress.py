@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import uvloop
 
@@ -313,3 +315,72 @@ def test_what_a_process_does_once(tmp_path: Path, loop: Loop, by: str, then: str
     with replay(recorded) as session:
         assert run(now == "replayed cold") == seen
     assert session.report.exact
+
+
+# -- wrappers ------------------------------------------------------------------------------------------------------------
+
+
+async def wrapped() -> Any:
+    """An agent whose main line polls, and makes calls of its own."""
+    seen = [await on_loop("first", 0.001)]
+    tasks = [asyncio.create_task(on_loop(i, 0.002)) for i in range(3)]
+    polls = 0
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        polls += 1
+    async with asyncio.timeout(5):
+        seen.append(await asyncio.to_thread(in_thread, polls, 0.001))
+    return seen
+
+
+def by_run() -> Any:
+    return asyncio.run(wrapped())
+
+
+def by_uvloop() -> Any:
+    return run_on(uvloop.new_event_loop, wrapped())
+
+
+def by_loop() -> Any:
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        return loop.run_until_complete(wrapped())
+
+
+def by_anyio() -> Any:
+    return anyio.run(wrapped)
+
+
+AROUND = pytest.mark.parametrize("runs", [by_run, by_uvloop, by_loop, by_anyio])
+
+
+@AROUND
+def test_recorded_in_a_task_and_replayed_around_a_loop(tmp_path: Path, runs: Callable[[], Any]) -> None:
+    """Recorded in a server's handler, replayed as a program: what stands around the agent is none of it."""
+
+    async def handler() -> Any:
+        with record("agent", store=tmp_path) as run:
+            seen = await wrapped()
+        return run, seen
+
+    async def server() -> Any:
+        return await asyncio.create_task(handler())
+
+    run, seen = asyncio.run(server())
+    with replay(run) as session:
+        assert runs() == seen
+    assert session.report.exact
+
+
+@AROUND
+def test_recorded_around_a_loop_and_replayed_in_a_task(tmp_path: Path, runs: Callable[[], Any]) -> None:
+    """Recorded as a program, replayed in an asynchronous test."""
+    with record("agent", store=tmp_path) as run:
+        seen = runs()
+
+    async def a_test() -> Any:
+        with replay(run) as session:
+            again = await wrapped()
+        assert session.report.exact
+        return again
+
+    assert asyncio.run(a_test()) == seen

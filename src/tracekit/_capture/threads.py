@@ -687,8 +687,9 @@ def _bare(call: Any) -> Any:
 # -- pools -----------------------------------------------------------------------------------------------------------------
 
 
+_ASYNCIO: Final = os.path.dirname(asyncio.__file__) + os.sep
 #: What hands a call on to a thread for somebody else.
-_HANDING_ON: Final = (os.path.dirname(asyncio.__file__) + os.sep, os.path.dirname(concurrent.futures.__file__) + os.sep)
+_HANDING_ON: Final = (_ASYNCIO, os.path.dirname(concurrent.futures.__file__) + os.sep)
 
 
 def started_by_user(frame: FrameType | None, call: Any) -> bool:
@@ -869,10 +870,17 @@ def _create_task(original: Any) -> Any:
         scope = current.get()
         if scope is None:
             return original(self, coro, **options)
-        lane = started(parent_lane(scope), name_of(coro), scope.live)
         context = options.get("context")
+        if _get_running_loop() is None and _getframe(1).f_code.co_filename.startswith(_ASYNCIO):
+            # Whoever runs a loop to the end of a coroutine waits for it: that is no other line of execution, but his own.
+            lane = parent_lane(scope)
+            before = lane.owner
+            if (scope if context is None else context.get(current)) is not None:
+                lane.since -= 1  # for its first piece, which a coroutine that is awaited does not have
+        else:
+            lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
         if context is not None:
-            return _in_given_context(original(self, coro, **options), scope, lane, context)
+            return _in_given_context(original(self, coro, **options), scope, lane, context, before)
         # The task copies the context when it is made, and an eager one runs its first piece right there.
         token = current.set(scope.in_lane(lane))
         try:
@@ -882,7 +890,7 @@ def _create_task(original: Any) -> Any:
         lane.owner = id(task)
         _created(scope, task)
         if hasattr(task, "add_done_callback"):
-            task.add_done_callback(lambda _: _ended(lane), context=Context())
+            task.add_done_callback(lambda _: _ended(lane, before), context=Context())
         return task
 
     create_task.__name__ = "create_task"
@@ -897,15 +905,15 @@ def _created(scope: Scope, task: Any) -> None:
         threads.created(task)
 
 
-def _ended(lane: Lane) -> None:
-    lane.owner = NOBODY
+def _ended(lane: Lane, before: int) -> None:
+    lane.owner = before
 
 
 #: Set in a context that was given to a task which is not done yet.
 _given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
 
 
-def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context) -> Any:
+def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
     """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
     me = lane.owner = id(task)
     owned[me] = lane
@@ -918,7 +926,7 @@ def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context) -> 
             first = False
 
     def ended(_: object) -> None:
-        lane.owner = NOBODY
+        lane.owner = owner
         if owned.get(me) is lane:
             del owned[me]
         if first:
