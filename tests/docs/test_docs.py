@@ -34,7 +34,7 @@ TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 #: Options of other programs, and of programs in examples.
-FOREIGN_OPTIONS = {"--api-key", "--password", "--quick"}
+FOREIGN_OPTIONS = {"--api-key", "--checkout", "--password", "--quick"}
 
 
 def does_something(block: Block) -> bool:
