@@ -1,0 +1,280 @@
+"""Whatever arms a deadline, it runs out in a replay as it did, and the program sees the same instants: compared by value."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import ctypes
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.support.generated import loops
+from tracekit import record, replay, traced_tool
+
+_serial = itertools.count()
+_usleep = ctypes.CDLL(None).usleep
+#: Seconds: of the deadline, and of the answer that it is for.
+TOO_SHORT, LONG_ENOUGH = (0.01, 0.1), (30.0, 0.005)
+
+
+@traced_tool(side_effect="read_only")
+async def fetch(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return next(_serial)
+
+
+@traced_tool(side_effect="read_only")
+def look(seconds: float) -> int:
+    _usleep(int(seconds * 1_000_000))
+    return next(_serial)
+
+
+def now() -> list[float]:
+    """What the program's clocks say: the instant after a deadline is the recorded one."""
+    return [asyncio.get_running_loop().time(), time.monotonic(), time.time()]
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------------------
+
+
+async def timeout_at(limit: float, answer: float) -> Any:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout_at(loop.time() + limit) as scope:
+            return [scope.when(), await fetch(answer), now()]
+    except TimeoutError:
+        return [scope.when(), scope.expired(), now(), await fetch(0)]
+
+
+async def rescheduled(limit: float, answer: float) -> Any:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as scope:
+            await fetch(0)
+            scope.reschedule(loop.time() + limit)
+            return [scope.when(), await fetch(answer), now()]
+    except TimeoutError:
+        return [scope.when(), scope.expired(), now(), await fetch(0)]
+
+
+async def wait_for(limit: float, answer: float) -> Any:
+    try:
+        return [await asyncio.wait_for(fetch(answer), limit), now()]
+    except TimeoutError:
+        return ["late", now(), await fetch(0)]
+
+
+async def wait_for_an_event(limit: float, answer: float) -> Any:
+    event = asyncio.Event()
+
+    async def setter() -> None:
+        await fetch(answer)
+        event.set()
+
+    task = asyncio.create_task(setter())
+    try:
+        seen: Any = await asyncio.wait_for(event.wait(), limit)
+    except TimeoutError:
+        seen = ["late", event.is_set()]
+    return [seen, now(), await task, await fetch(0)]
+
+
+async def wait(limit: float, answer: float) -> Any:
+    tasks = [asyncio.create_task(fetch(answer)), asyncio.create_task(fetch(answer / 2))]
+    done, pending = await asyncio.wait(tasks, timeout=limit)
+    return [len(done), len(pending), now(), await asyncio.gather(*tasks), now()]
+
+
+async def as_completed(limit: float, answer: float) -> Any:
+    tasks = [asyncio.create_task(fetch(answer)), asyncio.create_task(fetch(0))]
+    seen: list[Any] = []
+    try:
+        for each in asyncio.as_completed(tasks, timeout=limit):
+            seen.append(await each)
+    except TimeoutError:
+        seen.append("late")
+    return [seen, now(), await asyncio.gather(*tasks)]
+
+
+async def move_on_in_a_group(limit: float, answer: float) -> Any:
+    seen: list[Any] = []
+
+    async def part(n: int) -> None:
+        try:
+            seen.append([n, await fetch(answer + n / 100)])
+        except asyncio.CancelledError:
+            seen.append([n, "cancelled", time.monotonic()])
+            raise
+
+    with anyio.move_on_after(limit) as scope:
+        async with anyio.create_task_group() as group:
+            for n in range(3):
+                group.start_soon(part, n)
+    return [seen, scope.cancelled_caught, now(), await fetch(0)]
+
+
+async def polling_deadline(limit: float, answer: float) -> Any:
+    """As SDKs do it: look, sleep, look, until the clock is past the deadline."""
+    task, deadline, looks = asyncio.create_task(fetch(answer)), time.monotonic() + limit, 0
+    while not task.done() and time.monotonic() < deadline:
+        looks += 1
+        await asyncio.sleep(0.002)
+    return [looks, task.done(), now(), await task]
+
+
+async def together(limit: float, answer: float) -> Any:
+    """Deadlines within a millisecond of one another: which ran out before which."""
+    order: list[int] = []
+
+    async def limited(n: int) -> Any:
+        try:
+            async with asyncio.timeout(limit + (7 * n % 24) / 24_000):
+                return await fetch(answer)
+        except TimeoutError:
+            order.append(n)
+            return [n, time.monotonic()]
+
+    seen = await asyncio.gather(*(limited(n) for n in range(24)))
+    return [order, seen, await fetch(0)]
+
+
+TASKS = [
+    timeout_at, rescheduled, wait_for, wait_for_an_event, wait, as_completed, polling_deadline, together, move_on_in_a_group,
+]  # fmt: skip
+
+
+def same(program: Callable[[], Any]) -> Any:
+    """What ``program`` saw when it was recorded, which is what it sees in an exact replay."""
+    with record("deadline", durability="none") as run:
+        first = program()
+    before = next(_serial)
+    with replay(run) as session:
+        second = program()
+    assert second == first
+    assert session.report.exact, session.report.as_dict()
+    assert next(_serial) == before + 1
+    return first
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize(("limit", "answer"), [TOO_SHORT, LONG_ENOUGH], ids=["runs out", "in time"])
+@pytest.mark.parametrize("api", TASKS, ids=lambda api: api.__name__)
+def test_of_tasks(api: Callable[[float, float], Any], limit: float, answer: float, loop: str) -> None:
+    """A deadline of asyncio, anyio or a library: what came of it, and the instants seen around it, are the recorded ones."""
+
+    def program() -> Any:
+        with asyncio.Runner(loop_factory=loops()[loop]) as runner:
+            return runner.run(api(limit, answer))
+
+    same(program)
+
+
+# -- threads -------------------------------------------------------------------------------------------------------------
+
+
+def thread_event(limit: float, answer: float) -> Any:
+    event = threading.Event()
+    return _limited(lambda: event.set(), answer, lambda: event.wait(limit))
+
+
+def thread_queue(limit: float, answer: float) -> Any:
+    items: queue.Queue[Any] = queue.Queue()
+    return _limited(lambda: items.put("item"), answer, lambda: items.get(timeout=limit))
+
+
+def full_queue(limit: float, answer: float) -> Any:
+    items: queue.Queue[Any] = queue.Queue(maxsize=1)
+    items.put("first")
+    return _limited(lambda: items.get(), answer, lambda: items.put("second", timeout=limit))
+
+
+def thread_condition(limit: float, answer: float) -> Any:
+    condition, ready = threading.Condition(), []
+
+    def notify() -> None:
+        with condition:
+            ready.append(True)
+            condition.notify()
+
+    def waiting() -> Any:
+        with condition:
+            return condition.wait_for(lambda: bool(ready), limit)
+
+    return _limited(notify, answer, waiting)
+
+
+def thread_lock(limit: float, answer: float) -> Any:
+    lock = threading.Lock()
+    lock.acquire()
+    return _limited(lock.release, answer, lambda: lock.acquire(timeout=limit))
+
+
+def thread_semaphore(limit: float, answer: float) -> Any:
+    few = threading.Semaphore(0)
+    return _limited(few.release, answer, lambda: few.acquire(timeout=limit))
+
+
+def pool_result(limit: float, answer: float) -> Any:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(look, answer)
+        try:
+            seen: Any = future.result(timeout=limit)
+        except TimeoutError:
+            seen = "late"
+        return [seen, time.monotonic(), look(0), future.result()]
+
+
+def pool_wait(limit: float, answer: float) -> Any:
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(look, answer), pool.submit(look, 0)]
+        done, late = concurrent.futures.wait(futures, timeout=limit)
+        return [len(done), len(late), time.monotonic(), look(0), [future.result() for future in futures]]
+
+
+def thread_join(limit: float, answer: float) -> Any:
+    thread = threading.Thread(target=look, args=(answer,))
+    thread.start()
+    thread.join(limit)
+    alive = thread.is_alive()
+    seen = [alive, time.monotonic(), look(0)]
+    thread.join()
+    return seen
+
+
+def _limited(happens: Callable[[], Any], answer: float, waits: Callable[[], Any]) -> Any:
+    """``waits`` in this thread for what ``happens`` in another, after an answer; both write down when."""
+    seen: list[Any] = []
+
+    def work() -> None:
+        seen.append(look(answer))
+        happens()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    got: Any = "late"
+    with contextlib.suppress(queue.Empty, queue.Full):
+        got = waits()
+    after = [got, time.monotonic(), look(0)]
+    thread.join()
+    return [after, seen]
+
+
+THREADS = [
+    thread_event, thread_queue, full_queue, thread_condition, thread_lock, thread_semaphore, pool_result, pool_wait, thread_join,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "answer"), [TOO_SHORT, LONG_ENOUGH], ids=["runs out", "in time"])
+@pytest.mark.parametrize("api", THREADS, ids=lambda api: api.__name__)
+def test_of_threads(api: Callable[[float, float], Any], limit: float, answer: float) -> None:
+    """A limit on a wait of threads: what came of it, and the instant after it, are the recorded ones."""
+    seen = same(lambda: api(limit, answer))
+    assert seen
