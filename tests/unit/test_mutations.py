@@ -540,6 +540,47 @@ def test_what_the_program_itself_has_changed_meanwhile_is_not_changed_twice() ->
     assert same_in_both(lambda: asyncio.run(program())) == (1, ["mine"])
 
 
+@pytest.mark.parametrize("beside_makes_steps", [False, True])
+def test_an_argument_that_is_in_another_state_is_left_as_it_is(beside_makes_steps: bool) -> None:
+    """What the program has put in it since is never overwritten: inexact, or remarked where other lanes went on meanwhile."""
+    writes = [False]
+
+    @tool
+    async def fill(into: list[str]) -> None:
+        await asyncio.sleep(0.01)
+        into.append("tool")
+
+    @tool
+    async def tick() -> None:
+        await asyncio.sleep(0)
+
+    async def program() -> list[str]:
+        items: list[str] = []
+
+        async def beside() -> None:
+            if beside_makes_steps:
+                await tick()
+            if writes[0]:
+                items.append("program")
+
+        await asyncio.gather(fill(items), beside())
+        return items
+
+    run, first = recorded(lambda: asyncio.run(program()))
+    assert first == ["tool"]
+    writes[0] = True
+    if beside_makes_steps:
+        report, second = replayed(run, lambda: asyncio.run(program()))
+        assert report.exact
+        assert [one.code for one in report.verdict.remarks] == ["shared_argument"]
+        assert second == ["program"]
+    else:
+        found: list[Any] = []
+        with pytest.raises(InexactReplayError, match="argument in another state"), replay(run):
+            found += asyncio.run(program())
+        assert found == ["program"]
+
+
 def test_a_new_value_that_cannot_be_recorded_is_named_by_the_replay_that_needs_it() -> None:
     """The error says which tool's, and which step's: there is nothing else to go by."""
 
