@@ -29,7 +29,7 @@ class Scope:
     innermost budget that calls made here are counted in, ``call`` the innermost open call in which their effects are.
     """
 
-    __slots__ = ("agent", "call", "lane", "live", "parent", "session", "spending")
+    # No __slots__: from 3.13 on Python makes objects without them faster.
 
     def __init__(
         self,

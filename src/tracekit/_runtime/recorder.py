@@ -181,7 +181,7 @@ _PIECE: Final = 256
 class RecordedStep:
     """A step that is being recorded; see ``gate.Step``."""
 
-    __slots__ = ("_inside", "_streams", "given", "request", "scope", "seq", "session", "spec")
+    # No __slots__: from 3.13 on Python makes objects without them faster.
 
     live: Final = True
     deferred: Final = False
