@@ -15,8 +15,7 @@ import tracekit
 from tests.support.effects import Effects, entries
 from tracekit import current_run, decision, record, replay, traced_tool
 from tracekit._capture.contracted import Ledger
-from tracekit._runs import ending as linger
-from tracekit._runs import undoing
+from tracekit._runs import ending, undoing
 from tracekit.errors import RunEndedError, StepTimeoutError
 
 
@@ -333,7 +332,7 @@ def test_what_does_not_end_is_in_doubt(tmp_path: Path, monkeypatch: pytest.Monke
     effects = Effects(tmp_path)
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(undoing, "PATIENCE", 0.05)
-    monkeypatch.setattr(linger, "LINGER", 0.0)
+    monkeypatch.setattr(ending, "LINGER", 0.0)
 
     @traced_tool(side_effect="irreversible", name="pay")
     def pay() -> str:

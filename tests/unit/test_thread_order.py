@@ -626,3 +626,30 @@ def test_futures_that_were_not_waited_for(tmp_path: Path) -> None:
     with replay(run) as session:
         program()
     assert session.report.failure is None
+
+
+def test_a_thread_that_ends_after_the_block(tmp_path: Path) -> None:
+    """A thread that made its last step while the end of the block waited for it makes it in the replay, however slow that is."""
+
+    def program() -> threading.Thread:
+        begun = threading.Event()
+
+        def work() -> None:
+            tool("early")
+            begun.set()
+            native(pace[0])
+            tool("late")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        return thread
+
+    pace[:] = [50, 0]
+    with record("late", store=tmp_path) as run:
+        program()
+    pace[:] = [1800, 0]
+    with replay(run) as session:
+        thread = program()
+    assert session.report.exact, session.report.as_dict()
+    thread.join()

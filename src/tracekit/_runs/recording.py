@@ -29,7 +29,7 @@ from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import block as arguments
 from . import children, ending, forks, role
 from .block import Block, called_from, input_key
-from .ending import linger, linger_async
+from .ending import drain, drain_async
 from .environment import Program, environment, file_hash, this_program
 from .run import UNSET, Run, register, unregister
 
@@ -266,7 +266,7 @@ class RecordBlock(Block[Run]):
 
     async def _settle(self) -> None:
         if self._instead is None:
-            await linger_async(self._session)
+            await drain_async(self._session)
 
     def _exit(self, error: BaseException | None) -> None:
         if self._instead is not None:
@@ -277,7 +277,7 @@ class RecordBlock(Block[Run]):
             return self._exit_child(forks.successor(session))
         try:
             if error is None or isinstance(error, Exception):
-                linger(session)
+                drain(session)
         finally:
             self._scope_out()
             unregister(session)

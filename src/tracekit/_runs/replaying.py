@@ -23,7 +23,7 @@ from .._values import from_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from . import block, children
 from .block import Block, called_from
-from .ending import another_abort, another_end, failed, hash_seed_hint, last_entry, linger, linger_async, same_error
+from .ending import another_abort, another_end, drain, drain_async, failed, hash_seed_hint, last_entry, same_error
 from .environment import drift, environment
 from .partial import PartialReplay, branch, seal_branch
 from .run import UNSET, Run, register, unregister
@@ -262,7 +262,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         session = self.session
         try:
             if error is None or isinstance(error, Exception):
-                linger(session)
+                drain(session)
         finally:
             children.forget(session)
             session.state.ended = True
@@ -299,7 +299,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         )
 
     async def _settle(self) -> None:
-        await linger_async(self.session)
+        await drain_async(self.session)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
         """The first failure itself ends the block, whatever else is in flight; else leftovers do, another end, or the verdict."""

@@ -26,7 +26,7 @@ from .._values import dumps_in_order, from_json
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
 from . import block, forks, recording
 from .block import called_from
-from .ending import linger
+from .ending import drain
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
 from .recovery import Decision, decided, decision_on, refused
@@ -279,7 +279,7 @@ class ResumeBlock(RecordBlock):
             return self._exit_child(forks.successor(session))
         try:
             if error is None or isinstance(error, Exception):
-                linger(session)
+                drain(session)
         finally:
             self._scope_out()
             unregister(session)

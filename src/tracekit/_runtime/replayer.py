@@ -942,6 +942,22 @@ class Replay:
         """The lanes whose task, thread or call has not ended."""
         return [lane for lane in self._lanes if lane.open]
 
+    def owed_by(self, lanes: Iterable[Lane]) -> bool:
+        """Whether one of the ``lanes`` has recorded steps to make yet, and something in the process can still move."""
+        if self.failure is not None:
+            return False
+        with self._lock:
+            role, used = self.index.role, self._used
+            left = any(
+                role[seq] in (INTENTION, SINGLE) and not used[seq]
+                for lane in lanes
+                for seq in self._state(lane).ahead()
+            )
+        if not left:
+            return False
+        with self.threads.lock:
+            return not self.threads.blocked()
+
     def _pass(self, state: LaneState, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""
         for missed in state.advance(seq):
