@@ -272,6 +272,50 @@ def test_the_command_line_gives_the_verdict(place: Place) -> None:
     assert (allowed.returncode, "exact but for" in allowed.stderr) == (0, True), allowed.stderr
 
 
+def test_what_the_program_printed_is_compared(place: Place) -> None:
+    """Another line on standard output is a remark that shows both, of threads too; with ``--strict output`` it is a failure. Log lines,
+    progress bars and what a tool prints, which does not run in a replay, are none."""
+    script = place.program(
+        TOOL
+        + """
+import logging, threading
+logging.basicConfig(stream=sys.stdout, level="INFO")
+word = open("word").read()
+
+@traced_tool(side_effect="read_only")
+def talks():
+    print("in the tool")
+
+print("same")
+talks()
+logging.info("logged %s", word)
+sys.stdout.write(f"\\r{word}")
+thread = threading.Thread(target=lambda: print("from a thread", word))
+thread.start()
+thread.join()
+print("sk-proj-" + "a1B2" * 12)
+"""
+    )
+    (place.directory / "word").write_text("one")
+    assert place.cli("run", script).returncode == 0
+    assert "a1B2a1B2" not in place.runs[0].read_text()
+    same = place.cli("replay", place.run, "--strict", "output")
+    assert (same.returncode, "exact (1 steps" in same.stderr) == (0, True), same.stderr
+    (place.directory / "word").write_text("two")
+    other = place.cli("replay", place.run)
+    assert (other.returncode, "exact, 1 other output" in other.stderr) == (0, True), other.stderr
+    assert "was 'from a thread one', and is 'from a thread two'" in other.stderr
+    strictly = place.cli("replay", place.run, "--strict", "output")
+    assert (strictly.returncode, "[inexact-replay]" in strictly.stderr) == (1, True), strictly.stderr
+
+
+def test_strict_output_of_a_recording_that_kept_none_is_unknown() -> None:
+    """What a block printed is not kept: asked to judge it, the verdict is unknown, not exact."""
+    run = recorded(lambda: look(1))
+    report = assert_replays(run, look, 1, strict={"output"})
+    assert (report.verdict.answer, [one.code for one in report.verdict.unknown]) == ("unknown", ["output_not_kept"])
+
+
 def test_another_exit_status_is_a_reason(place: Place) -> None:
     """The program matched every step and left with another status: exit code 1, lenient or not."""
     script = place.program(TOOL + "charge(1)\nsys.exit(int(open('status').read()))\n")

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from hashlib import sha256
-from io import TextIOWrapper
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from orjson import JSONDecodeError, loads
 
+from .._capture import stdout
 from .._journal.entry import family_of
 from .._journal.reader import Trace
 from .._runtime.callsite import caller
@@ -36,7 +36,7 @@ __all__ = [
     "NOTHING",
     "Did",
     "Difference",
-    "Out",
+    "Places",
     "Recorded",
     "Witness",
     "WitnessedReplaying",
@@ -209,7 +209,7 @@ class Witness:
         self.tell(about, getattr(error, "location", None))
 
     def ended(
-        self, code: int, status: int, error: BaseException | None, players: list[ReplayBlock], out: Out | None
+        self, code: int, status: int, error: BaseException | None, players: list[ReplayBlock], out: Places | None
     ) -> None:
         """The program has ended, with ``status`` and the exception that nobody caught; ``code`` is the replay's own verdict."""
         for player in players:
@@ -324,38 +324,29 @@ def kept(tree: Any, data: bytes) -> Any:
 # -- the process ---------------------------------------------------------------------------------------------------------
 
 
-class Out(TextIOWrapper):
-    """Standard output that knows where in the user's code each line of it was written."""
+class Places:
+    """Where in the user's code each line of standard output was written."""
 
-    def __init__(self, under: TextIOWrapper) -> None:
-        super().__init__(
-            under.buffer,
-            encoding=under.encoding,
-            errors=under.errors,
-            newline="\n" if os.linesep == "\n" else None,
-            line_buffering=under.line_buffering,
-            write_through=under.write_through,
-        )
+    def __init__(self) -> None:
         #: Number of a line, counted from 0, and the place that its first character and those after it come from.
         self.places: Final[list[tuple[int, str]]] = []
         self.lines = 0
 
-    def write(self, text: str, /) -> int:
+    def _write(self, text: str) -> None:
         place = caller() or ""
         if text and (not self.places or self.places[-1][1] != place):
             self.places.append((self.lines, place))
         self.lines += text.count("\n")
-        return super().write(text)
 
     @classmethod
-    def take(cls) -> Out | None:
-        """Put one in the place of ``sys.stdout``."""
-        under = sys.stdout
-        if type(under) is not TextIOWrapper:
+    def take(cls) -> Places | None:
+        """Listen to what is written to ``sys.stdout``, where that can be."""
+        out = stdout.Out.take()
+        if out is None:
             return None
-        _kept.append(under)  # which would close the file at its end
-        out = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
-        return out
+        places = cls()
+        out.listeners.append(places._write)
+        return places
 
 
 def unsettle(number: int) -> None:

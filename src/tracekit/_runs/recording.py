@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
-from .._capture import callers, clock, instrumentation, randomness, world
+from .._capture import callers, clock, instrumentation, randomness, stdout, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, told_of, writer
@@ -364,6 +364,8 @@ class RecordBlock(Block[Run]):
             meta["warnings"] = [*session.report.warnings, *session.report.remarks]
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
+        if stdout.observed():
+            meta["printed"] = session.state.extras.of(stdout.Transcript).as_dict(session.redactor.redact_text)
         if journal.lost:
             meta["lost"] = journal.lost
         meta["count"] = journal.seq + 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
-from .._capture import callers, instrumentation, leftovers, plugins, randomness, world
+from .._capture import callers, instrumentation, leftovers, plugins, randomness, stdout, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
@@ -310,10 +310,22 @@ class ReplayBlock(Block["ReplayBlock"]):
             if error is None or self.recorded_failure(error):
                 session.finish()
             self._compare_end(session, error)
+            self._compare_output(session)
             session.conclude(error)
         finally:
             session.account()
             session.report.verdict.ended = True
+
+    def _compare_output(self, session: Replay) -> None:
+        """What the program printed, where both the recording and this process kept it."""
+        recorded = (last_entry(session.trace).get("meta") or {}).get("printed")
+        if not isinstance(recorded, dict) or not stdout.observed():
+            if "output" in session.report.verdict.strict:
+                session.report.unknown("output_not_kept", "what the program printed was not kept, then or now")
+            return
+        now = session.state.extras.of(stdout.Transcript).as_dict(session.redactor.redact_text)
+        for one in stdout.differences(recorded, now):
+            session.report.remark("output", str(one), lane=one.lane, line=one.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""

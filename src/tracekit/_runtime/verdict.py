@@ -41,7 +41,7 @@ _SHOWN: Final = 5
 _WORDS: Final = {
     "clock": ("clock read more or fewer", "clock reads more or fewer"),
     "environment": ("difference of environment", "differences of environment"),
-    "output": ("other line of output", "other lines of output"),
+    "output": ("other output", "other outputs"),
     "hops": ("hop more or fewer", "hops more or fewer"),
     "passed_over": ("difference passed over", "differences passed over"),
     "shared_argument": ("argument in another state", "arguments in another state"),

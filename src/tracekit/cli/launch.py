@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from .._capture import guard, isolation, plugins, stdin
+from .._capture import guard, isolation, plugins, stdin, stdout
 from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
@@ -828,6 +828,7 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
     assert body is not None
     instrument()
     stdin.capture()
+    stdout.capture()
     block = RecordBlock.of_program(told.get("name") or program.module or program.script or "run", program)
     run = block.__enter__()
     pid = os.getpid()
@@ -909,6 +910,7 @@ def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
     guard.warm()
     instrument()
     stdin.capture()
+    stdout.capture()
     store, path = Store(told["store"]), told["path"]
     options = dict(told["options"], store=store, witness=told.get("witness", {}).get("path"))
     witnessed = _Witnessed(told["witness"]) if "witness" in told else None
@@ -962,10 +964,10 @@ class _Witnessed:
     """What the program does in this replay is written down, for a comparison with another one."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
-        from .._runs.determinism import Out, Witness, WitnessedReplaying, unsettle
+        from .._runs.determinism import Places, Witness, WitnessedReplaying, unsettle
 
         unsettle(told["number"])
-        self._out = Out.take() if told["stdout"] else None
+        self._out = Places.take() if told["stdout"] else None
         self._witness = witness = Witness(told["path"])
         self.player: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: WitnessedReplaying(
             path, options, witness
@@ -1043,6 +1045,8 @@ def _summary(reports: list[Report], ended: Ended, players: Players) -> None:
         for reason in report.verdict.reasons[:_SHOWN]:
             where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
             print(plain(f"tracekit:   {reason.code}: {reason.text}{where}"), file=sys.stderr)
+        for reason in [one for one in report.verdict.remarks if one.code == "output"][:_SHOWN]:
+            print(plain(f"tracekit:   output: {reason.text}"), file=sys.stderr)
         for reason in report.verdict.allowed[:_SHOWN]:
             print(plain(f"tracekit:   allowed: {reason.text}"), file=sys.stderr)
         taken = _taken(report.recorded)

@@ -1,0 +1,184 @@
+"""What a recorded program prints: its lines, for each line of execution, and the first one that is another one in a replay.
+
+Each line is kept as hash and length, the first ones as text too, redacted. What Python code writes to ``sys.stdout`` counts, but for
+logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child processes are their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from io import TextIOWrapper
+from typing import Any, Final, NamedTuple
+
+from .._runtime.context import current
+
+__all__ = ["Difference", "Out", "Transcript", "capture", "differences", "observed"]
+
+#: Whose lines are left out: by the module that writes.
+_BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
+#: How many lines of one line of execution are kept, and how many characters of text of all of them.
+_LINES: Final = 10_000
+_TEXT: Final = 64 << 10
+#: What was ``sys.stdout`` before: it would close the file at its end.
+_kept: Final[list[object]] = []
+
+Redact = Callable[[str], tuple[str, Any]]
+
+
+class Transcript:
+    """The lines that one run prints."""
+
+    def __init__(self) -> None:
+        self._lanes: Final[dict[str, _Lines]] = {}
+        self._room = _TEXT
+
+    def write(self, lane: str, text: str, redact: Redact) -> None:
+        lines = self._lanes.setdefault(lane, _Lines())
+        *whole, lines.open = (lines.open + text).split("\n")
+        if len(lines.open) > _TEXT:
+            whole, lines.open = [*whole, lines.open], ""
+        for line in whole:
+            self._add(lines, redact(line)[0])
+
+    def _add(self, lines: _Lines, line: str) -> None:
+        if len(lines.hashes) >= _LINES:
+            lines.more += 1
+            return
+        lines.hashes.append([_hash(line), len(line)])
+        if len(line) < self._room and len(lines.text) == len(lines.hashes) - 1:
+            lines.text.append(line)
+            self._room -= len(line) + 1
+
+    def as_dict(self, redact: Redact) -> dict[str, Any]:
+        """All of it as JSON values; what has no line end yet is a line too."""
+        for lines in self._lanes.values():
+            if lines.open:
+                self._add(lines, redact(lines.open)[0])
+                lines.open = ""
+        return {lane: lines.as_dict() for lane, lines in self._lanes.items()}
+
+
+class _Lines:
+    """Those of one line of execution."""
+
+    __slots__ = ("hashes", "more", "open", "text")
+
+    def __init__(self) -> None:
+        self.hashes: list[list[Any]] = []
+        self.text: list[str] = []
+        self.more = 0
+        self.open = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"lines": self.hashes, "text": self.text, **({"more": self.more} if self.more else {})}
+
+
+class Difference(NamedTuple):
+    """The first line of a line of execution that is another one: its number from 1, and both, ``None`` where there is none."""
+
+    lane: str
+    number: int
+    recorded: str | None
+    actual: str | None
+
+    def __str__(self) -> str:
+        where = f" of {self.lane}" if self.lane else ""
+        return f"line {self.number} of the output{where} was {_shown(self.recorded)}, and is {_shown(self.actual)}"
+
+
+def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
+    """The first other line of each line of execution."""
+    found = []
+    for lane in sorted({*recorded, *actual}):
+        was, now = _read(recorded.get(lane)), _read(actual.get(lane))
+        number = next((n for n, (one, other) in enumerate(zip(was[0], now[0], strict=False)) if one != other), None)
+        if number is None and was[0] == now[0] and was[2] == now[2]:
+            continue
+        number = min(len(was[0]), len(now[0])) if number is None else number
+        found.append(Difference(lane, number + 1, _line(was, number), _line(now, number)))
+    return found
+
+
+def _read(about: Any) -> tuple[list[Any], list[Any], Any]:
+    """A trace may say anything."""
+    about = about if isinstance(about, Mapping) else {}
+    lines, text = about.get("lines"), about.get("text")
+    return lines if isinstance(lines, list) else [], text if isinstance(text, list) else [], about.get("more", 0)
+
+
+def _line(lines: tuple[list[Any], list[Any], Any], number: int) -> str | None:
+    if number < len(lines[1]):
+        return str(lines[1][number])
+    return "a line that is not kept as text" if number < len(lines[0]) or lines[2] else None
+
+
+def _shown(line: str | None) -> str:
+    if line is None:
+        return "not there"
+    return repr(line if len(line) <= 200 else line[:200] + "…")
+
+
+def _hash(line: str) -> str:
+    return sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# -- the process ---------------------------------------------------------------------------------------------------------
+
+
+class Out(TextIOWrapper):
+    """Standard output that says to ``listeners`` what is written."""
+
+    def __init__(self, under: TextIOWrapper) -> None:
+        super().__init__(
+            under.buffer,
+            encoding=under.encoding,
+            errors=under.errors,
+            newline="\n" if os.linesep == "\n" else None,
+            line_buffering=under.line_buffering,
+            write_through=under.write_through,
+        )
+        self.listeners: Final[list[Callable[[str], None]]] = []
+
+    def write(self, text: str, /) -> int:
+        for listen in self.listeners:
+            listen(text)
+        return super().write(text)
+
+    @classmethod
+    def take(cls) -> Out | None:
+        """The one in the place of ``sys.stdout``, put there if it can be."""
+        under = sys.stdout
+        if type(under) is Out:
+            return under
+        if type(under) is not TextIOWrapper:
+            return None
+        _kept.append(under)
+        out = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
+        return out
+
+
+def capture() -> None:
+    """Keep what the runs of this process print, for the rest of it."""
+    out = Out.take()
+    if out is not None and _printed not in out.listeners:
+        out.listeners.append(_printed)
+
+
+def observed() -> bool:
+    """Whether what is printed now is kept."""
+    return type(sys.stdout) is Out and _printed in sys.stdout.listeners
+
+
+def _printed(text: str) -> None:
+    scope = current.get()
+    if scope is None or scope.live or "\r" in text:
+        return
+    if sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] in _BESIDE:
+        return
+    state = scope.session.state
+    if state.ended:
+        return
+    state.extras.of(Transcript).write(scope.lane.path, text, scope.session.redactor.redact_text)
