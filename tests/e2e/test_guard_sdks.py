@@ -180,6 +180,39 @@ def test_guards_come_and_go_beside_other_threads() -> None:
     subprocess.run([sys.executable, "-c", BESIDE_THREADS], check=True, timeout=60)
 
 
+PROBES = """
+import ctypes.util, platform
+from tracekit import record, replay, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look():
+    return 1
+
+def program():
+    look()
+    platform._uname_cache = None
+    platform.uname().processor
+    ctypes.util.find_library("c")
+
+with record("probes") as run:
+    program()
+assert run.warnings == [], run.warnings
+with replay(run.id) as session:
+    program()
+assert session.report.exact
+"""
+
+
+def test_probes_of_the_interpreter_are_no_processes_of_the_program(tmp_path: Path) -> None:
+    """`uname -p`, `ldconfig` and the like, which libraries set off when they are imported: a run does not count them among what it has
+    started, so that it can be replayed and resumed."""
+    environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBES], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 LATE_UVLOOP = """
 import asyncio
 from tracekit._capture.guard import Guard

@@ -284,7 +284,9 @@ def test_allow_is_carried_by_the_context(server: tuple[str, int]) -> None:
 
 
 def _scope(*, recording: bool) -> Scope:
-    session: Any = SimpleNamespace(run_id="run-1", recording=recording)
+    session: Any = SimpleNamespace(
+        run_id="run-1", recording=recording, reach=None, state=SimpleNamespace(partial=False)
+    )
     return Scope(session, Lane("", 1, None, id=0), 0)
 
 

@@ -412,7 +412,7 @@ class Caller:
     def passes(self, kind: Kind) -> bool:
         """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
         if kind == "process":
-            return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES or self._tracker
+            return self.probes or self._tracker
         if kind == "listen" and self._nearest == "urllib3.util.connection":
             return True  # it binds a socket at its import, to see whether there is IPv6
         if kind == "act" and self._nearest.startswith(_DEBUGGERS):
@@ -420,6 +420,11 @@ class Caller:
         if kind in ("file", "act"):
             return self._nearest.partition(".")[0] == "tracekit"
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
+
+    @property
+    def probes(self) -> bool:
+        """Whether the interpreter asks the host what it is, which is no work of the program's."""
+        return any(module in _PROBES for module, _ in self._standard) or self._nearest in _PROBES
 
     @property
     def keeps(self) -> bool:

@@ -523,7 +523,7 @@ def welcome(ask: Ask) -> None:
 
 def asked(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Welcome | None:
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
-    if _welcome is None:
+    if _welcome is None or guard.find().probes:
         return None
     return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
 
