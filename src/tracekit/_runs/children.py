@@ -511,6 +511,7 @@ class Invitation:
         session.starts(lane)
         cause = _cause(session)
         journal = session.log.journal
+        _below(scope, session, lane)
         self.session: Final = session
         self.path: Final = lane.path
         # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
@@ -711,8 +712,17 @@ def patterns(session: Recording | Replay) -> list[list[Any]]:
     return [[pattern.pattern, pattern.flags] for pattern in session.redactor.patterns]
 
 
+def _below(scope: Scope, session: Recording, lane: Lane) -> None:
+    """What the process of ``lane`` does counts in the open call that starts it."""
+    if scope.call is not None:
+        journal = session.log.journal
+        name = f"{journal.run_id}.{segment_of(lane.path)}{SUFFIX}"
+        scope.call.started(os.path.join(os.path.dirname(journal.path), name))
+
+
 def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any]:
     """Where a call belongs that goes to a pool's process."""
+    _below(scope, session, lane)
     place = {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
     if scope.spending is None:
         return {**place, "budget": None}

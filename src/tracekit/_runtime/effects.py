@@ -10,7 +10,8 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
 from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of
-from ..errors import RunEndedError
+from .._journal.reader import Trace
+from ..errors import RunEndedError, RunNotFoundError, TracekitError
 from .context import Scope, current
 from .step import Spec
 
@@ -60,7 +61,7 @@ class OpenCall:
     What happens below a call that ``undoes`` another counts beyond it only if the undoing fails.
     """
 
-    __slots__ = ("_in_doubt", "_irreversible", "_under_way", "_working", "outer", "run_id", "seq", "undoes")
+    __slots__ = ("_files", "_in_doubt", "_irreversible", "_under_way", "_working", "outer", "run_id", "seq", "undoes")
 
     def __init__(
         self, outer: OpenCall | None, *, run_id: str | None = None, seq: int = 0, undoes: bool = False
@@ -73,6 +74,8 @@ class OpenCall:
         self._in_doubt: str | None = None
         #: The effects below it that have begun and not ended, in the order of their beginnings.
         self._under_way: Final[dict[Begun, None]] = {}
+        #: The files of the processes that were started below it, and write what they do there.
+        self._files: list[str] = []
         #: Where nobody waits for it any longer: whether its thread still goes on.
         self._working: Callable[[], bool] | None = None
         open_calls.add(self)
@@ -190,10 +193,22 @@ class OpenCall:
         under_way = next((one.name for one in self._under_way), None)
         return Below(self._irreversible or undoing, self._in_doubt or under_way)
 
+    def started(self, path: str) -> None:
+        """A process was started below it, whose part of the run is the file at ``path``."""
+        for one in self.around():
+            one._files = [*one._files, path]
+
     def end(self, *, failed: bool = False) -> Below:
-        """Its body is over; returns what happened in it."""
+        """Its body is over; returns what happened in it, in the processes that it has started too where it ``failed``."""
         with _lock:
             below = self._below()
+        if failed and self._files:
+            found = [below, *map(_in_process, self._files)]
+            below = Below(
+                next((one.irreversible for one in found if one.irreversible), None),
+                next((one.in_doubt for one in found if one.in_doubt), None),
+            )
+        with _lock:
             if self.undoes and failed and self.outer is not None:
                 for one in self.outer.around():
                     one._irreversible = one._irreversible or below.irreversible
@@ -263,6 +278,20 @@ def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> 
             for one in [*open_calls]:
                 one._irreversible = one._irreversible or name
     return None
+
+
+def _in_process(path: str) -> Below:
+    """What a process of the run has done that stands, by its own file; one that has none has captured nothing."""
+    try:
+        with Trace(path) as trace:
+            steps = [*Steps(trace.entries(damaged=True)).steps.values()]
+    except (FileNotFoundError, RunNotFoundError):
+        return Below()
+    except (OSError, TracekitError):
+        return Below(in_doubt="a process whose log can't be read")
+    standing = [str(one.name) for one in steps if one.stands and one.key_by is None]
+    pending = [str(one.name) for one in steps if one.state == "pending" and one.side_effect != "read_only"]
+    return Below(next(iter(standing), None), next(iter(pending), None))
 
 
 def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:

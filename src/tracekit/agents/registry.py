@@ -606,7 +606,7 @@ class Attempt:
     def end(self) -> None:
         """It is over: what happened below it decides on what follows."""
         if self.open is not None:
-            below = self.open.end()
+            below = self.open.end(failed=self.failure is not None)
             self.below = Below(below.irreversible or self.below.irreversible, below.in_doubt)
 
     def _whole(self, answer: Any) -> Any:
