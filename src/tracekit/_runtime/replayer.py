@@ -1341,7 +1341,9 @@ class Replay:
                 if not isinstance(error, InexactReplayError):  # that is the verdict's own
                     self._blame(error, code)
                 if not self.state.ended:  # the program still has to unwind, and need not come out of that alive
-                    say(f"the replay has failed: {error}")
+                    brief = error.fresh()
+                    brief.next_action = None  # that comes at the end, in the words of whoever tells it
+                    say(f"the replay has failed: {brief}")
                 self.schedule.fail()
                 return error
         return self._again()
