@@ -29,10 +29,10 @@ from tracekit.agents import (
     ExecutionRecord,
     IntentEnvelope,
     IntentRouter,
+    recorded_form,
     replay_execution,
     stable_hash,
 )
-from tracekit.agents import envelope as recorded_form
 from tracekit.agents import record as executions
 from tracekit.agents.record import schema
 from tracekit.errors import EnvelopeError, InvalidRecordError
