@@ -29,6 +29,8 @@ __all__ = [
 #: Seen through: the caller of this file is the one who counts.
 PASS: Final = object()
 
+# Taken now: whoever watches an event loop for what blocks exchanges it later. Nothing is read for it.
+_abspath: Final = os.path.abspath
 _STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
@@ -117,7 +119,7 @@ def _pseudo(name: str, frame: FrameType) -> Any:
 
 
 def _classify(file: str) -> Any:
-    path = os.path.abspath(file)
+    path = _abspath(file)
     if path in _passed or path in _HELPERS or _under(path, _passed):
         return PASS
     if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
@@ -216,7 +218,7 @@ def is_background(function: Any) -> bool:
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None or not (_excluded or _unwanted):
         return False
-    return _unwelcome(os.path.abspath(code.co_filename))
+    return _unwelcome(_abspath(code.co_filename))
 
 
 def pass_through(path: str) -> None:

@@ -45,7 +45,9 @@ _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
 )
 
+# Taken now: whoever watches an event loop for what blocks exchanges these later.
 _os_write: Final = os.write
+_stat: Final = os.stat
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
@@ -215,7 +217,7 @@ class Journal:
     def _in_place(self) -> bool:
         """Whether the file has the name under which it is looked for after a crash; yes where that can't be known."""
         try:
-            found = os.stat(self._place)
+            found = _stat(self._place)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
