@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import islice
 from threading import RLock
 from typing import Any, Final, NamedTuple, NoReturn
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from .. import _reality, errors
 from .._capture import guard, instrumentation, processes
@@ -481,15 +481,22 @@ def _python(name: str) -> str:
 
 #: Arguments of more characters than this are told apart by their hash.
 _LONG: Final = 2048
-#: The budgets in which processes were started, by the paths of these, and the segments that are counted in them.
-_spent: Final[WeakKeyDictionary[Recording, dict[str, Spending]]] = WeakKeyDictionary()
-_counted: Final[WeakKeyDictionary[Recording, set[str]]] = WeakKeyDictionary()
-#: The paths of those that are not counted yet.
-_awaited: Final[WeakKeyDictionary[Recording, dict[str, None]]] = WeakKeyDictionary()
-#: The calls of pools that a ledger is shared by.
-_handed: Final[WeakKeyDictionary[Recording, dict[Spending, Handed]]] = WeakKeyDictionary()
 #: What is in a segment counts once, whichever thread comes by it.
 _counting = RLock()
+
+
+class _Spent:
+    """What the processes of a run spend."""
+
+    def __init__(self) -> None:
+        #: The budgets in which processes were started, by the paths of these.
+        self.budgets: Final[dict[str, Spending]] = {}
+        #: The paths of those that are not counted yet.
+        self.awaited: Final[dict[str, None]] = {}
+        #: The segments that are counted.
+        self.counted: Final[set[str]] = set()
+        #: The calls of pools that a budget is shared by.
+        self.handed: Final[dict[Spending, Handed]] = {}
 
 
 def _afresh() -> None:
@@ -578,8 +585,9 @@ def _left_of(scope: Scope) -> dict[str, Any] | None:
 
 def _await(session: Recording, path: str, spending: Spending) -> None:
     """What the process at ``path`` spends counts in ``spending``: as soon as it has ended, and the program is about to spend more."""
-    _spent.setdefault(session, {})[path] = spending
-    _awaited.setdefault(session, {})[path] = None
+    spent = session.state.extras.of(_Spent)
+    spent.budgets[path] = spending
+    spent.awaited[path] = None
     found = ref(session)
 
     def look() -> None:
@@ -593,7 +601,7 @@ def _await(session: Recording, path: str, spending: Spending) -> None:
 
 
 def _count_ended(session: Recording) -> None:
-    awaited = _awaited.get(session)
+    awaited = session.state.extras.of(_Spent).awaited
     if not awaited:
         return
     directory = os.path.dirname(os.path.abspath(session.log.journal.path))
@@ -604,7 +612,7 @@ def _count_ended(session: Recording) -> None:
             if os.path.exists(file) and not is_open(file):
                 ended.add(path)
         if ended:
-            _count(session, _spent.get(session, {}), ended)
+            _count(session, ended)
 
 
 def count_spending(session: Recording, path: str = "") -> None:
@@ -612,13 +620,13 @@ def count_spending(session: Recording, path: str = "") -> None:
 
     Each segment counts once, when its process has ended it, or at the end of the run.
     """
-    started = _spent.get(session)
-    if started is None and (session.state.spending is None or path):
+    started = session.state.extras.of(_Spent).budgets
+    if not started and (session.state.spending is None or path):
         return
     with _counting:
-        _count(session, started or {}, {path} if path else set())
+        _count(session, {path} if path else set())
     if not path:
-        _tell_overruns(session, started or {})
+        _tell_overruns(session, started)
 
 
 def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
@@ -630,12 +638,13 @@ def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
             )
 
 
-def _count(session: Recording, started: Mapping[str, Spending], paths: set[str]) -> None:
+def _count(session: Recording, paths: set[str]) -> None:
     """Of the processes at ``paths``, or of all."""
+    spent = session.state.extras.of(_Spent)
     file = os.path.abspath(session.log.journal.path)
     for path in paths:
-        _awaited.get(session, {}).pop(path, None)
-    counted = _counted.setdefault(session, set())
+        spent.awaited.pop(path, None)
+    counted = spent.counted
     above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
     for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
         if lane in counted or segment.path == file or above.isdisjoint(_from(lane)):
@@ -643,9 +652,9 @@ def _count(session: Recording, started: Mapping[str, Spending], paths: set[str])
         if paths and lane not in paths and is_open(segment.path):
             continue
         counted.add(lane)
-        for handed in _handed.get(session, {}).values():
+        for handed in spent.handed.values():
             handed.counted(lane)
-        spending = _spending_of(started, lane) or session.state.spending
+        spending = _spending_of(spent.budgets, lane) or session.state.spending
         if spending is not None:
             with Trace(segment.path) as trace, suppress(TraceError):
                 spending.include(islice(trace.entries(), trace.status.count))
@@ -728,7 +737,7 @@ def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any
         return {**place, "budget": None}
     with _counting:
         left = _left_of(scope)
-        ledgers = _handed.setdefault(session, {})
+        ledgers = session.state.extras.of(_Spent).handed
         beside = ledgers.setdefault(scope.spending, Handed()).as_dict()
         for level in scope.spending.levels():
             ledgers.setdefault(level, Handed()).add(lane.path)

@@ -23,6 +23,7 @@ from .._runtime.callsite import say as say_now
 from .._runtime.context import Scope, collisions, current
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
+from .._runtime.session import Unfinished
 from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import LogWriteError, NotReplayableError, RunStateError
@@ -74,7 +75,7 @@ def end(session: Recording) -> None:
                 f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
                 uncaptured=True,
             )
-    for say in gate.undone.pop(session, ()):
+    for say in session.state.extras.of(Unfinished).says:
         left = say()
         if left is not None:
             session.report.warn(left)

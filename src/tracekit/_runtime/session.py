@@ -13,7 +13,6 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Collection, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 from .context import Lane, Scope, collisions, current, started
 
@@ -38,6 +37,7 @@ __all__ = [
     "Stage",
     "Step",
     "Timer",
+    "Unfinished",
     "WrittenLog",
     "allow_outside",
     "here",
@@ -230,6 +230,13 @@ class Extras:
         return found if found is not None else self._kept.setdefault(kind, kind())  # type: ignore[no-any-return]
 
 
+class Unfinished:
+    """What says what a run would leave undone if it ended now; asked at its end."""
+
+    def __init__(self) -> None:
+        self.says: Final[list[Callable[[], str | None]]] = []
+
+
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
@@ -392,9 +399,6 @@ class Session(Protocol):
         """
         ...
 
-
-#: What says what a run would leave undone if it ended now, by session; asked at its end.
-undone: Final[WeakKeyDictionary[Any, list[Callable[[], str | None]]]] = WeakKeyDictionary()
 
 #: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
 strayed: dict[str, int] | None = None

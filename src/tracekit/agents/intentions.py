@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import count
-from threading import Lock
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from .._runtime.session import Session, here
 from .._values import contains_opaque, to_json
@@ -261,9 +259,10 @@ deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", defaul
 #: The numbers of events outside every run.
 _numbers: Final = count(1)
 
-#: Whose each name of a world is, by session: in a trace a world is known by its name.
-_taken: Final[WeakKeyDictionary[Any, dict[str, Ledger]]] = WeakKeyDictionary()
-_taking: Final = Lock()
+
+class _Names(dict[str, "Ledger"]):
+    """Whose each name of a world is in a run: in a trace a world is known by its name."""
+
 
 #: What alone can cause an event, where that is one kind: an answer answers a request.
 CAUSES: Final = {
@@ -365,8 +364,7 @@ class Ledger:
         self._run = run
 
     def _take_name(self, session: Session) -> None:
-        with _taking:
-            owner = _taken.setdefault(session, {}).setdefault(self.name, self)
+        owner = session.state.extras.of(_Names).setdefault(self.name, self)
         if owner is not self:
             raise RunStateError(
                 f"this run has another world of the name {self.name!r}: its trace could not tell them apart; nothing was written",

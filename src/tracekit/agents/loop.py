@@ -12,10 +12,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from .._capture import guard
 from .._policy.prices import Prices
-from .._runtime import session as gate
 from .._runtime.context import current, enter
 from .._runtime.replayer import Replay
-from .._runtime.session import here
+from .._runtime.session import Unfinished, here
 from ..errors import (
     BudgetExceededError,
     IntentionError,
@@ -356,7 +355,7 @@ class Agenda:
     def ending(self) -> Iterator[None]:
         """A block that no request leaves unanswered without a word, and in which what responders put off is held back, too."""
         scope = here()
-        told = [] if scope is None else gate.undone.setdefault(scope.session, [])
+        told = [] if scope is None else scope.session.state.extras.of(Unfinished).says
         told.append(self._undone)
         try:
             with self._world.looping(), guard.Watch() if self.readings and here() is not None else nullcontext():
