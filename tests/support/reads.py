@@ -17,6 +17,7 @@ class Reads:
     """Records what is read as ``(function, value)``; with ``served``, answers from there and calls the real one for dice."""
 
     run_id = "reads"
+    progress = None
 
     def __init__(self, served: list[tuple[str, Any]] | None = None) -> None:
         self.log: list[tuple[str, Any]] = []

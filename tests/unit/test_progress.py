@@ -384,3 +384,27 @@ def test_recorded_around_a_loop_and_replayed_in_a_task(tmp_path: Path, runs: Cal
         return again
 
     assert asyncio.run(a_test()) == seen
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------------------
+
+
+@LOOPS
+def test_deadlines_of_anyio_come_to_what_they_came_to(tmp_path: Path, loop: Loop) -> None:
+    """``fail_after`` and ``move_on_after`` that ran out raise and cancel again, around calls and around sleeps; the others don't."""
+
+    async def program() -> list[Any]:
+        seen: list[Any] = []
+        for pause in (0.0, 0.2):
+            try:
+                with anyio.fail_after(0.02):
+                    seen.append(await on_loop("answer", pause))
+            except TimeoutError:
+                seen.append("late")
+            with anyio.move_on_after(0.02) as scope:
+                await anyio.sleep(pause)
+            seen.append(scope.cancelled_caught)
+        return seen
+
+    seen, _ = twice(tmp_path, loop, program)
+    assert seen[2:] == ["late", True]

@@ -262,8 +262,11 @@ def _loop_patches() -> list[Patch]:
 def _loop_time(real: Any) -> Hook:
     def read(_proxy: object, loop: Any) -> Any:
         scope = _scope()
-        if scope is None or scope.live or not by_user():
+        if scope is None or scope.live:
             return real(loop)
+        if not by_user():
+            progress = scope.session.progress
+            return real(loop) if progress is None else real(loop) + progress.ahead(loop)
         return _answer(scope, "loop.time", partial(real, loop))
 
     return read

@@ -529,7 +529,10 @@ class _Held(asyncio.TimerHandle):
             return
         if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
             loop = self._loop  # type: ignore[attr-defined]
-            self._real = _outside_the_run(loop, self._when, self._run_out)  # type: ignore[attr-defined]
+            scope = self._context.get(current)  # type: ignore[attr-defined]
+            progress = None if scope is None else scope.session.progress
+            when = self._when - (0.0 if progress is None else progress.ahead())  # type: ignore[attr-defined]
+            self._real = _outside_the_run(loop, when, self._run_out)
             return
         with _not_before(self._loop, self._when):  # type: ignore[attr-defined]
             self._run()

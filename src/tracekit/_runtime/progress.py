@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from .._reality import monotonic_ns
 from .context import UNLIMITED, Lane, Scope
 
 __all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
@@ -71,7 +72,19 @@ class Deliverer(Protocol):
 class Progress:
     """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
 
-    __slots__ = ("_at", "_deliverer", "_lanes", "_loops", "_places", "_queues", "_uncounted", "follow")
+    __slots__ = (
+        "_ahead",
+        "_at",
+        "_deliverer",
+        "_lanes",
+        "_last",
+        "_loops",
+        "_places",
+        "_queues",
+        "_uncounted",
+        "elapsed",
+        "follow",
+    )
 
     def __init__(self, deliverer: Deliverer | None = None, places: PlaceIndex | None = None) -> None:
         self._deliverer: Final = deliverer
@@ -81,6 +94,11 @@ class Progress:
         self._loops: dict[AbstractEventLoop, tuple[int, dict[Lane, int]]] = {}
         self._lanes: dict[int, Lane] = {}
         self._at: dict[int, int] = {}
+        #: In a replay: how long the recording had taken up to the last event that was handed out (ns).
+        self.elapsed: Callable[[], int] | None = None
+        #: How far the run's clock is ahead of the real one (ns), and both when that was last looked at.
+        self._ahead = 0
+        self._last: tuple[int, int] | None = None
         #: The loop in which what is asked for now counts for nobody.
         self._uncounted: AbstractEventLoop | None = None
         #: Asked once for each lane of a replay, for the number that it has in the recording.
@@ -107,6 +125,25 @@ class Progress:
             self.follow(lane)
         self.queue(loop).add(handle)
         return handle
+
+    def ahead(self, loop: AbstractEventLoop | None = None) -> float:
+        """How far (s) the run's clock is ahead of the real one, for who sets deadlines and looks whether they have passed; in ``loop``
+        as long as it runs something of the run.
+
+        A replay takes no time for what took time in the recording. From one look to the next its clock goes on by as much as the
+        recording's did, and never by less than the real one.
+        """
+        if self.elapsed is None:
+            return 0.0
+        if loop is not None:
+            queue = self._queues.get(loop)
+            if queue is None or not queue.running:
+                return 0.0
+        now = self.elapsed(), monotonic_ns()
+        if self._last is not None:
+            self._ahead += max(0, (now[0] - self._last[0]) - (now[1] - self._last[1]))
+        self._last = now
+        return self._ahead / 1e9
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -238,6 +275,7 @@ class LoopQueue:
         "look_again",
         "loop",
         "resting",
+        "running",
         "thread",
     )
 
@@ -254,6 +292,8 @@ class LoopQueue:
         self._rounds = 0
         #: Whether some lane may go on that was held.
         self.look_again = False
+        #: Whether a callback of the run runs just now.
+        self.running = False
         #: Whether the run has nothing to run here but what is held.
         self.resting = True
 
@@ -341,6 +381,7 @@ class LoopQueue:
     def _run(self) -> None:
         self._kicked = False
         queue = self._queue
+        self.running = True
         try:
             for _ in range(len(queue)):
                 if not queue:
@@ -362,6 +403,7 @@ class LoopQueue:
             if self._deliverer is not None:
                 self._rest(self._deliverer)
         finally:
+            self.running = False
             if queue:
                 self.kick()
             else:

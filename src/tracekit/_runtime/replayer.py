@@ -674,6 +674,7 @@ class Replay:
         #: The callbacks of the program in its event loops.
         self.progress: Final = self.schedule.progress
         self.progress.follow = self._follow
+        self.progress.elapsed = self._elapsed
         #: The hooks tell it which threads take part.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
@@ -969,6 +970,10 @@ class Replay:
             elif missed in self.index.hops:
                 self.skip_hop(missed)
         state.close()
+
+    def _elapsed(self) -> int:
+        """How long the recording had taken up to the last event that was handed out (ns)."""
+        return ts_of(self.trace.line(self.schedule.last)) if self.schedule.last else ts_of(self.trace.line(1))
 
     def skip_hop(self, seq: int) -> None:
         """The program has gone on without a call in a thread in which nothing was captured."""
@@ -1553,6 +1558,11 @@ class Replay:
                 entry = self.trace.entry(seq)
                 left.append({"seq": seq, "type": entry["type"], "name": entry.get("name")})
         return left
+
+
+def ts_of(line: bytes) -> int:
+    """The instant in a line of a trace."""
+    return int(line[line.index(b'"ts_ns":') + 8 :].partition(b",")[0])
 
 
 def _signature(entry: Mapping[str, Any]) -> dict[str, Any]:

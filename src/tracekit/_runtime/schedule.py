@@ -135,6 +135,11 @@ class Schedule:
         if loop is not None and (task := current_task(loop)) is not None:
             self.threads.created(task)
 
+    @property
+    def last(self) -> int:
+        """The last event that was handed out in order, or 0."""
+        return self._events[self._next - 1] if self._next else 0
+
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def wait(self, seq: int | None) -> None:
