@@ -21,6 +21,7 @@ import pydantic
 import pytest
 
 from tests.support.cut import cut
+from tests.support.plain_writer import chained
 from tests.support.tracing import entries, of_type, recorded, replayed
 from tracekit import InexactReplayError, NotReplayableError, replay, resume, traced_tool
 from tracekit._journal import schema
@@ -599,6 +600,48 @@ def test_a_new_value_that_cannot_be_recorded_is_named_by_the_replay_that_needs_i
         with pytest.raises(NotReplayableError, match=rf"tool '.*{what}' \(step {step}\)") as caught, replay(run):
             program()
         assert caught.value.step == step
+
+
+MALFORMED: dict[str, Any] = {
+    "no pointer": {"patch": [{"at": "/elsewhere", "items": [0, 0, [1]]}]},
+    "no patch": {"patch": [{"at": "/into"}]},
+    "no list": {"patch": 7},
+    "another kind": {"patch": [{"at": "/into", "put": {"a": 1}, "drop": []}]},
+    "a class of its choice": {
+        "patch": [{"at": "/into", "items": [0, 0, [{"$t": "dataclass", "c": "os:system", "v": {}}]]}]
+    },
+    "no such output": {"output": {"/a/b": "/into"}},
+    "no such argument": {"output": {"": "/nothing"}},
+    "no names": {"was": ["into"]},
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_changes_are_refused(what: str, tmp_path: Path) -> None:
+    """A trace is untrusted: whatever it says, the replay stops and names the step; of a patch that is wrong nothing is done."""
+
+    @tool
+    def fill(into: list[int]) -> list[int]:
+        into.append(1)
+        return [2]
+
+    def program(into: list[int]) -> Any:
+        return fill(into)
+
+    run, _ = recorded(lambda: program([0]))
+    lines, tip = [], "0" * 64
+    for entry in entries(run):
+        if entry["type"] == "tool.return":
+            entry["arguments"] = {**entry["arguments"], **MALFORMED[what]}
+        line, tip = chained({key: item for key, item in entry.items() if key != "hash"}, tip)
+        lines.append(line)
+    path = tmp_path / "forged.jsonl"
+    path.write_bytes(b"".join(lines))
+    items = [0]
+    with pytest.raises(NotReplayableError, match=r"fill' \(step 2\)"), replay(str(path)):
+        program(items)
+    assert items == ([0, 1] if "output" in MALFORMED[what] else [0])
+    path.unlink()  # it is no trace of ours: not every one of them is as the schema says
 
 
 def test_secrets_do_not_get_into_the_log_by_way_of_arguments() -> None:

@@ -1231,24 +1231,26 @@ class Replay:
                     value = Linking(hint, called, after).whole(grafted(output, about))
                 else:
                     value = self._decode(entry.get("output"), hint)
+                    self._leave_arguments(
+                        step, "changed its arguments in the recording, and they are not looked at here"
+                    )
                 self._called = [one for one in self._called if one is not called]
             error = self._error(step, entry["error"]) if "error" in entry else None
         except NotReplayableError as failure:
             raise self.fail(self._located(failure, step)) from None
+        except Exception as malformed:  # a trace is untrusted
+            reason = f"what it changed is malformed ({type(malformed).__name__}: {str(malformed)[:200]})"
+            raise self.fail(self._located(NotReplayableError(reason, reason=reason), step)) from malformed
         return Outcome(value, error, entry.get("meta", {}), entry)
 
     def _same_arguments(self, step: ReplayedStep, seq: int, called: CalledWith, about: Mapping[str, Any]) -> bool:
         """Change the arguments as the recorded call did; false, and said, where they are not as they were then."""
         was: Mapping[str, str] = about.get("was", {})
         names = ", ".join(was)
-        tool = f"{step.spec.family} {step.spec.name!r} (step {step.seq})"
         other = [name for name, digest in was.items() if not self._as_then(step, called, name, digest)]
         if other:
-            self.report.inexact(
-                "shared_argument",
-                f"{tool} changed {', '.join(other)} in the recording, which was another one when it was called: left as it is",
-                step=step.seq,
-            )
+            names = ", ".join(other)
+            self._leave_arguments(step, f"changed {names} in the recording, which was another one when it was called")
             return False
         if all(called.untouched(name) for name in was):
             changed = called.apply(about.get("patch", []))
@@ -1258,18 +1260,19 @@ class Replay:
         if all(self._digest(step, name, called.tree(name)) == digest for name, digest in about["is"].items()):
             return True  # what went on beside it has changed them in just that way
         if self._beside_others(step.seq, seq):
-            self.report.remark(
-                "shared_argument",
-                f"{tool} changed {names} in the recording while others went on, who change it here: left as it is",
-                step=step.seq,
-            )
+            text = f"{self._call_of(step)} changed {names} in the recording while others went on, who change it here: left as it is"
+            self.report.remark("shared_argument", text, step=step.seq)
         else:
-            self.report.inexact(
-                "shared_argument",
-                f"{tool} changed {names} in the recording, which has been changed since it was called: left as it is",
-                step=step.seq,
+            self._leave_arguments(
+                step, f"changed {names} in the recording, which has been changed here since it was called"
             )
         return False
+
+    def _leave_arguments(self, step: ReplayedStep, how: str) -> None:
+        self.report.inexact("shared_argument", f"{self._call_of(step)} {how}: left as it is", step=step.seq)
+
+    def _call_of(self, step: ReplayedStep) -> str:
+        return f"{step.spec.family} {step.spec.tell(self.redactor).name!r} (step {step.seq})"
 
     def _as_then(self, step: ReplayedStep, called: CalledWith, name: str, digest: str) -> bool:
         tree = called.state(name)
