@@ -683,7 +683,7 @@ def test_a_function_that_hides_a_coroutine_or_generator_is_taken_for_what_it_ret
     def opened() -> Iterator[int]:
         yield 1
 
-    with pytest.warns(RuntimeWarning, match="opaque"), record("cm"), opened() as value:
+    with pytest.warns(RuntimeWarning, match="not serialised"), record("cm"), opened() as value:
         assert value == 1
 
 
@@ -798,7 +798,7 @@ def test_a_result_that_cant_be_encoded_reaches_the_caller_untouched() -> None:
     def opened() -> Any:
         return {"handle": handle, "n": 1}
 
-    with pytest.warns(RuntimeWarning, match="opaque"):
+    with pytest.warns(RuntimeWarning, match="not serialised"):
         run, first = recorded(opened)
     assert first["handle"] is handle
     assert of_type(run, "tool.return")[0]["meta"]["notes"]
