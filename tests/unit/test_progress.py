@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -408,3 +409,30 @@ def test_deadlines_of_anyio_come_to_what_they_came_to(tmp_path: Path, loop: Loop
 
     seen, _ = twice(tmp_path, loop, program)
     assert seen[2:] == ["late", True]
+
+
+@LOOPS
+def test_what_a_thread_hands_to_a_loop(tmp_path: Path, loop: Loop) -> None:
+    """A thread puts its answers into a queue of the loop: a task that polls finds each where it found it."""
+
+    async def program() -> list[Any]:
+        here, items, seen = asyncio.get_running_loop(), asyncio.Queue[Any](), list[Any]()
+
+        def work() -> None:
+            for i in range(5):
+                here.call_soon_threadsafe(items.put_nowait, in_thread(i, 0.001 * (i * 7 % 3)))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        other, polls = asyncio.create_task(on_loop("other", 0.003)), 0
+        while len(seen) < 5:
+            try:
+                seen.append((items.get_nowait(), polls, other.done()))
+            except asyncio.QueueEmpty:
+                await asyncio.sleep(0)
+                polls += 1
+        thread.join()
+        await other
+        return seen
+
+    twice(tmp_path, loop, program)

@@ -362,7 +362,7 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
 
         def done(_: object) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(arrived)
+                loop.call_soon_threadsafe(arrived, context=Context())
 
         destination.add_done_callback(cancelled)
         source.add_done_callback(done)

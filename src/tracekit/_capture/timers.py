@@ -393,6 +393,7 @@ def scope_of_timers() -> Scope | None:
 def _patches() -> list[Patch]:
     patches = [
         _once(BaseEventLoop, "call_soon", _call_soon),
+        _once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
         _once(BaseEventLoop, "call_at", _call_at),
         _once(Timeout, "reschedule", _reschedule),
         _once(BaseEventLoop, "shutdown_default_executor", _outside),
@@ -404,6 +405,7 @@ def _patches() -> list[Patch]:
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
         patches.append(_once(uvloop.Loop, "call_soon", _call_soon))
+        patches.append(_once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe))
         patches.append(_once(uvloop.Loop, "call_later", _call_later))
     return patches
 
@@ -430,6 +432,37 @@ def _call_soon(original: Any) -> Any:
 
     call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
     return call_soon
+
+
+def _call_soon_threadsafe(original: Any) -> Any:
+    """What a thread hands to a loop: an event of the run, which comes to the loop where it came."""
+
+    def call_soon_threadsafe(self: Any, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        scope = scope_of_timers() if context is None or context.get(current) is not None else None
+        if scope is None or not scope.session.state.ordered or asyncio.events._get_running_loop() is self:
+            return original(self, callback, *args, context=context)
+        turn: Any = scope.session.arm(scope, "loop.call", 0)
+        handle = asyncio.Handle(callback, args, self, context)
+
+        def run() -> None:
+            if not handle.cancelled():
+                handle._run()
+
+        def arrived() -> None:
+            if handle.cancelled():
+                return
+            if turn.comes:
+                turn.on_fire(run)
+                return
+            if turn.live:
+                turn.fired()
+            run()
+
+        original(self, arrived, context=Context())
+        return handle
+
+    call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
+    return call_soon_threadsafe
 
 
 def _call_at(original: Any) -> Any:

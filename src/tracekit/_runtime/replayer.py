@@ -288,7 +288,7 @@ EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
 #: What fires in an event loop, by the names of its entries.
-IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival"))
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call"))
 #: What threads do to one another, by the names of its entries.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 

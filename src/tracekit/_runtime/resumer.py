@@ -374,7 +374,7 @@ _STEADY: Final = frozenset(
     ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
 )
 #: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
-_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival"}
+_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call"}
 
 
 class Resumption(Recording):
