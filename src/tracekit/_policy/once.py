@@ -1005,6 +1005,12 @@ class Once:
                     self._put(digest, call, known)
                     return None
             step = self._inner.begin(scope, request)
+            if step.seq <= scope.parent:  # the run has ended meanwhile: it is on no log, and could answer nobody
+                raise RunEndedError(
+                    f"{spec.name!r} was called when run {self.session.run_id} was ending; it was not executed",
+                    run_id=self.session.run_id,
+                    next_action="wait for the task or thread that calls it before the record() block ends",
+                )
             if file is not None and not spec.effect:  # others rely on it: as an effect's, it is on the device now
                 self.session.log.journal.sync(step.seq)
         except BaseException as error:
