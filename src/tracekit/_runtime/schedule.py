@@ -447,8 +447,8 @@ class Schedule:
                     since = now
                     if not self._released and self.threads.blocked() and self.alone() and not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif self._may_go(settled or now - since > _COURTESY):
-                    due = self._take()
+                elif (choice := self._choice(settled or now - since > _COURTESY)) is not None:
+                    due = self._take(choice)
                 waits = due is None and self._first() is not None
                 if not (waits and settled):
                     self._still_since = 0
@@ -472,19 +472,29 @@ class Schedule:
         since = self._still_since
         return (monotonic_ns() - since) / 1e9 if since else 0.0
 
-    def _may_go(self, quiet: bool) -> bool:
-        """Whether the earliest event that was asked for is to be handed out. ``quiet``: nothing is gained by a moment's wait."""
+    def _choice(self, quiet: bool) -> int | None:
+        """The event that is to be handed out now, of those that were asked for. ``quiet``: nothing is gained by a moment's wait."""
         first = self._first()
-        if self._in_order() and not self._owing(first):
-            if first is not None and self._asked[first].loop is not None:
+        assert first is not None
+        ticket = self._asked[first]
+        # A loop whose thread is held runs nothing: it is inside a call that does not await.
+        inside = ticket.loop is not None and self.threads.holds(ticket.thread)
+        if self._in_order() and not self._owing(first) and not inside:
+            if ticket.loop is not None:
                 if quiet:
                     self._granted = first
                     self._tell_loop()  # which knows when the program is at the place of it
-                return False
-            return quiet
+                return None
+            return first if quiet else None
         if not self.threads.blocked() or not (self._in_order() or not self._abroad() or self.alone()):
-            return False
-        return not self._let_held_go()
+            return None
+        if self._let_held_go():
+            return None
+        if not inside:
+            return first
+        return min(
+            seq for seq, other in self._asked.items() if other.member is not None and other.thread == ticket.thread
+        )
 
     def _give_up(self, waiting: list[str]) -> None:
         if self._failed:
