@@ -6,15 +6,19 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.place import PACKAGES
 from tracekit import DivergenceError, current_run, record, replay, traced_tool
+from tracekit.cli import main
 from tracekit.errors import RunStateError
 
 
@@ -188,6 +192,8 @@ def test_git_ignores_the_store(tmp_path: Path) -> None:
 
 _SETS = """
 import sys
+import threading
+import time
 from tracekit import record, replay, traced_tool
 
 @traced_tool(side_effect="read_only")
@@ -216,3 +222,30 @@ def test_a_divergence_that_the_hash_seed_may_explain(tmp_path: Path) -> None:
     other = _sets(tmp_path, "2", "sets")
     assert other.returncode == 1
     assert "hash seed was 1 in the recording and is 2 here" in other.stderr
+
+
+def test_a_thread_reads_its_clock_while_the_run_ends() -> None:
+    """What a thread reads in the very moment in which its run ends is counted or left out; the run verifies in either case."""
+    read, stop = threading.Event(), threading.Event()
+
+    def reads_on() -> None:
+        while not stop.is_set():
+            time.time()
+            read.set()
+            sum(range(1000))
+
+    threads = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(3):
+                with record("ending") as run:
+                    threads.append(threading.Thread(target=reads_on))
+                    threads[-1].start()
+                    read.wait()
+                    read.clear()
+                assert CliRunner().invoke(main, ["verify", str(run.path)]).exit_code == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -147,6 +147,21 @@ class Journal:
             self._wake()
         return seq
 
+    def append_last(self, kind: str, lane: int, parent: int, tail: Callable[[int], bytes], sync: bool = False) -> int:
+        """Write the entry that ends the file, as :meth:`append` does; ``tail`` is given the number of entries, this one included.
+
+        A thread that reads its clock meanwhile does so before the end, and is counted, or after it, and is in no file.
+        """
+        with self._lock:
+            if sync:
+                self._look()
+            self._flush_reads()
+            seq = self._write(kind, lane, parent, tail(self.seq + 1))
+            self._reads = deque(maxlen=0)
+        if sync or self._always:
+            self.sync(seq)
+        return seq
+
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
         """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
         self._reads.append((kind, lane, parent, name, value))
@@ -250,14 +265,17 @@ class Journal:
     def _flush_reads(self) -> None:
         """Write the pending reads of every lane; neighbours of one function and lane share an entry."""
         reads = self._reads
-        while reads:
+        left = len(reads)  # what other threads add meanwhile waits: one that reads without a pause would have no end
+        while left:
             kind, lane, parent, name, value = reads.popleft()
+            left -= 1
             values = [value]
-            while reads:
+            while left:
                 following = reads[0]
                 if following[0] != kind or following[3] != name or following[1] != lane or following[2] != parent:
                     break
                 values.append(reads.popleft()[4])
+                left -= 1
             tail = b',"name":%b,"values":%b' % (orjson.dumps(name), self._encode_read(values))
             self._write(kind, lane, parent, tail)
 

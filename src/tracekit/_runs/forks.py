@@ -254,7 +254,7 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
     journal.flush()
     with journal.held():
         session.state.ended = True
-        meta: dict[str, Any] = {"steps": session.steps, "segments": [], "count": journal.seq + 1}
+        meta: dict[str, Any] = {"steps": session.steps, "segments": []}
         fields = b""
         for look in before_seal:
             look(session)
@@ -267,7 +267,8 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
         if error is not None:
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
-        journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + session.meta(meta))
+        kind = "run.completed" if error is None else "run.failed"
+        journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
     journal.close()
     segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
     durable = journal.durability != "none"

@@ -451,7 +451,8 @@ def _end(session: Recording, end: dict[str, Any]) -> None:
     with journal.held():
         session.state.ended = True
         end["segments"] = segments(journal.path, session.run_id)
-        end["count"] = journal.seq + 1
-        journal.append("run.aborted", 0, ROOT, b',"meta":%b' % dumps_in_order(end), True)
+        journal.append_last(
+            "run.aborted", 0, ROOT, lambda count: b',"meta":%b' % dumps_in_order(end | {"count": count}), True
+        )
     if journal.lost:  # of the compensations
         raise LogWriteError(f"entries of the abort are missing from {journal.path}", run_id=session.run_id)

@@ -318,7 +318,7 @@ def seal_branch(partial: PartialReplay, store: Store, error: BaseException | Non
     journal.flush()
     with journal.held():
         new.state.ended = True
-        meta["count"] = journal.seq + 1
-        journal.append("run.completed" if error is None else "run.failed", 0, ROOT, fields + new.meta(meta))
+        kind = "run.completed" if error is None else "run.failed"
+        journal.append_last(kind, 0, ROOT, lambda count: fields + new.meta(meta | {"count": count}))
     journal.close()
     store.sealed(new.run_id, journal.seq, journal.head.decode())

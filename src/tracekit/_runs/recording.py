@@ -369,8 +369,7 @@ class RecordBlock(Block[Run]):
             meta["printed"] = session.state.extras.of(stdout.Transcript).as_dict(session.redactor.redact_text)
         if journal.lost:
             meta["lost"] = journal.lost
-        meta["count"] = journal.seq + 1
-        journal.append(kind, 0, ROOT, fields + session.meta(meta))
+        journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
 
 
 @overload

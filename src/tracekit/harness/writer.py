@@ -149,8 +149,7 @@ class TraceWriter(Line):
             meta["warnings"] = [*session.report.warnings, *session.report.remarks]
         if session.log.journal.lost:
             meta["lost"] = session.log.journal.lost
-        meta["count"] = session.log.journal.seq + 1
-        session.log.journal.append(kind, 0, ROOT, fields + session.meta(meta))
+        session.log.journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
 
     def __enter__(self) -> TraceWriter:
         return self
