@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
+import tenacity
 import uvloop
 
 from tests.support.tracing import entries
@@ -434,5 +436,42 @@ def test_what_a_thread_hands_to_a_loop(tmp_path: Path, loop: Loop) -> None:
         thread.join()
         await other
         return seen
+
+    twice(tmp_path, loop, program)
+
+
+@LOOPS
+def test_a_library_that_stops_after_a_while(tmp_path: Path, loop: Loop) -> None:
+    """tenacity's ``stop_after_delay`` gives up after as many attempts."""
+
+    async def program() -> int:
+        attempts = 0
+
+        @tenacity.retry(stop=tenacity.stop_after_delay(0.05), wait=tenacity.wait_fixed(0.012), reraise=True)
+        async def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            await on_loop(attempts, 0.005)
+            raise ValueError("again")
+
+        with pytest.raises(ValueError, match="again"):
+            await attempt()
+        return attempts
+
+    twice(tmp_path, loop, program)
+
+
+@LOOPS
+def test_threads_of_anyio(tmp_path: Path, loop: Loop) -> None:
+    """A task that polls finds the result of ``anyio.to_thread.run_sync`` where it found it."""
+
+    async def program() -> list[Any]:
+        tasks = [asyncio.create_task(one) for one in (anyio.to_thread.run_sync(in_thread, 1, 0.004), on_loop(2, 0.003))]
+        seen, polls = list[Any](), 0
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            polls += 1
+            seen.append([task.done() for task in tasks])
+        return [polls, *seen]
 
     twice(tmp_path, loop, program)

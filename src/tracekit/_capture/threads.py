@@ -726,13 +726,45 @@ def _submit(original: Any) -> Any:
 def _run_sync(original: Any) -> Any:
     def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *rest: Any, **options: Any) -> Any:
         scope = current.get()
-        if scope is not None:
-            func, args, kwargs = enclose(scope, func, tuple(args), {})
-            if kwargs:
-                func = _with(func, kwargs)
-        return original(cls, func, args, *rest, **options)
+        if scope is None:
+            return original(cls, func, args, *rest, **options)
+        func, args, kwargs = enclose(scope, func, tuple(args), {})
+        call = entered(func, args)
+        call.by_user = started_by_user(_getframe(1), call)
+        if kwargs:
+            func = _with(func, kwargs)
+        made = original(cls, func, args, *rest, **options)
+        if scope.live or scope.session.state.ended or not scope.session.state.ordered:
+            return made
+        return _arriving(scope, call, made)
 
     return run_sync_in_worker_thread
+
+
+async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
+    """Await what a thread is asked for; that its result comes is an event, as in ``_chain``."""
+    turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
+    error: BaseException | None = None
+    # While it is awaited nothing counts, as inside a live call.
+    token = enter(scope.inside(scope.parent or 1, live=True))
+    try:
+        result = await made
+    except asyncio.CancelledError:  # whatever it came to is dropped
+        raise
+    except BaseException as raised:
+        error = raised
+    finally:
+        current.reset(token)
+    hop = not (call.lane.captured or call.lane.last)
+    if turn.comes or (not turn.live and not hop):
+        await turn.wait_async()
+    elif turn.live and not hop:
+        turn.fired()
+    elif turn.live and call.by_user:
+        turn.fired({"hop": call.lane.id})
+    if error is not None:
+        raise error
+    return result
 
 
 def _run_from_thread(original: Any) -> Any:
