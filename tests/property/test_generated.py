@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +59,35 @@ def test_recorded_together_and_replayed_alone(seed: int, loop: str) -> None:
         programs, generated.recorded_together(programs, made, Pace(None, seed), Load()), strict=True
     ):
         replayed(program, run, seen, made, Pace(0.2), on_the_loop=True)
+
+
+def chained(entries: list[dict[str, Any]], path: Path) -> Path:
+    """A trace of these entries, each with the hash that it must have."""
+    tip, lines = "0" * 64, []
+    for entry in entries:
+        body = json.dumps({k: v for k, v in entry.items() if k != "hash"}, separators=(",", ":"), ensure_ascii=False)[
+            :-1
+        ]
+        tip = hashlib.sha256((tip + body).encode()).hexdigest()
+        lines.append(f'{body},"hash":"{tip}"}}\n')
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_place_that_is_off_by_one_is_found(tmp_path: Path) -> None:
+    """Were the place of the last event recorded one callback too early or too late, a program that polls would see it."""
+    program: Any = [["t_poll", 0, [["t_fetch", 3]]]]
+    made = generated.loops()["asyncio"]
+    ((run, seen),) = generated.recorded_together([program], made, Pace(1))
+    replayed(program, run, seen, made, Pace(1), on_the_loop=True)
+    entries = [json.loads(line) for line in Path(run.path).read_bytes().splitlines()]
+    places = [entry["place"]["lanes"] for entry in entries if any((entry.get("place") or {}).get("lanes", {}).values())]
+    assert places
+    for lanes in places[-1:]:  # each counts from the same beginning: the last says how often was looked in all
+        lane = max(lanes, key=lambda each: lanes[each] or 0)
+        for wrong in (1, -1):
+            lanes[lane] += wrong
+            path = chained(entries, tmp_path / f"{run.id}.jsonl")
+            lanes[lane] -= wrong
+            with pytest.raises(generated.Differs):
+                replayed(program, path, seen, made, Pace(1), on_the_loop=True)

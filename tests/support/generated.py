@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracekit import Report, Run, record, replay, traced_tool
@@ -872,10 +873,17 @@ def recorded_together(programs: list[Block], loop: Loop, at: Pace, load: Load | 
 
 
 def replayed(
-    program: Block, run: Run, seen: Any, loop: Loop, at: Pace, *, on_the_loop: bool = False, load: Load | None = None
+    program: Block,
+    run: Run | Path,
+    seen: Any,
+    loop: Loop,
+    at: Pace,
+    *,
+    on_the_loop: bool = False,
+    load: Load | None = None,
 ) -> Report:
     """Replay the run of a program, around its loop or ``on_the_loop``; :class:`Differs` unless it sees the same, and exactly."""
-    story = f"{json.dumps(program)}\n{run.path}"
+    story = f"{json.dumps(program)}\n{run if isinstance(run, Path) else run.path}"
     ran = executed
     session = replay(run)
 
