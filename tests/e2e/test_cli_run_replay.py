@@ -244,7 +244,7 @@ sys.exit(0)
 
 
 def test_a_program_that_hangs_after_a_divergence(place: Place) -> None:
-    """It is ended after the grace, its stacks on stderr, exit code 1."""
+    """One that waits outside Python is ended after the grace, its stacks on stderr, exit code 1."""
     text = (
         TOOL
         + """
@@ -255,7 +255,8 @@ worker = threading.Thread(target=work)
 worker.start()
 worker.join()
 if {} == 2:
-    threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()
+    import os
+    os.read(os.pipe()[0], 1)
 """
     )
     script = place.program(text.replace("{}", "1"))
