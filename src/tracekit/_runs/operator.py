@@ -15,7 +15,7 @@ from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
 from .._journal.store import SUFFIX, told_of
 from .._policy.once import policies
-from .._runtime.effects import Doubt, Steps
+from .._runtime.effects import Doubt, Steps, doubtful_steps
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
@@ -24,7 +24,6 @@ from . import block
 from .recovery import (
     Decision,
     decided,
-    doubtful_steps,
     keep_settlement,
     key_of,
     owner_of,

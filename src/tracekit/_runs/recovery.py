@@ -15,8 +15,9 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
 from .._journal.tip import read_head, sync_directory
-from .._runtime.effects import Doubt, Steps
+from .._runtime.effects import Doubt, Steps, doubtful_steps
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
+from .run import is_open
 
 __all__ = [
     "DOUBTS",
@@ -29,7 +30,6 @@ __all__ = [
     "decide",
     "decided",
     "decision_on",
-    "doubtful_steps",
     "in_doubt",
     "keep_settlement",
     "key_of",
@@ -157,12 +157,6 @@ def decide(
     )
 
 
-def doubtful_steps(log: Steps, *, live: bool = False) -> tuple[int, ...]:
-    """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
-    doubtful = (step.seq for step in log.steps.values() if step.doubtful and not (live and step.state == "pending"))
-    return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))
-
-
 def newer(run_id: str, version: object) -> Decision:
     """The decision on a run of a later format: nothing in it can be judged."""
     text = f"the log is of format version {version}, which this tracekit does not read: upgrade tracekit"
@@ -192,8 +186,6 @@ def _noting_writers(
 
 def _of_the_writer(path: str, run_id: str, told: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
     """What speaks for or against the process that wrote a log that nobody has locked: it may live, and have another copy of it."""
-    from .run import is_open  # it undoes steps, which asks for what is in doubt
-
     became = fate(told, path)
     if became == "alive" and (told["pid"] != os.getpid() or is_open(run_id)):
         text = f"this is a copy of the log of process {told['pid']}, which lives, if only stopped"

@@ -25,7 +25,7 @@ from .._capture.guard import Attempt
 from .._journal.reader import Trace
 from .._runtime import session as gate
 from .._runtime.context import Lane, Scope, current, enter
-from .._runtime.effects import Doubt, Steps
+from .._runtime.effects import Doubt, Steps, doubtful_steps
 from .._runtime.recorder import ROOT, Closing, Recording, undoing
 from .._runtime.replayer import Replay
 from .._runtime.resumer import Resumption
@@ -42,7 +42,6 @@ from ..errors import (
     TraceError,
 )
 from . import block
-from .recovery import doubtful_steps
 
 __all__ = [
     "PATIENCE",

@@ -23,6 +23,7 @@ __all__ = [
     "EffectStep",
     "OpenCall",
     "Steps",
+    "doubtful_steps",
     "innermost",
     "lost",
     "never_sent",
@@ -645,3 +646,9 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
         return {}, {}
     info = meta.get("info")
     return meta, info if isinstance(info, dict) else {}
+
+
+def doubtful_steps(log: Steps, *, live: bool = False) -> tuple[int, ...]:
+    """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
+    doubtful = (step.seq for step in log.steps.values() if step.doubtful and not (live and step.state == "pending"))
+    return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))
