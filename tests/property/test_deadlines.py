@@ -104,6 +104,22 @@ async def as_completed(limit: float, answer: float) -> Any:
     return [seen, now(), await asyncio.gather(*tasks)]
 
 
+async def timeout(limit: float, answer: float) -> Any:
+    begun = now()
+    try:
+        async with asyncio.timeout(limit):
+            return [begun, await fetch(answer), now()]
+    except TimeoutError:
+        return [begun, now(), await fetch(0)]
+
+
+async def move_on_after(limit: float, answer: float) -> Any:
+    seen: list[Any] = []
+    with anyio.move_on_after(limit) as scope:
+        seen.append(await fetch(answer))
+    return [seen, scope.cancel_called, scope.cancelled_caught, now(), await fetch(0)]
+
+
 async def move_on_in_a_group(limit: float, answer: float) -> Any:
     seen: list[Any] = []
 
@@ -147,7 +163,8 @@ async def together(limit: float, answer: float) -> Any:
 
 
 TASKS = [
-    timeout_at, rescheduled, wait_for, wait_for_an_event, wait, as_completed, polling_deadline, together, move_on_in_a_group,
+    timeout_at, rescheduled, wait_for, wait_for_an_event, wait, as_completed,
+    timeout, move_on_after, polling_deadline, together, move_on_in_a_group,
 ]  # fmt: skip
 
 
