@@ -447,7 +447,7 @@ def test_a_library_that_stops_after_a_while(tmp_path: Path, loop: Loop) -> None:
     async def program() -> int:
         attempts = 0
 
-        @tenacity.retry(stop=tenacity.stop_after_delay(0.05), wait=tenacity.wait_fixed(0.012), reraise=True)
+        @tenacity.retry(stop=tenacity.stop_after_delay(0.5), wait=tenacity.wait_fixed(0.2), reraise=True)
         async def attempt() -> None:
             nonlocal attempts
             attempts += 1
