@@ -26,7 +26,7 @@ PROMISES = {
     "same text",
     "same chunks",
     "same times",
-    "same dice",
+    "same random numbers",
     "same result to the last bit, same output on the screen",
     "nothing was sent",
     "nothing was done twice",

@@ -1,4 +1,4 @@
-"""The command line. Each command lives in a module of its own, loaded when it is called."""
+"""The ``tracekit`` command. Each subcommand has a module of its own, imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 __all__ = ["main"]
 
-#: Command -> (module, what ``tracekit --help`` says of it). The object in the module is named like the command.
+#: Command -> (module, its line in ``tracekit --help``). The object in the module is named like the command.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo.command", "Record a real agent, replay it exactly, and see two cheats refused."),
     "run": ("replay", "Record an unmodified program."),
@@ -31,7 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 
 
 class _Commands(click.Group):
-    """A group that imports a command only when that command is wanted, so that ``--help`` is quick."""
+    """A click group that imports a command only when it is called, so that ``--help`` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,7 +66,7 @@ def main() -> None:
     """Record an LLM agent, replay it exactly.
 
     Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
-    damage, 2 wrong use or unreadable input, 3 unsealed, 4 refused.
+    damage, 2 usage error or unreadable input, 3 unsealed, 4 refused.
     """
     joining = sys.modules.get("tracekit._runs.joining")
     if joining is not None:  # started by a recorded program, and no part of it

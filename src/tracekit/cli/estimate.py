@@ -1,4 +1,4 @@
-"""``tracekit estimate``: what a run will take, before it is begun."""
+"""``tracekit estimate``: predicts a run's calls, tokens and cost from earlier runs or from a plan."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def estimate(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Say what a run will take: calls, tokens, dollars, cost units, seconds.
+    """Estimate what a run will take: calls, tokens, dollars, cost units, seconds.
 
-    SUBJECT is a JSON file: the envelope of a request ({"intent": …}), foreseen by the completed runs that answered the same intent, or a
-    plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name names whose history is to tell.
+    SUBJECT is a JSON file: the envelope of a request ({"intent": …}), estimated from the completed runs that answered the same intent,
+    or a plan (a list of {"model": …} and {"tool": …}). Without it, --agent or --run-name says whose history to use.
 
     Exit codes: 0, 4 over a budget (by what nine of ten runs stay within, or by the plan), 2 no history, an unknown price, calls that
-    did not report what they took, wrong use.
+    did not report what they took, usage error.
     """
     with output.reported():
         found = foresee(
@@ -119,14 +119,14 @@ def _print(found: Estimate) -> None:
     console.print(Text(printable(f"by {of}")), soft_wrap=True)
     console.print(Text(f"{'':15}{'median':>14}{'9 of 10':>14}", style="dim"))
     for name, median in found.median.items():
-        console.print(Text(f"{name.replace('_', ' '):15}{_told(name, median):>14}{_told(name, found.p90[name]):>14}"))
+        console.print(Text(f"{name.replace('_', ' '):15}{_shown(name, median):>14}{_shown(name, found.p90[name]):>14}"))
     if found.unpriced:
         console.print(Text(printable(f"no price known for {', '.join(found.unpriced)}")), soft_wrap=True)
     if found.unreported:
         console.print(Text(f"{found.unreported} model calls did not report what they took"), soft_wrap=True)
 
 
-def _told(name: str, value: float | None) -> str:
+def _shown(name: str, value: float | None) -> str:
     if value is None:
         return _UNKNOWN
     return f"${value:.6f}" if name == "usd" else f"{value:,.10g}"

@@ -78,7 +78,7 @@ def _facts(run: RunSummary) -> dict[str, Any]:
 
 
 def _print(runs: tuple[RunSummary, ...]) -> None:
-    """A table that the terminal may wrap and we do not: ids are for copying."""
+    """Print a table without wrapping its lines: ids must stay copyable."""
     from rich.text import Text
 
     rows = [("run", "name", "started", "took", "end", "entries"), *map(_row, runs)]
@@ -101,14 +101,14 @@ def _local(ns: int) -> str:
     try:
         return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return "?"  # a trace may say anything
+        return "?"  # a trace may hold any number
 
 
 # -- executions --------------------------------------------------------------------------------------------------------
 #
-# ``tracekit executions``: runs under another name. ``diff`` compares two of them step by step.
+# ``tracekit executions``: the same commands grouped, and ``diff``, which compares two runs step by step.
 
-#: What is compared of a step.
+#: The fields of a step that are compared.
 _PARTS: Final = ("input", "output", "error")
 
 
@@ -164,7 +164,7 @@ def diff(old: str, new: str, store: str | None, as_json: bool) -> None:
 
 
 def _all_steps(trace: Trace) -> list[dict[str, Any]]:
-    """The steps of a run, then those of each of its child processes, by the place where that was started, and how it ended."""
+    """The steps of a run, then those of each of its child processes, sorted by lane, each with how it ended."""
     found = list(_steps(trace))
     processes = []
     for path in beside(trace.path, trace.status.run_id):
@@ -177,7 +177,7 @@ def _all_steps(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _end(trace: Trace) -> dict[str, Any]:
-    """How a process ended: in order, with an error, or by being killed (or outliving its run)."""
+    """How a process ended: cleanly, with an error, or without an end (killed, or it outlived its run)."""
     last = trace.entry(len(trace))
     about = _step(trace, last) if last["type"] in ENDS else {"step": last["seq"]}
     return {**about, "kind": "end", "name": None, "outcome": last["type"] if last["type"] in ENDS else None}
@@ -191,18 +191,18 @@ def _steps(trace: Trace) -> Iterator[dict[str, Any]]:
         if entry["type"] in SINGLES or (known is not None and known[1] == "intention"):
             found[entry["seq"]] = _step(trace, entry)
         elif known is not None and (step := found.get(entry["step"])) is not None:
-            told = _step(trace, entry)
+            values = _step(trace, entry)
             if known[1] == "chunk":
-                step.setdefault("chunks", []).append(told.get("output"))
+                step.setdefault("chunks", []).append(values.get("output"))
             else:
-                step.update({key: told[key] for key in _PARTS if key in told}, outcome=entry["type"])
+                step.update({key: values[key] for key in _PARTS if key in values}, outcome=entry["type"])
     yield from found.values()
 
 
 def _step(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     about = {"step": entry["seq"], "kind": entry["type"], "name": entry.get("name")}
     values = {key: trace.expand(entry[key], before=entry["seq"]) for key in _PARTS if key in entry}
-    if isinstance(values.get("error"), dict):  # where it was raised is no part of what happened
+    if isinstance(values.get("error"), dict):  # the place where it was raised is not compared
         values["error"] = {key: values["error"].get(key) for key in ("type", "text")}
     return about | values
 
@@ -214,7 +214,7 @@ def _changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[d
             pairs = zip(old[i:k], new[j:m], strict=True)
             yield from (change for pair in pairs if (change := _changed(*pair)) is not None)
             continue
-        # Steps of one name in one place are one step that was given something else.
+        # Steps of one name at one place are one step with another input.
         left, right = old[i:k], new[j:m]
         while left and right and _named(left[0]) == _named(right[0]):
             change = _changed(left.pop(0), right.pop(0))

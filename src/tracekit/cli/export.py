@@ -20,7 +20,7 @@ __all__ = ["export", "import_"]
 #
 # ``tracekit export RUN --to FORM``: runs in another form.
 
-#: What stands in a trace for the trace's own sake.
+#: Keys of an entry that only the trace format itself needs.
 _OWN: Final = frozenset({"hash"})
 
 
@@ -71,7 +71,7 @@ def _pieces(form: str, traces: list[Trace], paths: list[str], where: Store, payl
 
 
 def _expanded(traces: list[Trace]) -> Iterable[bytes]:
-    """Each entry with what its references stand for; the entries that only hold such values are left out."""
+    """Each entry with values in place of references; the entries that only hold such values are left out."""
     import orjson
 
     for trace in traces:
@@ -96,7 +96,7 @@ def _write(out: IO[bytes], pieces: Iterable[bytes]) -> None:
 
 
 def _into(target: str, pieces: Iterable[bytes]) -> None:
-    whole = list(pieces)  # before there is a file: an error leaves none
+    whole = list(pieces)  # before the file is made: an error leaves none
     try:
         with open(target, "xb") as out:
             _write(out, whole)

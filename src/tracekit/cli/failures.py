@@ -1,4 +1,4 @@
-"""``tracekit failures``: what went wrong, over many runs."""
+"""``tracekit failures``: lists the failures of many runs."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def failures(
 ) -> None:
     """List the failures of runs: of those named, else of all of the store.
 
-    Each has a type, and says whether it can be recovered from and how. A trace that does not verify is told on stderr and read
+    Each has a type, and says whether it can be recovered from and how. A trace that does not verify is reported on stderr and read
     up to its first wrong line; the exit code is 1 then.
     """
     damaged: list[TraceError] = []
 
-    def tell(error: TraceError) -> None:
+    def report(error: TraceError) -> None:
         damaged.append(error)
         output.message(str(error))
 
@@ -84,7 +84,7 @@ def failures(
         where = named(store)
         found = recorded_failures(
             *(located(run, where) for run in runs), store=store, type=kind, tool=tool, agent=agent, recoverable=recoverable,
-            strategy=strategy, since=since, on_damage=tell,
+            strategy=strategy, since=since, on_damage=report,
         )  # fmt: skip
         if output.structured(as_json):
             output.emit(each.as_dict() for each in found)
@@ -95,7 +95,7 @@ def failures(
 
 
 def _print(found: Iterator[RecordedFailure]) -> None:
-    """A table that the terminal may wrap and we do not: ids are for copying."""
+    """Print a table without wrapping its lines: ids must stay copyable."""
     from rich.text import Text
 
     rows = [("run", "step", "name", "type", "strategy", "reason"), *map(_row, found)]

@@ -1,4 +1,4 @@
-"""Runs a program of the user's in this process: recorded, replayed or resumed, behind the guard where nothing may be live."""
+"""Runs a user's program in this process: recorded, replayed or resumed, behind the network and process guard where needed."""
 
 from __future__ import annotations
 
@@ -53,53 +53,53 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from .output import DIFFERENT, REFUSED, WRONG_USE, exit_code, plain
+from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain
 
 __all__ = [
     "Body",
     "Ended",
     "Entry",
-    "Players",
-    "Resumers",
+    "ReplayedRuns",
+    "ResumedRuns",
     "Sibling",
     "Watchdog",
     "check_siblings",
-    "die_of",
+    "command_line_text",
+    "exit_by_signal",
     "first_meta",
     "go",
     "main",
-    "on_hard_exit",
+    "on_os_exit",
     "prepared",
     "recorded_input",
-    "resumed",
+    "resume_process",
     "siblings",
-    "spelled",
 ]
 
-# -- course ------------------------------------------------------------------------------------------------------------
+# -- running a program ------------------------------------------------------------------------------------------------------------
 #
 # A program from its first line to its last exit callback, run as the interpreter would, in this process.
 
 Body = Callable[[], object]
 
-_OURS: Final = (__file__, runpy.__file__, "<frozen runpy>")
-#: The module that began this process: it must outlive its name in ``sys.modules``.
-_before: Final[list[Any]] = []
+_LAUNCHER_FILES: Final = (__file__, runpy.__file__, "<frozen runpy>")
+#: The original ``__main__`` module: it must stay alive after ``sys.modules`` no longer refers to it.
+_original_main: Final[list[Any]] = []
 
 
 class Ended(NamedTuple):
-    """How a program came to its end: its exit status, and the exception that it did not catch."""
+    """How a program ended: its exit status, and the exception that it did not catch."""
 
     status: int
     error: BaseException | None = None
 
 
 def prepared(program: Program) -> Body | None:
-    """The program, ready to run: ``sys.argv``, ``sys.path`` and ``__main__`` are its own from here on.
+    """The program as a callable; sets up ``sys.argv``, ``sys.path`` and ``__main__`` for it.
 
-    ``None`` where it can't be run at all (no such module, a syntax error), which has been told as Python tells it.
+    ``None`` where it can't be run at all (no such module, a syntax error); the error has been printed as Python prints it.
     """
-    _before.append(sys.modules["__main__"])
+    _original_main.append(sys.modules["__main__"])
     if not sys.flags.safe_path and not os.path.isdir(os.path.join(sys.path[0], "tracekit")):
         del sys.path[0]  # the directory that `python -m` puts there
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -134,7 +134,7 @@ def _script(program: Program, main: ModuleType) -> Body | None:
         print(f"{sys.executable}: can't open file {path!r}: {error}", file=sys.stderr)
         return None
     except (SyntaxError, ValueError) as error:
-        _tell(error)
+        _print_exception(error)
         return None
     return lambda: exec(code, main.__dict__)
 
@@ -142,10 +142,10 @@ def _script(program: Program, main: ModuleType) -> Body | None:
 def go(
     body: Body, end: Callable[[Ended], None], silent: Callable[[BaseException], bool] = lambda error: False
 ) -> Ended:
-    """Run ``body``, wait for its threads, call its exit callbacks, then ``end``, whose errors come out.
+    """Run ``body``, wait for its threads, call its exit callbacks, then ``end``, whose errors are raised.
 
-    What was to be done at exit before ``body`` began is done after ``end``, so that it sees all that the program did. An
-    exception that ends the program is shown by ``sys.excepthook``, without our own frames, unless it is ``silent``.
+    Exit callbacks registered before ``body`` began are called after ``end``. An exception that ends the program is printed by
+    ``sys.excepthook``, without tracekit's own frames, unless ``silent`` returns true for it.
     """
     ended: list[Ended] = []
     closed: list[bool] = []
@@ -164,7 +164,7 @@ def go(
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does first of all at its end
     except BaseException as error:
-        _tell(error)
+        _print_exception(error)
     atexit._run_exitfuncs()
     close()
     if errors:
@@ -178,18 +178,18 @@ def _outcome(body: Body, silent: Callable[[BaseException], bool]) -> Ended:
     except SystemExit as end:
         return Ended(_status(end))
     except ReplayError as error:
-        return Ended(1, error)  # told once, at the end of it all
+        return Ended(1, error)  # printed once, in the summary
     except BaseException as error:
-        error.__traceback__ = _theirs(error.__traceback__)
+        error.__traceback__ = _program_frames(error.__traceback__)
         if not silent(error):
-            _tell(error)
+            _print_exception(error)
         return Ended(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1, error)
     return Ended(0)
 
 
-def _tell(error: BaseException) -> None:
-    """As the interpreter does with what nobody caught."""
-    error.__traceback__ = _theirs(error.__traceback__)
+def _print_exception(error: BaseException) -> None:
+    """Print an uncaught exception as the interpreter does."""
+    error.__traceback__ = _program_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except (Exception, ReplayError) as failed:
@@ -200,9 +200,9 @@ def _tell(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that lead to the program."""
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+def _program_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the leading frames that are tracekit's own."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in _LAUNCHER_FILES:
         trace = trace.tb_next
     return trace
 
@@ -216,14 +216,14 @@ def _status(end: SystemExit) -> int:
     return 1
 
 
-def on_hard_exit(leaving: Callable[[int], int]) -> None:
-    """From now on ``os._exit(status)`` asks ``leaving`` for the status that this process leaves with; a forked child does not."""
+def on_os_exit(exit_status: Callable[[int], int]) -> None:
+    """Make ``os._exit(status)`` exit with ``exit_status(status)`` from now on; not in a forked child."""
     really, pid = os._exit, os.getpid()
 
     def _exit(status: int) -> None:
         status = operator.index(status)
         if os.getpid() == pid:
-            status = leaving(status)
+            status = exit_status(status)
             sys.stderr.flush()
         really(status)
 
@@ -233,8 +233,8 @@ def on_hard_exit(leaving: Callable[[int], int]) -> None:
         posix._exit = _exit  # type: ignore[attr-defined]
 
 
-def die_of(error: BaseException | None) -> None:
-    """Where an interrupt ended the program, end as Python does: by the signal itself, so that a shell's loop stops too."""
+def exit_by_signal(error: BaseException | None) -> None:
+    """After a ``KeyboardInterrupt``, end this process by SIGINT itself, as Python does, so that a shell's loop stops too."""
     if isinstance(error, KeyboardInterrupt) and hasattr(os, "kill"):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -244,13 +244,13 @@ def die_of(error: BaseException | None) -> None:
 
 # -- entries -----------------------------------------------------------------------------------------------------------
 #
-# ``--entry module:function``: a run made again by calling one function with what the run was given.
+# ``--entry module:function``: a run repeated by calling one function with the run's recorded input.
 
 
 class Entry:
-    """The function that ``--entry`` names. It may have a ``record()`` of its own inside: that is the run itself then.
+    """The function that ``--entry`` names. If it has a ``record()`` of its own inside, that block becomes the run.
 
-    ``in_task``: a coroutine function has the run in its task, as its own ``record()`` would have; else around the event loop.
+    ``in_task``: a coroutine function has the run inside its task, as its own ``record()`` would have; else around the event loop.
     """
 
     def __init__(self, name: str, *, in_task: bool) -> None:
@@ -260,62 +260,64 @@ class Entry:
         self.opened = False
 
     def function(self) -> Any:
-        """The function, below a ``record`` that decorates it. ``RunStateError`` where there is none."""
+        """The function, without a ``record`` that decorates it. ``RunStateError`` where there is none."""
         module, _, name = self._name.partition(":")
         sys.path.insert(0, os.getcwd())
         try:
             found: Any = importlib.import_module(module)
         except (ImportError, ValueError) as error:
             if isinstance(error, ImportError) and error.name not in (None, module, module.partition(".")[0]):
-                raise  # it is there, and what it imports is not
-            raise self._wrong(f"there is no module {module!r}") from None
+                raise  # the module exists, and one that it imports does not
+            raise self._usage_error(f"there is no module {module!r}") from None
         for part in name.split(".") if name else ():
             found = getattr(found, part, None)
         if not name or not callable(found):
-            raise self._wrong(f"{module!r} has no function {name!r}")
+            raise self._usage_error(f"{module!r} has no function {name!r}")
         return below_run(found)
 
-    def _wrong(self, what: str) -> RunStateError:
+    def _usage_error(self, what: str) -> RunStateError:
         return RunStateError(
             f"--entry {self._name}: {what}", next_action="say --entry MODULE:FUNCTION, importable from here"
         )
 
-    def call(self, block: Any, run: Callable[[], Run], given: Callable[[], Any], came: Callable[[Any], object]) -> None:
-        """Call it inside ``block`` with what the run was ``given``; ``came`` gets what it returns, if the run is not its own."""
+    def call(
+        self, block: Any, run: Callable[[], Run], input_of: Callable[[], Any], set_result: Callable[[Any], object]
+    ) -> None:
+        """Call it inside ``block`` with the run's input; ``set_result`` gets what it returns, unless it opened a run of its own."""
         function = self.function()
         if self._in_task and inspect.iscoroutinefunction(function):
-            asyncio.run(self._awaited(function, block, run, given, came))
+            asyncio.run(self._call_async(function, block, run, input_of, set_result))
             return
         with block:
-            self._lend(block, run())
-            args, kwargs = self._arguments(function, given())
+            self._lend_run(block, run())
+            args, kwargs = self._arguments(function, input_of())
             value = function(*args, **kwargs)
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
             if not self.opened:
-                came(value)
+                set_result(value)
 
-    async def _awaited(self, function: Any, block: Any, run: Any, given: Any, came: Any) -> None:
+    async def _call_async(self, function: Any, block: Any, run: Any, input_of: Any, set_result: Any) -> None:
         async with block:
-            self._lend(block, run())
-            args, kwargs = self._arguments(function, given())
+            self._lend_run(block, run())
+            args, kwargs = self._arguments(function, input_of())
             value = await function(*args, **kwargs)
             if not self.opened:
-                came(value)
+                set_result(value)
 
-    def _arguments(self, function: Any, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, function: Any, recorded: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
-            return call_with(function, given)
+            return call_with(function, recorded)
         except TypeError as error:
-            what = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-            raise self._wrong(f"it can't be called with what the run was given, {what}: {error}") from None
+            what = ", ".join(map(str, recorded)) if isinstance(recorded, Mapping) else type(recorded).__name__
+            raise self._usage_error(f"it can't be called with what the run was given, {what}: {error}") from None
 
-    def _lend(self, block: Any, run: Run) -> None:
-        role.lend(block.session, _Borrowed(self, run))
+    def _lend_run(self, block: Any, run: Run) -> None:
+        role.lend(block.session, _EnclosingRun(self, run))
 
 
-class _Borrowed:
-    """What stands in for the ``record()`` inside the function: the run around it."""
+class _EnclosingRun:
+    """Replaces the ``record()`` inside an entry function by the run that is already open around it."""
 
     def __init__(self, entry: Entry, run: Run) -> None:
         self._entry = entry
@@ -331,14 +333,14 @@ class _Borrowed:
 
 # -- siblings ----------------------------------------------------------------------------------------------------------
 #
-# The runs that one program made, in the order in which it opened them.
+# All runs of one execution of a program, in the order in which it opened them.
 
-#: A first line longer than this is read to its end by nobody: its program is not looked for.
+#: A first line longer than this is not parsed: the program is not looked for in it.
 _MOST = 8 << 20
 
 
 class Sibling(NamedTuple):
-    """One run of a program: the how-manieth it opened, its file, and what its first and last line say."""
+    """One run of a program: its number among the program's runs, its file, and the summary of its first and last line."""
 
     ordinal: int
     path: str
@@ -346,7 +348,7 @@ class Sibling(NamedTuple):
 
 
 def first_meta(path: str) -> dict[str, Any]:
-    """``meta`` of a file's first entry, unverified; empty where there is none."""
+    """``meta`` of a file's first entry, unverified; empty if it has none."""
     try:
         with open(path, "rb") as file:
             meta = orjson.loads(file.readline(_MOST)).get("meta")
@@ -356,7 +358,7 @@ def first_meta(path: str) -> dict[str, Any]:
 
 
 def recorded_input(path: str) -> Any:
-    """What the run in this file was given."""
+    """The recorded input of the run in this file."""
     with Trace(path) as trace:
         return from_json(trace.expand(trace.entry(1).get("input")))
 
@@ -376,17 +378,17 @@ def siblings(store: Store, path: str) -> dict[int, Sibling]:
     return found
 
 
-# -- players -----------------------------------------------------------------------------------------------------------
+# -- replayed runs -----------------------------------------------------------------------------------------------------------
 #
-# The runs of one program, each replayed from its own file, and the watch over a program that does not end.
+# The runs of one program, each replayed from its own file, and the watchdog for a program that does not end.
 
 _really_exit: Final = os._exit
-#: The advice of the library to leave something out of ``strict``, and the names in it.
+#: The library's advice to leave names out of ``strict``, and the names in it.
 _STRICT: Final = re.compile(r'leave ("[\w", ]+") out of strict')
 _NAMES: Final = re.compile(r'"(\w+)"')
 
 
-class Players:
+class ReplayedRuns:
     """The runs of one program, each replayed from its own file when the program opens it."""
 
     def __init__(
@@ -397,7 +399,7 @@ class Players:
         break_at: int | None,
         make: Callable[[str, dict[str, Any]], ReplayBlock] | None = None,
     ) -> None:
-        self.played: list[ReplayBlock] = []
+        self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._options = options
         self._break_at = break_at
@@ -407,13 +409,13 @@ class Players:
         self._blocked: LiveCallBlockedError | None = None
 
     def of(self, path: str) -> ReplayBlock:
-        player = self._make(path, self._options)
-        player.break_at = self._break_at if path == self._path else None
-        self.played.append(player)
-        return player
+        replay_block = self._make(path, self._options)
+        replay_block.break_at = self._break_at if path == self._path else None
+        self.replay_blocks.append(replay_block)
+        return replay_block
 
     def find(self, block: RecordBlock) -> ReplayBlock:
-        """The replay that stands in for this ``record()`` of the program: its ``n``-th."""
+        """The replay that replaces this ``record()`` block of the program, chosen by the block's number."""
         ordinal = block.ordinal
         path = self._siblings.get(ordinal)
         if path is None:
@@ -424,12 +426,12 @@ class Players:
         return self.of(path)
 
     def input_of(self, ordinal: int) -> Any:
-        """What the ``n``-th run of the program was given, where the store has it."""
+        """The input of the program's ``ordinal``-th run, where the store has it."""
         path = self._siblings.get(ordinal)
         return None if path is None else recorded_input(path)
 
     def outside(self, family: str, name: str) -> None:
-        """A captured call outside every replayed run would be live."""
+        """Refuse a captured call outside every replayed run: it would be live."""
         error = LiveCallBlockedError(
             f"{family} {name!r} was called outside the replayed run",
             operation=f"{family} {name}",
@@ -439,54 +441,55 @@ class Players:
         raise error
 
     def blocked(self, error: LiveCallBlockedError) -> None:
-        open_ones = [player for player in self.played if player.active]
-        for player in open_ones:
-            player.session.fail(error)
+        open_ones = [replay_block for replay_block in self.replay_blocks if replay_block.active]
+        for replay_block in open_ones:
+            replay_block.session.fail(error)
         if not open_ones and self._blocked is None:
             self._blocked = error
 
     @property
     def started(self) -> list[ReplayBlock]:
-        return [player for player in self.played if player.started]
+        return [replay_block for replay_block in self.replay_blocks if replay_block.started]
 
     @property
     def failure(self) -> BaseException | None:
-        for player in self.started:
-            if player.session.failure is not None:
-                return player.session.failure
+        for replay_block in self.started:
+            if replay_block.session.failure is not None:
+                return replay_block.session.failure
         return self._blocked
 
     @property
     def stalled(self) -> float:
-        return max((player.session.schedule.stalled for player in self.started), default=0.0)
+        return max((replay_block.session.schedule.stalled for replay_block in self.started), default=0.0)
 
     def expected(self, error: BaseException) -> bool:
-        """Whether the recorded run ended with this error too."""
-        return any(player.recorded_failure(error) for player in self.started)
+        """Whether a recorded run ended with this error too."""
+        return any(replay_block.recorded_failure(error) for replay_block in self.started)
 
 
 class Watched(Protocol):
-    """What may fail while its program goes on: the first failure, if there is one."""
+    """The runs that a watchdog observes: their first failure, and for how long none has made progress."""
 
     @property
     def failure(self) -> BaseException | None: ...
     @property
     def stalled(self) -> float:
-        """For how long (s) nobody has moved, while it can't be told what for."""
+        """For how long (s) no thread or task has made progress, for no known reason."""
         ...
 
 
-#: After so long (s) without a move a replay says whom it waits for; then it has the time of ``--grace``.
-_UNTIL_SAID: Final = 10.0
+#: After so long (s) without progress a replay reports what it waits for; it is ended ``--grace`` seconds later.
+_REPORTED_AFTER: Final = 10.0
 
 
 class Watchdog:
-    """Ends a program that has not ended ``grace`` seconds after the replay's first failure, one in a process that it has started
-    included, or after it was said that nobody moves: its stacks on stderr, its processes with it.
+    """Ends a program that is still running ``grace`` seconds after its replay failed or made no more progress.
+
+    A failure in a child process counts too. It prints all stacks on stderr and ends the child processes as well.
     """
 
-    def __init__(self, players: Watched, grace: float) -> None:
-        self._players = players
+    def __init__(self, runs: Watched, grace: float) -> None:
+        self._runs = runs
         self._grace = grace
         self._over = threading.Lock()
         self._over.acquire()
@@ -496,15 +499,15 @@ class Watchdog:
         waited = 0.0
         while not self._over.acquire(timeout=0.25):
             children.heed()
-            failure = self._players.failure
+            failure = self._runs.failure
             waited = waited + 0.25 if failure is not None else 0.0
-            if failure is None and self._players.stalled >= _UNTIL_SAID + self._grace and not _debugged():
+            if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _debugged():
                 self._end(
                     "nobody in the program has moved for so long that it is ended; whether the replay is exact is not known",
                     3,
                 )
             if failure is not None and waited >= self._grace:
-                print(spelled(failure), file=sys.stderr)
+                print(command_line_text(failure), file=sys.stderr)
                 self._end(f"the program has not ended {self._grace:g} s after that; it is ended", 1)
 
     @staticmethod
@@ -521,7 +524,7 @@ class Watchdog:
 
 
 def _debugged() -> bool:
-    """Whether a thread of the program stands at somebody's prompt."""
+    """Whether a thread of the program is stopped in a debugger."""
     for frame in sys._current_frames().values():
         found: FrameType | None = frame
         while found is not None:
@@ -534,8 +537,8 @@ def _debugged() -> bool:
     return False
 
 
-def spelled(failure: BaseException | None) -> str:
-    """A failure's text, with what it advises in the words of the command line."""
+def command_line_text(failure: BaseException | None) -> str:
+    """A failure's text, its advice given as command-line options in place of library calls."""
     text = str(failure)
     for library, here in (
         ("replay(..., guard='off')", "`tracekit replay --guard off`"),
@@ -553,16 +556,16 @@ def spelled(failure: BaseException | None) -> str:
     return plain(text)
 
 
-# -- resumers ----------------------------------------------------------------------------------------------------------
+# -- resumed runs ----------------------------------------------------------------------------------------------------------
 #
-# What stands in for each ``record()`` of a program that goes on after a crash.
+# What replaces each ``record()`` of a program that is resumed after a crash.
 
 
 def check_siblings(store: Store, path: str) -> dict[int, Sibling]:
-    """The runs of the program of ``path``; ``RecoveryRefusedError`` where running it again can't be told to be safe.
+    """The runs of the program of ``path``; ``RecoveryRefusedError`` unless running it again is known to be safe.
 
     The runs that it had finished before are replayed, so each must be there and have an end; runs that it had open at once (a
-    server) can't be told apart when it runs again.
+    server) can't be distinguished when it runs again.
     """
     found = siblings(store, path)
     target = next((sibling for sibling in found.values() if sibling.path == path), None)
@@ -592,12 +595,12 @@ def _refuse(target: Sibling, code: str, text: str) -> None:
     )
 
 
-class Resumers:
-    """The finished runs of a program replayed, the one that crashed resumed, later ones recorded."""
+class ResumedRuns:
+    """The runs of a resumed program: finished ones are replayed, the one that crashed is resumed, later ones are recorded."""
 
     def __init__(self, store: Store, path: str, options: dict[str, Any], resumption: dict[str, Any]) -> None:
         self.resumed: ResumeBlock | None = None
-        self.played: list[ReplayBlock] = []
+        self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._path = path
         self._replay = options
@@ -607,12 +610,12 @@ class Resumers:
 
     def resume(self, options: dict[str, Any]) -> ResumeBlock:
         """The resumption of the run that crashed, for a ``record()`` with these options."""
-        given = {**options, "store": self._store}
-        self.resumed = ResumeBlock(self._path, given, None, **self._resumption)
+        with_store = {**options, "store": self._store}
+        self.resumed = ResumeBlock(self._path, with_store, None, **self._resumption)
         return self.resumed
 
     def find(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
-        """What stands in for this ``record()`` of the program: its ``n``-th."""
+        """The replay or resumption that replaces this ``record()`` block, chosen by its number; ``None``: it is recorded."""
         if self.resumed is not None:
             return None
         ordinal = block.ordinal
@@ -624,30 +627,30 @@ class Resumers:
             )
         if sibling.path == self._path:
             return self.resume(block.options)
-        player = ReplayBlock(sibling.path, self._replay, None)
-        self.played.append(player)
-        return player
+        replay_block = ReplayBlock(sibling.path, self._replay, None)
+        self.replay_blocks.append(replay_block)
+        return replay_block
 
     def input_of(self, ordinal: int) -> Any:
-        """What the ``n``-th run of the program was given, as it was: ``None`` where the log does not keep all of it.
+        """The input of the program's ``ordinal``-th run, or ``None`` where the log does not keep all of it.
 
-        What goes live with a placeholder in the place of a secret would do something else.
+        A call that goes live with a placeholder in place of a secret would do something else.
         """
         sibling = self._siblings.get(ordinal)
         if self.resumed is not None or sibling is None:
             return None
-        given = recorded_input(sibling.path)
-        return None if PLACEHOLDER.search(json.dumps(to_json(given))) else given
+        recorded = recorded_input(sibling.path)
+        return None if PLACEHOLDER.search(json.dumps(to_json(recorded))) else recorded
 
     def is_input(self, ordinal: int, value: Any) -> bool | None:
-        """Whether the ``n``-th run of the program was given this; ``None`` where that can't be told."""
+        """Whether the input of the program's ``ordinal``-th run was ``value``; ``None`` where that is not known."""
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             return None
         return is_input(Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
 
     def outside(self, family: str, name: str) -> None:
-        """A captured call before the run has come to the end of its log would be repeated."""
+        """Refuse a captured call outside the resumed run before its log has been replayed: it would be repeated."""
         error = LiveCallBlockedError(
             f"{family} {name!r} was called outside the resumed run, before that had come to the end of its log",
             operation=f"{family} {name}",
@@ -657,72 +660,72 @@ class Resumers:
         raise error
 
     def blocked(self, error: LiveCallBlockedError) -> None:
-        for player in self.played:
-            if player.active:
-                player.session.fail(error)
+        for replay_block in self.replay_blocks:
+            if replay_block.active:
+                replay_block.session.fail(error)
         if self._blocked is None:
             self._blocked = error
 
     @property
     def failure(self) -> BaseException | None:
-        """What went wrong before anything was live."""
-        for player in self.played:
-            if player.started and player.session.failure is not None:
-                return player.session.failure
+        """The first failure before anything was live."""
+        for replay_block in self.replay_blocks:
+            if replay_block.started and replay_block.session.failure is not None:
+                return replay_block.session.failure
         if self.resumed is not None and self.resumed.begun and self.resumed.session.replay.failure is not None:
             return self.resumed.session.replay.failure
         return self._blocked
 
     @property
     def stalled(self) -> float:
-        return 0.0  # it may be live: nobody ends it for being slow
+        return 0.0  # it may be live, so it is not ended for being slow
 
 
-# -- going on ----------------------------------------------------------------------------------------------------------
+# -- resuming ----------------------------------------------------------------------------------------------------------
 #
-# The process in which a run goes on after a crash; see ``launch``.
+# The process in which a run is resumed after a crash.
 
 
-def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
-    """Run the program again and go on with its run; returns the exit status."""
+def resume_process(body: Body | None, instructions: Mapping[str, Any]) -> int:
+    """Run the program again and resume its run; returns the exit status."""
     guard.warm()
     instrument()
     stdin.capture()
-    path = told["path"]
-    store = Store(told["store"])
+    path = instructions["path"]
+    store = Store(instructions["store"])
     meta = first_meta(path)
     closed = guard.Guard("process", (), False, resumes=True)
 
     def opened() -> None:
         closed.release()
-        gate.allow_outside(resumers.outside)
+        gate.allow_outside(resumed_runs.outside)
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
         "redact": (), "live": (),
     }  # fmt: skip
     resumption = {
-        "supply": {int(step): value for step, value in told["supply"].items()},
-        "accept_lost_tail": told["accept_lost_tail"],
-        "original_is_dead": told["original_is_dead"],
+        "supply": {int(step): value for step, value in instructions["supply"].items()},
+        "accept_lost_tail": instructions["accept_lost_tail"],
+        "original_is_dead": instructions["original_is_dead"],
         "opened": opened,
     }
-    resumers = Resumers(store, path, replay_options, resumption)
-    closed.failed = resumers.blocked
+    resumed_runs = ResumedRuns(store, path, replay_options, resumption)
+    closed.failed = resumed_runs.blocked
     closed.engage()
-    gate.refuse_outside(resumers.outside)
+    gate.refuse_outside(resumed_runs.outside)
     if isinstance(meta.get("program"), str):
         role.go_on_as(meta["program"])
-    role.set_controller(resumers.find, resumers.input_of, resumers.is_input)
+    role.set_controller(resumed_runs.find, resumed_runs.input_of, resumed_runs.is_input)
     served.serve_the_log()
     whole: ResumeBlock | None = None
-    if told.get("entry") is not None:
-        body = _resumed_call(resumers, Entry(told["entry"], in_task=not meta.get("whole_program")))
+    if instructions.get("entry") is not None:
+        body = _resumed_call(resumed_runs, Entry(instructions["entry"], in_task=not meta.get("whole_program")))
     elif meta.get("whole_program"):
         role.next_ordinal()
-        whole = resumers.resume(dict(DEFAULTS))
+        whole = resumed_runs.resume(dict(DEFAULTS))
         whole.__enter__()
-    watchdog = Watchdog(resumers, told["grace"])
+    watchdog = Watchdog(resumed_runs, instructions["grace"])
     assert body is not None
     codes: list[int] = []
 
@@ -735,46 +738,46 @@ def resumed(body: Body | None, told: Mapping[str, Any]) -> int:
                 whole.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except BaseException as failure:
             error = failure
-        codes.append(_conclude_resumption(resumers, ended._replace(error=error)))
+        codes.append(_report_resumption(resumed_runs, ended._replace(error=error)))
 
-    def leaving(status: int) -> int:
-        """The program ends by ``os._exit``: in the middle of an effect that stays in doubt, else in order."""
+    def exit_status(status: int) -> int:
+        """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
         scope = current.get()
         if not codes and not (scope is not None and scope.live):
             watchdog.stop()
-            if resumers.resumed is not None and resumers.resumed.begun:
-                resumers.resumed.leave()
+            if resumed_runs.resumed is not None and resumed_runs.resumed.begun:
+                resumed_runs.resumed.leave()
             codes.append(status)
         return status
 
-    on_hard_exit(leaving)
+    on_os_exit(exit_status)
     ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
     watchdog.stop()
-    die_of(ended.error)
+    exit_by_signal(ended.error)
     return codes[0]
 
 
-def _resumed_call(resumers: Resumers, entry: Entry) -> Body:
-    """``module:function``, called with the run's recorded input in the resumed run."""
+def _resumed_call(resumed_runs: ResumedRuns, entry: Entry) -> Body:
+    """A call of ``module:function`` with the run's recorded input, inside the resumed run."""
 
     def body() -> None:
-        block = resumers.resume(dict(DEFAULTS))
+        block = resumed_runs.resume(dict(DEFAULTS))
         entry.call(block, lambda: block.run, lambda: block.input, lambda value: block.run.set_result(value))
 
     return body
 
 
-def _conclude_resumption(resumers: Resumers, ended: Ended) -> int:
-    """Say how it went; returns the exit status."""
-    failure = resumers.failure
+def _report_resumption(resumed_runs: ResumedRuns, ended: Ended) -> int:
+    """Print the outcome of a resumption; returns the exit status."""
+    failure = resumed_runs.failure
     error = ended.error
     if failure is not None:
-        print(spelled(failure), file=sys.stderr)
+        print(command_line_text(failure), file=sys.stderr)
         return 1
-    block = resumers.resumed
+    block = resumed_runs.resumed
     if isinstance(error, TracekitError):
         print(str(error), file=sys.stderr)
-        if exit_code(error) != WRONG_USE or isinstance(error, RunStateError):
+        if exit_code(error) != USAGE_ERROR or isinstance(error, RunStateError):
             return exit_code(error)
     if block is None or not block.begun:
         print("tracekit: the program never opened the run: nothing was resumed", file=sys.stderr)
@@ -783,8 +786,8 @@ def _conclude_resumption(resumers: Resumers, ended: Ended) -> int:
         print("tracekit: the program ended before its log had; the run is as it was", file=sys.stderr)
         return ended.status or 1
     print(f"tracekit: resumed run {block.run.id}", file=sys.stderr)
-    for sentence in block.run.warnings:
-        print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
+    for warning in block.run.warnings:
+        print(plain(f"tracekit:   {warning}"), file=sys.stderr)
     return ended.status
 
 
@@ -792,17 +795,19 @@ def _conclude_resumption(resumers: Resumers, ended: Ended) -> int:
 #
 # The process in which a program is recorded or replayed: set up before the program's first line.
 #
-# Run as ``python -m tracekit.cli.launch`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be typed.
+# Run as ``python -m tracekit.cli.launch`` with a JSON object of instructions in ``TRACEKIT_LAUNCH``; not meant to be called by hand.
 
-#: How many reasons of a verdict are printed.
-_SHOWN = 20
+#: At most this many reasons of a verdict are printed.
+_MAX_REASONS = 20
 
 
 def main() -> None:
-    """Follow the instructions and end with the program's status, or 1 where a replay failed."""
-    told = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
-    program = Program(told.get("script"), told.get("module"), tuple(told["arguments"]), told["cwd"])
-    entry = told.get("entry")
+    """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 where a replay failed."""
+    instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
+    program = Program(
+        instructions.get("script"), instructions.get("module"), tuple(instructions["arguments"]), instructions["cwd"]
+    )
+    entry = instructions.get("entry")
     body: Body | None = None
     if entry is None:
         set_program(program)
@@ -810,12 +815,16 @@ def main() -> None:
         if body is None:
             sys.exit(1)
     try:
-        if told["mode"] == "record":
-            status = _record(program, body, told)
+        if instructions["mode"] == "record":
+            status = _record(program, body, instructions)
         else:
-            status = _replay(body, told) if told["mode"] == "replay" else _paid(resumed(body, told))
+            status = (
+                _replay(body, instructions)
+                if instructions["mode"] == "replay"
+                else _status_within_budget(resume_process(body, instructions))
+            )
     except TracekitError as error:
-        print(spelled(error), file=sys.stderr)
+        print(command_line_text(error), file=sys.stderr)
         status = 1
     sys.stdout.flush()
     sys.exit(status)
@@ -824,12 +833,12 @@ def main() -> None:
 # -- recording -----------------------------------------------------------------------------------------------------------
 
 
-def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int:
+def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]) -> int:
     assert body is not None
     instrument()
     stdin.capture()
     stdout.capture()
-    block = RecordBlock.of_program(told.get("name") or program.module or program.script or "run", program)
+    block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program)
     run = block.__enter__()
     pid = os.getpid()
     over: list[bool] = []
@@ -839,31 +848,31 @@ def _record(program: Program, body: Body | None, told: Mapping[str, Any]) -> int
         if ended.error is None:
             run.set_result({"status": ended.status})
         error = ended.error
-        with _untold():
+        with _without_run_warnings():
             block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if os.getpid() == pid:
-            _say_recorded(block)
-        if block.kept:  # else the program's own runs were the runs, and what is outside of them is its own matter
+            _print_recorded(block)
+        if block.kept:  # else the program recorded runs of its own, and calls outside of them are not restricted
             gate.refuse_outside(partial(_after_the_end, run))
 
-    def leaving(status: int) -> int:
+    def exit_status(status: int) -> int:
         scope = current.get()
-        if not over and not (scope is not None and scope.live):  # inside a tool its effect stays in doubt
+        if not over and not (scope is not None and scope.live):  # inside a live tool call, its effect stays in doubt
             over.append(True)
             run.set_result({"status": status})
-            with _untold():
+            with _without_run_warnings():
                 block.leave()
-            _say_recorded(block)
-        return _paid(status)
+            _print_recorded(block)
+        return _status_within_budget(status)
 
-    on_hard_exit(leaving)
+    on_os_exit(exit_status)
     ended = go(body, end)
-    die_of(ended.error)
-    return _paid(ended.status, ended.error)
+    exit_by_signal(ended.error)
+    return _status_within_budget(ended.status, ended.error)
 
 
 def _after_the_end(run: Run, family: str, name: str) -> None:
-    """What is collected when the interpreter goes could not be recorded any more, so it is not done."""
+    """Refuse a call made after the run has ended, as finalizers at interpreter exit may: it could not be recorded."""
     raise RunEndedError(
         f"{family} {name!r} was called after the end of the run that `tracekit run` recorded; it was not executed",
         run_id=run.id,
@@ -872,26 +881,26 @@ def _after_the_end(run: Run, family: str, name: str) -> None:
     )
 
 
-def _paid(status: int, error: BaseException | None = None) -> int:
-    """The exit status of a program: one that went over a run's budget has not done right, whatever it says."""
+def _status_within_budget(status: int, error: BaseException | None = None) -> int:
+    """The exit status of a program: 4 where a run exceeded its budget, whatever the program itself returns."""
     over = isinstance(error, BudgetExceededError) or (status in (0, 1) and ending.refused_runs() > 0)
     return REFUSED if over else status
 
 
 @contextmanager
-def _untold() -> Iterator[None]:
-    """What a run warns of at its end is told by us, not as a warning with a place in our code."""
+def _without_run_warnings() -> Iterator[None]:
+    """A block without a run's Python warnings at its end: the command prints them itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "tracekit: run ", RuntimeWarning)
         yield
 
 
-def _say_recorded(block: RecordBlock) -> None:
+def _print_recorded(block: RecordBlock) -> None:
     if block.kept:
         run = block.run
         print(f"tracekit: recorded run {run.id}", file=sys.stderr)
-        for sentence in run.warnings:
-            print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
+        for warning in run.warnings:
+            print(plain(f"tracekit:   {warning}"), file=sys.stderr)
         if not block.captured:
             print(
                 "tracekit: nothing was captured in it, no model call, tool or HTTP call: decorate the program's tools with "
@@ -903,169 +912,173 @@ def _say_recorded(block: RecordBlock) -> None:
 # -- replaying -----------------------------------------------------------------------------------------------------------
 
 
-def _replay(body: Body | None, told: Mapping[str, Any]) -> int:
+def _replay(body: Body | None, instructions: Mapping[str, Any]) -> int:
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
-    isolated = _isolate(told["isolate"], told["options"]["allow_hosts"])
+    isolated = _isolate(instructions["isolate"], instructions["options"]["allow_hosts"])
     plugins.supply()
     guard.warm()
     instrument()
     stdin.capture()
     stdout.capture()
-    store, path = Store(told["store"]), told["path"]
-    options = dict(told["options"], store=store, witness=told.get("witness", {}).get("path"))
-    witnessed = _Witnessed(told["witness"]) if "witness" in told else None
-    players = Players(store, path, options, told.get("break"), None if witnessed is None else witnessed.player)
-    closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=players.blocked)
+    store, path = Store(instructions["store"]), instructions["path"]
+    options = dict(instructions["options"], store=store, witness=instructions.get("witness", {}).get("path"))
+    compared = _ComparedReplay(instructions["witness"]) if "witness" in instructions else None
+    replayed_runs = ReplayedRuns(
+        store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
+    )
+    closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=replayed_runs.blocked)
     closed.engage()
-    gate.refuse_outside(players.outside)
-    role.set_controller(players.find, players.input_of)
+    gate.refuse_outside(replayed_runs.outside)
+    role.set_controller(replayed_runs.find, replayed_runs.input_of)
     served.serve_the_log()
-    threading.excepthook = _quiet(threading.excepthook)
-    watchdog = Watchdog(players, told["grace"])
-    player: ReplayBlock | None = None
-    if told.get("entry") is not None:
-        player = players.of(path)
-        body = _replayed_call(player, Entry(told["entry"], in_task=not _ran_under_run(path)))
+    threading.excepthook = _hide_replay_errors(threading.excepthook)
+    watchdog = Watchdog(replayed_runs, instructions["grace"])
+    replay_block: ReplayBlock | None = None
+    if instructions.get("entry") is not None:
+        replay_block = replayed_runs.of(path)
+        body = _replayed_call(replay_block, Entry(instructions["entry"], in_task=not _ran_under_run(path)))
     elif _ran_under_run(path):
-        player = players.of(path)
-        player.__enter__()
+        replay_block = replayed_runs.of(path)
+        replay_block.__enter__()
     assert body is not None
     codes: list[int] = []
 
     def end(ended: Ended) -> None:
         error = ended.error
         try:
-            if told.get("entry") is None:
-                _end_player(player, ended)
+            if instructions.get("entry") is None:
+                _end_whole_program(replay_block, ended)
         except BaseException as failure:
             error = failure
-        codes.append(_conclude(players, ended._replace(error=error), isolated, told))
-        if witnessed is not None:
-            witnessed.ended(codes[0], players, ended._replace(error=error))
+        codes.append(_report_replay(replayed_runs, ended._replace(error=error), isolated, instructions))
+        if compared is not None:
+            compared.ended(codes[0], replayed_runs, ended._replace(error=error))
 
-    def leaving(status: int) -> int:
+    def exit_status(status: int) -> int:
         if codes:
             return status
         watchdog.stop()
-        for open_one in players.started:
-            if open_one.active and open_one is not player:
-                _finished(open_one)
+        for open_one in replayed_runs.started:
+            if open_one.active and open_one is not replay_block:
+                _finish(open_one)
         end(Ended(status))
         return codes[0]
 
-    on_hard_exit(leaving)
+    on_os_exit(exit_status)
     go(body, end, silent=lambda error: isinstance(error, TracekitError) or type(error).__name__ == "BdbQuit")
     watchdog.stop()
     closed.release()
     return codes[0]
 
 
-class _Witnessed:
-    """What the program does in this replay is written down, for a comparison with another one."""
+class _ComparedReplay:
+    """A replay whose every step is written to a transcript, for a comparison with another replay."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
+    def __init__(self, instructions: Mapping[str, Any]) -> None:
         from .._runs.determinism import Places, Witness, WitnessedReplaying, unsettle
 
-        unsettle(told["number"])
-        self._out = Places.take() if told["stdout"] else None
-        self._witness = witness = Witness(told["path"])
-        self.player: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: WitnessedReplaying(
+        unsettle(instructions["number"])
+        self._out = Places.take() if instructions["stdout"] else None
+        self._witness = witness = Witness(instructions["path"])
+        self.replay_block: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: WitnessedReplaying(
             path, options, witness
         )
 
-    def ended(self, code: int, players: Players, ended: Ended) -> None:
-        failure = players.failure
-        if failure is None and isinstance(ended.error, TracekitError) and not players.expected(ended.error):
+    def ended(self, code: int, replayed_runs: ReplayedRuns, ended: Ended) -> None:
+        failure = replayed_runs.failure
+        if failure is None and isinstance(ended.error, TracekitError) and not replayed_runs.expected(ended.error):
             failure = ended.error
         if failure is not None:
             self._witness.failed(getattr(failure, "run_id", None), failure)
-        self._witness.ended(code, ended.status, ended.error, players.started, self._out)
+        self._witness.ended(code, ended.status, ended.error, replayed_runs.started, self._out)
 
 
-def _end_player(player: ReplayBlock | None, ended: Ended) -> None:
+def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
     """End the replay of the whole program; raises its failure, or the program's own error."""
-    if player is None:
+    if replay_block is None:
         return
     error = ended.error
     if error is None:
-        player.ended_as = f"exit status {ended.status}"
-        player.set_result({"status": ended.status})
-    player.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        replay_block.ended_as = f"exit status {ended.status}"
+        replay_block.set_result({"status": ended.status})
+    replay_block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
-def _finished(player: ReplayBlock) -> None:
-    """The program leaves inside this run: whatever was recorded and not asked for is its failure."""
+def _finish(replay_block: ReplayBlock) -> None:
+    """End a replay that the program exits in: recorded steps that were not made are its failure."""
     try:
-        player.session.finish()
+        replay_block.session.finish()
     except ReplayError:
-        pass  # it is kept by the session
+        pass  # the session keeps it
 
 
-def _replayed_call(player: ReplayBlock, entry: Entry) -> Body:
+def _replayed_call(replay_block: ReplayBlock, entry: Entry) -> Body:
     """A replay of ``module:function``, called with the run's recorded input."""
 
     def body() -> None:
-        entry.call(player, player.as_run, lambda: player.input, player._returned)
+        entry.call(replay_block, replay_block.as_run, lambda: replay_block.input, replay_block._returned)
 
     return body
 
 
-def _conclude(players: Players, ended: Ended, isolated: str, told: Mapping[str, Any]) -> int:
-    """Say how the replay went, as the verdicts on its runs have it; returns the exit code."""
+def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, instructions: Mapping[str, Any]) -> int:
+    """Print the outcome of a replay with the verdicts on its runs; returns the exit code."""
     error = ended.error
-    failure = players.failure
-    if failure is None and isinstance(error, TracekitError) and not players.expected(error):
+    failure = replayed_runs.failure
+    if failure is None and isinstance(error, TracekitError) and not replayed_runs.expected(error):
         failure = error
-    reports = [player.report for player in players.started]
+    reports = [replay_block.report for replay_block in replayed_runs.started]
     for report in reports:
         report.isolation = isolated
-    step = told.get("break")
-    for player in players.started:
-        if step is not None and player.break_at == step and not player.came_to(step):
+    step = instructions.get("break")
+    for replay_block in replayed_runs.started:
+        if step is not None and replay_block.break_at == step and not replay_block.came_to(step):
             print(f"tracekit: --break {step}: the program did not come to that step by itself", file=sys.stderr)
     if failure is not None:
-        print(spelled(failure), file=sys.stderr)
+        print(command_line_text(failure), file=sys.stderr)
     elif type(error).__name__ == "BdbQuit":
         print("tracekit: the replay was left in the debugger", file=sys.stderr)
     elif not reports:
-        print(f"tracekit: the program never opened the run {told['run']}: nothing was replayed", file=sys.stderr)
+        print(
+            f"tracekit: the program never opened the run {instructions['run']}: nothing was replayed", file=sys.stderr
+        )
     else:
-        _summary(reports, ended, players)
+        _summary(reports, ended, replayed_runs)
         codes = {report.verdict.exit_code for report in reports}
-        # An error of the program outside its runs is none of theirs, and no replay is right that ends with it.
-        own = error is not None and not players.expected(error)
+        # An error of the program outside its runs is in none of their verdicts, and a replay that ends with one is not exact.
+        own = error is not None and not replayed_runs.expected(error)
         return DIFFERENT if own or DIFFERENT in codes else max(codes)
     return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
 
 
-def _summary(reports: list[Report], ended: Ended, players: Players) -> None:
+def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
     for report in reports:
         steps = f"{report.consumed} steps matched" + (f", {report.skipped} inside them" if report.skipped else "")
         print(f"tracekit: replayed {report.run_id}: {report.verdict.line} ({steps})", file=sys.stderr)
-        for reason in report.verdict.reasons[:_SHOWN]:
+        for reason in report.verdict.reasons[:_MAX_REASONS]:
             where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
             print(plain(f"tracekit:   {reason.code}: {reason.text}{where}"), file=sys.stderr)
-        for reason in [one for one in report.verdict.remarks if one.code == "output"][:_SHOWN]:
+        for reason in [one for one in report.verdict.remarks if one.code == "output"][:_MAX_REASONS]:
             print(plain(f"tracekit:   output: {reason.text}"), file=sys.stderr)
-        for reason in report.verdict.allowed[:_SHOWN]:
+        for reason in report.verdict.allowed[:_MAX_REASONS]:
             print(plain(f"tracekit:   allowed: {reason.text}"), file=sys.stderr)
-        taken = _taken(report.recorded)
+        taken = _usage_text(report.recorded)
         if taken:
             print(f"tracekit:   this replay cost nothing; the recorded run took {taken}", file=sys.stderr)
-        for sentence in report.warnings:
-            print(plain(f"tracekit:   {sentence}"), file=sys.stderr)
+        for warning in report.warnings:
+            print(plain(f"tracekit:   {warning}"), file=sys.stderr)
     network = f"tracekit: network: {reports[0].isolation}; "
     if ended.error is None:
         print(f"{network}the program's status is {ended.status}", file=sys.stderr)
-    elif not players.expected(ended.error):
+    elif not replayed_runs.expected(ended.error):
         print(f"{network}the program failed, and the recorded one did not", file=sys.stderr)
     else:
         how = f"{type(ended.error).__name__}, status {ended.status}"
         print(f"{network}the recorded program ended with {how}; so did this one", file=sys.stderr)
 
 
-def _taken(recorded: Mapping[str, Any]) -> str:
-    """What a recorded run took of models; nothing where it asked none."""
+def _usage_text(recorded: Mapping[str, Any]) -> str:
+    """What a recorded run used of models (calls, tokens, cost) as text; empty if it called none."""
     if not recorded.get("llm_calls"):
         return ""
     counts = [
@@ -1100,8 +1113,8 @@ def _ran_under_run(path: str) -> bool:
         return bool(trace.entry(1).get("meta", {}).get("whole_program"))
 
 
-def _quiet(before: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Threads that end with the replay's failure say nothing of their own: it is told once, at the end."""
+def _hide_replay_errors(before: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A ``threading.excepthook`` that skips the replay's own errors: they are printed once, in the summary."""
 
     def hook(args: Any) -> object:
         return None if isinstance(args.exc_value, ReplayError) else before(args)

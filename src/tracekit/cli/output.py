@@ -37,10 +37,11 @@ __all__ = [
     "REFUSED",
     "RIGHT",
     "UNSEALED",
-    "WRONG_USE",
+    "USAGE_ERROR",
     "Step",
     "Timeline",
     "aside",
+    "body_text",
     "console",
     "duration",
     "emit",
@@ -54,7 +55,6 @@ __all__ = [
     "plain",
     "printable",
     "reported",
-    "said",
     "short",
     "shown",
     "streamed",
@@ -65,14 +65,14 @@ __all__ = [
 
 # -- output ------------------------------------------------------------------------------------------------------------
 #
-# How commands speak: data on stdout, messages on stderr, and what an exit code means.
+# Data goes to stdout, messages to stderr; the meaning of each exit code.
 
-#: Everything as it should be.
+#: Success.
 RIGHT: Final = 0
 #: A difference, or damage.
 DIFFERENT: Final = 1
-#: Wrong use, or input that can't be read.
-WRONG_USE: Final = 2
+#: A usage error, or input that can't be read.
+USAGE_ERROR: Final = 2
 #: A run without an end, or a torn tail.
 UNSEALED: Final = 3
 #: Refused: recovery, budget, contract.
@@ -80,12 +80,12 @@ REFUSED: Final = 4
 
 
 def structured(as_json: bool) -> bool:
-    """Whether to print JSON: it was asked for, or stdout is not a terminal."""
+    """Whether to print JSON: with ``--json``, or when stdout is not a terminal."""
     return as_json or not sys.stdout.isatty()
 
 
 def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False) -> None:
-    """Print one JSON object, or several as JSON lines. Whoever reads may stop reading early."""
+    """Print one JSON object, or several as JSON lines. The reader may close the pipe early."""
     import orjson
 
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
@@ -95,15 +95,15 @@ def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool
     out.flush()
 
 
-#: What steers a terminal, or has text read in another order than it stands there: control characters (but for line ends and
-#: tabs), those of 8 bits (C1) too; bidirectional controls, and what is not seen at all. None stands in JSON outside of a string.
+#: Characters that control a terminal or change the order in which text is shown: control characters (C0 without line ends and
+#: tabs, and C1), bidirectional controls, invisible characters. In JSON they occur within strings only.
 _STEERING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 
 
 def escaped(json_text: bytes) -> bytes:
-    """The same JSON, in which those characters are written as escapes: the same values for whoever parses it."""
+    """Equivalent JSON with terminal control characters written as escapes."""
     if json_text.isascii() and b"\x7f" not in json_text:
         return json_text
     return _STEERING.sub(
@@ -112,12 +112,12 @@ def escaped(json_text: bytes) -> bytes:
 
 
 def plain(text: str) -> str:
-    """``text`` as it may go to a terminal, line ends and tabs included."""
+    """``text`` without terminal control characters; line ends and tabs stay."""
     return _STEERING.sub(" ", text)
 
 
 def console() -> Console:
-    """A rich console on stdout, for people: whatever is printed on it is made :func:`plain`."""
+    """A rich console on stdout that prints all text as :func:`plain`."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -130,30 +130,30 @@ def console() -> Console:
 
 
 def message(text: str) -> None:
-    """A line for people, on stderr."""
+    """Print a line for people on stderr."""
     click.echo(plain(text), err=True)
 
 
 def fail(error: TracekitError) -> NoReturn:
-    """Print the error's own text on stderr and leave with its exit code."""
+    """Print the error's text on stderr and exit with its exit code."""
     message(str(error))
     sys.exit(exit_code(error))
 
 
 def exit_code(error: TracekitError) -> int:
-    """What a command leaves with when this error ends it."""
+    """The exit code of a command that ends with this error."""
     if isinstance(error, (TraceIntegrityError, ReplayError)):
         return DIFFERENT
     if isinstance(error, UnknownPriceError):
-        return WRONG_USE
+        return USAGE_ERROR
     if isinstance(error, (RecoveryRefusedError, BudgetExceededError, ContractViolationError)):
         return REFUSED
-    return WRONG_USE
+    return USAGE_ERROR
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """A block in which whatever a user's code prints goes to stderr, that of its child processes too: stdout is for data alone."""
+    """A block in which stdout is redirected to stderr, for user code and its child processes too: stdout is for data alone."""
     with redirect_stdout(sys.stderr):
         try:
             sys.stderr.flush()
@@ -173,20 +173,20 @@ def aside() -> Iterator[None]:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Around a command: errors of tracekit are told as messages, without a traceback."""
+    """A block around a command: tracekit's errors are printed as messages, without a traceback, and end it."""
     try:
         yield
     except TracekitError as error:
         fail(error)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
+        # The reader (head, less) has closed the pipe; Python would report that once more when it closes stdout.
         sys.stdout = None
         sys.exit(RIGHT)
 
 
 # -- timeline ----------------------------------------------------------------------------------------------------------
 #
-# A trace read for people: each step once, its outcome beside its intention, and short texts for long values.
+# A trace as it is shown to people: each step once, with its outcome, and short texts for long values.
 
 _SPACE: Final = re.compile(r"\s+")
 _SPEAKING: Final = (
@@ -204,9 +204,9 @@ _SPEAKING: Final = (
 
 
 class Step:
-    """One step: what began it (``entry``) and what came of it.
+    """One step of a trace: the facts of its intent record (``entry``) and of its outcome.
 
-    ``outcome`` is the type of the outcome's entry, ``None`` while it is open; ``answer`` is that entry's ``seq``, ``took`` the
+    ``outcome`` is the type of the outcome's entry, ``None`` while there is none; ``answer`` is that entry's ``seq``, ``took`` the
     time between the two in nanoseconds, ``chunks`` the number of pieces in between.
     """
 
@@ -217,7 +217,7 @@ class Step:
     def __init__(self, entry: Mapping[str, Any], family: str, place: int | str) -> None:
         meta = entry.get("meta") or {}
         self.seq: Final[int] = entry["seq"]
-        #: Where it stands in the run: its ``seq``, with the segment before it where a child process made it.
+        #: Its ``seq``, prefixed by the segment where a child process made it.
         self.place: Final = place
         self.family: Final = family
         self.name: Final[str] = entry.get("name") or family
@@ -238,7 +238,7 @@ class Step:
 
     @property
     def circumstances(self) -> str:
-        """What its call has to do with another one: the how-manieth attempt it is, what it undoes, by which it was answered."""
+        """How its call relates to others: which attempt it is, which step it undoes, which step answered it."""
         info = self.facts.get("info")
         if not isinstance(info, Mapping):
             return ""
@@ -262,7 +262,7 @@ class Step:
 
 
 class Timeline:
-    """All of a trace that verifies, gone through once: steps by ``seq``, and the entries of each other type.
+    """The entries of a trace that verify, read in one pass: steps by ``seq``, and the entries of each other type.
 
     ``segment`` names the file of a child process; ``processes`` are those of a run, each with its own timeline.
     """
@@ -299,12 +299,12 @@ class Timeline:
         self.last = entry
 
     def place(self, seq: int) -> int | str:
-        """What an entry is called in the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
+        """The name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
         return seq if self.segment is None else f"{self.segment}:{seq}"
 
     @property
     def whole(self) -> Iterator[Timeline]:
-        """The run's own, then that of each of its processes."""
+        """The run's own timeline, then that of each of its child processes."""
         yield self
         yield from self.processes
 
@@ -313,7 +313,7 @@ class Timeline:
 
     @property
     def lane(self) -> str:
-        """What the process is called."""
+        """The name of the process's lane."""
         return lane_of(self.first, self.segment or "")
 
     @property
@@ -338,7 +338,7 @@ class Timeline:
         return [self.trace.entry(seq) for seq in sorted(seq for kind in kinds for seq in self.others.get(kind, ()))]
 
     def rows(self, first: int = 1) -> Iterator[tuple[int, dict[str, Any], Step | None]]:
-        """What to show, in order: (depth, entry, its step). Outcomes and chunks belong to their steps, blobs to nobody."""
+        """The rows to show, in order: (depth, entry, its step). Outcomes, chunks and blobs have no row of their own."""
         depth: dict[int, int] = {}
         for entry in self.trace.entries(damaged=True):
             kind, seq = entry["type"], entry["seq"]
@@ -353,14 +353,14 @@ class Timeline:
 
 
 def timeline_of(trace: Trace, verdict: Verdict, where: Store, stack: ExitStack) -> Timeline:
-    """A run with its child processes, whose files ``stack`` closes."""
+    """The timeline of a run with its child processes, whose files ``stack`` closes."""
     files = [stack.enter_context(Trace(path)) for path in beside(trace.path, verdict.run_id)]
     processes = [Timeline(file, where.judge(file), name_of(file.path)) for file in files]
     return Timeline(trace, verdict, None, [one for one in processes if one.first or one.verdict.state == "broken"])
 
 
 def verdict_of(timeline: Timeline) -> RunVerdict:
-    """Whether the run can be replayed, and is safe to run again."""
+    """The verdict on a run: whether it can be replayed, and is safe to run again."""
     return judge(
         [
             File(
@@ -423,19 +423,19 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def said(value: object, depth: int = 0) -> str | None:
-    """The text in a request's or response's body that speaks last: a heuristic over the keys that bodies use for text."""
+def body_text(value: object, depth: int = 0) -> str | None:
+    """The last text in a request's or response's body: a heuristic over the keys that bodies use for text."""
     if isinstance(value, str):
         return value if depth and value.strip() else None
     if depth > 12:
         return None
     if isinstance(value, Mapping):
         for key in _SPEAKING:
-            if key in value and (found := said(value[key], depth + 1)):
+            if key in value and (found := body_text(value[key], depth + 1)):
                 return found
     if isinstance(value, list):
         for item in reversed(value[-8:]):
-            if isinstance(item, Mapping) and (found := said(item, depth + 1)):
+            if isinstance(item, Mapping) and (found := body_text(item, depth + 1)):
                 return found
     return None
 
@@ -449,12 +449,14 @@ def duration(ns: int) -> str:
 
 # -- store -------------------------------------------------------------------------------------------------------------
 #
-# Which file a user means by RUN: an id, the beginning of one, ``last``, or a path.
+# The file that RUN names: an id, the beginning of one, ``last``, or a path.
 
 
 def named(store: str | None, *, existing: bool = False) -> Store:
-    """The store to list. One that somebody names, and that is not there, is a slip; the usual one may not be there yet,
-    unless ``existing``: then a directory without runs is no store, since it would answer for runs that lie elsewhere."""
+    """The store to list: the one named by ``--store`` or ``TRACEKIT_DIR``, which must exist, or the default one.
+
+    With ``existing`` the default one must exist too: else a wrong directory would pass for a store without runs.
+    """
     found = Store(store)
     if existing and not os.path.isdir(found.runs):
         raise click.UsageError(
@@ -481,18 +483,18 @@ def located(run: str, store: Store) -> str:
     try:
         return store.find(run)
     except RunNotFoundError:
-        if os.path.isfile(run):  # whatever it is called, and whatever it is: that is told by who reads it
+        if os.path.isfile(run):  # any file: whoever reads it reports what is wrong with it
             return os.path.abspath(run)
         raise
 
 
-# -- decided -----------------------------------------------------------------------------------------------------------
+# -- decisions -----------------------------------------------------------------------------------------------------------
 #
-# Decisions on runs that did not end, for people.
+# Recovery decisions on runs without an end, as text.
 
 
 def shown(decisions: Iterable[Decision]) -> bool:
-    """Print each decision with its reasons; whether there was any."""
+    """Print each decision with its reasons; returns whether there was any."""
     from rich.text import Text
 
     terminal, found = console(), False

@@ -1,4 +1,4 @@
-"""``tracekit recovery``: which runs died, what is in doubt, and resuming, aborting or resolving them."""
+"""``tracekit recovery``: lists runs without an end, and resumes, aborts or resolves them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["recovery", "resume"]
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit recovery resume``: go on with a run after a crash.
+# ``tracekit recovery resume``: run the program again after a crash.
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -98,7 +98,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
     if check:
         return
     message(f"tracekit: resuming {decision.run_id}: {options['entry'] or program}")
-    told = {
+    instructions = {
         "mode": "resume",
         "run": run,
         "path": os.path.abspath(path),
@@ -113,7 +113,7 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
         "accept_lost_tail": options["accept_lost_tail"],
         "original_is_dead": options["original_is_dead"],
     }
-    launch(told, environment, cwd)
+    launch(instructions, environment, cwd)
 
 
 def _supplied(given: tuple[str, ...]) -> dict[int, Any]:
@@ -132,7 +132,7 @@ def _supplied(given: tuple[str, ...]) -> dict[int, Any]:
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
 #
-# ``tracekit recovery``: what to do with runs that did not end.
+# The other subcommands of ``tracekit recovery``.
 
 _STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
@@ -165,7 +165,7 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
         where = named(store, existing=True)
         unread = [f"{path} is no file" for path in where.no_files()]
         doubtful: list[str] = []
-        found = _noting(_decisions(candidates(where, all=every), unread), doubtful)
+        found = _collect_doubtful(_decisions(candidates(where, all=every), unread), doubtful)
         if output.structured(as_json):
             output.emit(decision.as_dict() for decision in found)
         else:
@@ -173,11 +173,11 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
                 output.message(f"Every run in {where.root} has ended.")
         for problem in unread:
             output.message(printable(problem))
-        sys.exit(output.WRONG_USE if unread else output.DIFFERENT if doubtful else output.RIGHT)
+        sys.exit(output.USAGE_ERROR if unread else output.DIFFERENT if doubtful else output.RIGHT)
 
 
-def _noting(decisions: Iterable[Decision], doubtful: list[str]) -> Iterator[Decision]:
-    """The same, and which of those runs have something in doubt; what a damaged log lacks may be."""
+def _collect_doubtful(decisions: Iterable[Decision], doubtful: list[str]) -> Iterator[Decision]:
+    """Pass the decisions on, and collect the runs with a step in doubt; a damaged log counts, as it may lack one."""
     for decision in decisions:
         if decision.in_doubt or decision.state == "broken":
             doubtful.append(decision.run_id)
@@ -185,7 +185,7 @@ def _noting(decisions: Iterable[Decision], doubtful: list[str]) -> Iterator[Deci
 
 
 def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> Iterator[Decision]:
-    """The decision on each run; what can't be read is told at the end."""
+    """The decision on each run; files that can't be read are collected in ``unread``."""
 
     for path, segments in runs:
         try:
@@ -293,7 +293,7 @@ def settle(
 
 
 def _tree(file: BinaryIO) -> Any:
-    """An output as a trace writes it, checked: no reference, every tag known."""
+    """The output in a JSON file in the trace's form, checked: no references, no unknown tags."""
     import orjson
 
     from .._values import contains_opaque

@@ -1,4 +1,4 @@
-"""``tracekit run`` and ``tracekit replay``: start the program in a process of its own."""
+"""``tracekit run`` and ``tracekit replay``: record or replay a program in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,19 +21,29 @@ from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
 from .output import DIFFERENT, RIGHT, UNSEALED, emit, fail, located, message, timeline_of, verdict_of
 
-__all__ = ["check_given", "follow", "hash_seed", "launch", "program_of", "replay", "run", "told", "trusted"]
+__all__ = [
+    "check_given",
+    "follow",
+    "hash_seed",
+    "launch",
+    "program_of",
+    "replay",
+    "replay_instructions",
+    "run",
+    "trusted",
+]
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 #
-# Which program is run again for a recorded run, and where.
+# Which program a recorded run is replayed with, and in which directory.
 
 
 def program_of(
     trace: Trace, store: Store, path: str, command: tuple[str, ...], entry: str | None, verb: str
 ) -> tuple[Program, str]:
-    """The program and the directory to run it in: the ``command`` that the user names, else what the trace says.
+    """The program of a recorded run and its directory: the ``command`` that the user names, else the recorded one.
 
-    ``verb`` is the command line's word for what is to be done. ``RunStateError`` where the trace is not to be believed or names none.
+    ``verb`` is the command's name, for messages. ``RunStateError`` where the trace is not the user's own or names no program.
     """
     if command:
         script = command[1:] if command[0] in ("python", "python3") else command
@@ -63,7 +73,7 @@ def program_of(
 
 
 def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
-    """``RecoveryRefusedError`` where a program that goes live would be given a placeholder in the place of a secret."""
+    """Refuse (``RecoveryRefusedError``) to resume with a placeholder in place of a secret in the arguments or the input."""
     first = trace.entry(1)
     if entry is not None:
         if PLACEHOLDER.search(json.dumps(trace.expand(first.get("input")))):
@@ -99,22 +109,22 @@ def trusted(store: Store, path: str) -> bool:
 
 
 def hash_seed(trace: Trace) -> dict[str, str]:
-    """The environment variable that gives sets the order that they had."""
+    """``PYTHONHASHSEED`` as it was recorded, so that sets have the order that they had."""
     seed = (trace.entry(1).get("meta", {}).get("environment") or {}).get("hash_seed")
     return {"PYTHONHASHSEED": str(seed)} if isinstance(seed, int) else {}
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
 #
-# Becoming the process in which a program is recorded or replayed.
+# Starting the process in which a program is recorded or replayed.
 
 
-def launch(told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
-    """Become ``tracekit.cli.launch`` with these instructions: the same process, so that signals and exit status are the program's own."""
+def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None = None) -> NoReturn:
+    """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own."""
     sys.stdout.flush()
     sys.stderr.flush()
     command = [sys.executable, "-m", "tracekit.cli.launch"]
-    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(told)}
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
     if sys.platform == "win32":  # exec starts another process there, and ends this one at once
         sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
     if cwd is not None:
@@ -123,10 +133,14 @@ def launch(told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | N
 
 
 def follow(
-    told: Mapping[str, Any], environment: Mapping[str, str], cwd: str | None, stdout: IO[bytes], stderr: IO[bytes]
+    instructions: Mapping[str, Any],
+    environment: Mapping[str, str],
+    cwd: str | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
 ) -> int:
-    """Have another process become that, with no input of its own; returns its exit status when it has ended."""
-    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(told)}
+    """Run ``tracekit.cli.launch`` in a child process without input, and return its exit status."""
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
     command = [sys.executable, "-m", "tracekit.cli.launch"]
     return subprocess.run(
         command, env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
@@ -205,21 +219,21 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
             f"tracekit replay {run} -- {what} ARGS…"
         )
-    launch(told(run, path, where, program, options), environment, cwd)
+    launch(replay_instructions(run, path, where, program, options), environment, cwd)
 
 
 def _dry(trace: Trace, where: Store) -> NoReturn:
-    """What the recorded run came to, and whether a replay would: the exit code is that of the verdict on the run."""
+    """Print the recorded result and whether the run can be replayed; exits with the code of that verdict."""
     with ExitStack() as stack:
         answer = verdict_of(timeline_of(trace, where.judge_run(trace), where, stack)).can_be_replayed
     last = trace.entry(len(trace))
-    told = {"run_id": last["run_id"], "from_replay": True}
+    summary = {"run_id": last["run_id"], "from_replay": True}
     if last["type"] == "run.completed":
-        told["result"] = trace.expand(last.get("output"))
+        summary["result"] = trace.expand(last.get("output"))
     else:
-        told |= {"error": last.get("error"), "end": last["type"]}
+        summary |= {"error": last.get("error"), "end": last["type"]}
         message("tracekit: the recorded run came to no result")
-    emit({**told, "can_be_replayed": answer.as_dict()})
+    emit({**summary, "can_be_replayed": answer.as_dict()})
     if answer.answer is False:
         message(f"tracekit: can it be replayed? {answer.text}")
         sys.exit(DIFFERENT)
@@ -227,7 +241,7 @@ def _dry(trace: Trace, where: Store) -> NoReturn:
 
 
 def _check_break(trace: Trace, step: int | None) -> None:
-    """A stop that never comes would pass for a run that never got there."""
+    """``RunStateError`` unless ``--break`` names a step: a stop that never comes would look like a step never reached."""
     if step is None:
         return
     entry = trace.entry(step) if 1 <= step <= len(trace) else {}
@@ -240,8 +254,8 @@ def _check_break(trace: Trace, step: int | None) -> None:
         )
 
 
-def told(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
-    """The instructions for ``launch``."""
+def replay_instructions(run: str, path: str, store: Store, program: Program, options: dict[str, Any]) -> dict[str, Any]:
+    """The instructions with which ``tracekit.cli.launch`` replays a run."""
     return {
         "mode": "replay",
         "run": run,
@@ -272,12 +286,12 @@ def told(run: str, path: str, store: Store, program: Program, options: dict[str,
 #
 # ``tracekit run``: record an unmodified program.
 
-#: Recorded programs run with a fixed hash seed, so that set order is no source of difference; what it is does not matter.
+#: Recorded programs run with a fixed hash seed, so that set order is no source of differences; the value does not matter.
 _SEED = "0"
 
 
 class _LikePython(click.Command):
-    """``-m MODULE`` ends the options, as it does for ``python``: all that comes after is the program's, another ``-m`` too."""
+    """A command for which ``-m MODULE`` ends the options, as for ``python``: the rest is the program's, another ``-m`` too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = 0
@@ -312,7 +326,7 @@ def run(module: str | None, name: str | None, store: str | None, command: tuple[
     environment = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "") or _SEED}
     if not environment["PYTHONHASHSEED"].isdigit():
         environment["PYTHONHASHSEED"] = _SEED
-    told = {
+    instructions = {
         "mode": "record",
         "name": name,
         "module": module,
@@ -320,4 +334,4 @@ def run(module: str | None, name: str | None, store: str | None, command: tuple[
         "arguments": list(command if module is not None else command[1:]),
         "cwd": os.getcwd(),
     }
-    launch(told, environment)
+    launch(instructions, environment)

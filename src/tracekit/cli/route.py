@@ -1,4 +1,4 @@
-"""``tracekit route``: one intent through a registry of agents, recorded."""
+"""``tracekit route``: routes one request to the agents of a program, and records it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["route", "router_of"]
 
 # -- apps --------------------------------------------------------------------------------------------------------------
 #
-# Where the agents of a program are: what ``--app MODULE:NAME`` leads to.
+# The program that ``--app MODULE:NAME`` names, and its agents.
 
 T = TypeVar("T")
 
 
 def router_of(app: str) -> IntentRouter:
-    """The router of ``MODULE:NAME``. ``RegistryError`` where there is none, or the program went wrong before it could be had."""
+    """The router of ``MODULE:NAME``. ``RegistryError`` where there is none, or importing or calling it failed."""
     module, name = _names(app)
     sys.path.insert(0, os.getcwd())
     found: Any = _of_program(f"the module {module!r} can't be imported", lambda: _imported(module))
@@ -76,16 +76,16 @@ def _imported(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the program's own import went wrong
+            raise  # an import inside the program failed
         raise _Absent(module) from None
 
 
 class _Absent(Exception):
-    """There is no such module at all."""
+    """The module that ``--app`` names does not exist."""
 
 
 def _of_program(problem: str, call: Callable[[], T]) -> T:
-    """What the program's own code gives; where it goes wrong its traceback is shown, from its first line on."""
+    """The result of the program's own code; on an error its traceback is printed, without tracekit's frames."""
     try:
         return call()
     except _Absent as error:
@@ -103,7 +103,7 @@ def _short(error: BaseException) -> str:
 
 
 def _error_lines(error: BaseException) -> list[str]:
-    """The traceback of an error without what is ours in it, and the import machinery's."""
+    """The traceback of an error without the frames of tracekit and of the import system."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename.startswith(_NOT_THEIRS):
         where = where.tb_next
@@ -118,14 +118,14 @@ _NOT_THEIRS: Final = (
 
 # -- route -------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit route``: ask the agents of a program for an answer to one request, on the record.
+# The command itself.
 
-#: What stopped a request for good: a contract, a budget, a class of side effects.
+#: Failures by a refusal: of a contract, a budget, a side-effect class.
 _REFUSED: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED, FailureType.SIDE_EFFECT_VIOLATION)
 
 
 class _Units(click.FloatRange):
-    """A number of cost units: finite, unlike what a range lets pass."""
+    """A finite number of cost units: click's own range accepts infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -153,7 +153,7 @@ def route(
     The run is recorded. Exit codes: 0 an answer, 1 an agent failed, 2 a wrong envelope or nobody to ask, 4 refused by a contract or budget.
     """
     with output.reported():
-        # In a replay the router comes first: what the app opens at its import is a run before this one.
+        # In a replay the router is made first: a run that the app opens at its import comes before this one.
         request = None if role.stands_in() else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
             router = router_of(app)
@@ -165,12 +165,12 @@ def route(
                 response = router.route(request, budget_limit=budget, default_side_effect=side_effect)
                 run.set_result(response.about())
         except SystemExit as left:  # else its status, which may be 0, would be this command's
-            _left(run, left)
+            _exited(run, left)
         code = _exit_code(response)
         try:
             output.emit(to_json(response.as_dict()))
         except OSError as error:  # the answer is not lost: it is in the run
-            code = _unsaid(error, code)
+            code = _write_failed(error, code)
         output.message(f"recorded as run {run.id}")
         if response.error is not None:
             output.message(_response_text(response))
@@ -178,13 +178,13 @@ def route(
 
 
 def _recorded(path: str) -> IntentEnvelope:
-    """The request of the run that is replayed or gone on with: its file, or standard input, may be gone."""
-    given = role.next_input()
-    if isinstance(given, Mapping):
-        return IntentEnvelope.from_dict(given)
+    """The recorded request, in a replayed or resumed process: its file, or standard input, may be gone."""
+    recorded = role.next_input()
+    if isinstance(recorded, Mapping):
+        return IntentEnvelope.from_dict(recorded)
     if not role.goes_on():
         return IntentEnvelope.from_json(_read(path))
-    text, source = _given_again(path)
+    text, source = _supplied_again(path)
     try:
         request = IntentEnvelope.from_json(text)
     except EnvelopeError as error:
@@ -205,8 +205,8 @@ def _recorded(path: str) -> IntentEnvelope:
     return request
 
 
-def _given_again(path: str) -> tuple[bytes, str]:
-    """The request from whoever gives it once more, and where that is: standard input if there is any, else its file."""
+def _supplied_again(path: str) -> tuple[bytes, str]:
+    """The request as it is supplied again, and its source: standard input if there is any, else its file."""
     if sys.stdin is not None and not sys.stdin.isatty():
         output.message("tracekit: the trace does not keep the secrets of the request: looking for it on standard input")
         found: bytes = _read("-")
@@ -225,10 +225,10 @@ def _given_again(path: str) -> tuple[bytes, str]:
 _AGAIN: Final = "give it again as it was: `tracekit recovery resume RUN < ENVELOPE.json`"
 
 
-def _unsaid(error: OSError, code: int) -> int:
-    """The exit code where the response could not be written; whoever reads it may stop reading early."""
+def _write_failed(error: OSError, code: int) -> int:
+    """The exit code where the response could not be written; a reader that closed the pipe early is no error."""
     with suppress(OSError):
-        sys.stdout.close()  # what is left in it would be tried once more at the very end
+        sys.stdout.close()  # else Python would try once more at exit to write what is buffered
     sys.stdout = StringIO()
     if isinstance(error, BrokenPipeError):
         return code
@@ -236,7 +236,7 @@ def _unsaid(error: OSError, code: int) -> int:
     return output.DIFFERENT
 
 
-def _left(run: Run | None, left: SystemExit) -> NoReturn:
+def _exited(run: Run | None, left: SystemExit) -> NoReturn:
     output.message(f"an agent ended the program, with status {left.code!r}, before there was a response")
     if run is not None:
         output.message(f"recorded as run {run.id}")
@@ -245,7 +245,7 @@ def _left(run: Run | None, left: SystemExit) -> NoReturn:
 
 def _read(path: str) -> bytes:
     try:
-        if path == "-":  # not by a captured read: it is no step of a run, but what one is given
+        if path == "-":  # not a captured read: it is the input of the run, not one of its steps
             return b"" if sys.stdin is None else sys.stdin.buffer.read()
         with open(path, "rb") as file:
             return file.read()
@@ -265,5 +265,5 @@ def _exit_code(response: IntentResponse) -> int:
         return output.RIGHT
     kinds = [failure.type for failure in response.error.chain()]
     if kinds[0] is FailureType.NO_AGENT_FOUND:
-        return output.WRONG_USE
+        return output.USAGE_ERROR
     return output.REFUSED if any(kind in _REFUSED for kind in kinds) else output.DIFFERENT

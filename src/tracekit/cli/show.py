@@ -1,4 +1,4 @@
-"""``tracekit show``: the entries of one run, or why it may or may not be replayed and resumed."""
+"""``tracekit show``: the entries of one run, or why it can or can't be replayed and resumed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from . import output
 from .output import (
     Step,
     Timeline,
+    body_text,
     duration,
     error_text,
     located,
     printable,
-    said,
     short,
     streamed,
     timeline_of,
@@ -71,7 +71,7 @@ def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool,
 
 
 def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterator[dict[str, Any]]:
-    """The entries of a run from ``first`` on, then those of its child processes, with the name of their segment."""
+    """The entries of a run from ``first`` on, then those of its child processes with the names of their segments."""
     yield from entries_of(trace, first, expand)
     for path in beside(trace.path, run_id):
         with Trace(path) as file:
@@ -80,7 +80,7 @@ def whole(trace: Trace, run_id: str | None, first: int, expand: bool) -> Iterato
 
 
 def entries_of(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
-    """The entries that verify from ``first`` on, values in place of references where asked for."""
+    """The entries that verify, from ``first`` on; ``expand`` puts values in place of references."""
     for entry in trace.entries(first=first, damaged=True):
         if expand and entry["type"] != "blob":
             for key in ("input", "output"):
@@ -145,7 +145,7 @@ def _step_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> Any:
     from rich.text import Text
 
     text = Text(f"{step.family} ", style="blue") + Text(printable(step.name), style="bold")
-    text += Text(_given(timeline, entry, step))
+    text += Text(_input_text(timeline, entry, step))
     if step.side_effect:
         text += Text(f"  {step.side_effect}", style=_CLASS.get(step.side_effect, ""))
     if circumstances := step.circumstances:
@@ -159,20 +159,20 @@ def _step_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> Any:
     elif step.skipped and "output" not in timeline.trace.entry(step.answer):
         text += Text("  given up", style="yellow")
     elif step.family != "span":
-        text += Text("  → ", style="dim") + Text(_came(timeline, step), style="green")
+        text += Text("  → ", style="dim") + Text(_outcome_text(timeline, step), style="green")
     return text + Text(f"  {duration(step.took)}", style="dim")
 
 
-def _given(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> str:
+def _input_text(timeline: Timeline, entry: Mapping[str, Any], step: Step) -> str:
     if "input" not in entry or step.family == "span":
         return ""
     value = timeline.trace.expand(entry["input"], before=step.seq)
     if step.family == "tool" and isinstance(value, dict):
         return "(" + ", ".join(f"{printable(name)}={short(each, 40)}" for name, each in value.items()) + ")"
-    return f" “{short(text, 64)}”" if (text := said(value)) else f" {short(value, 64)}"
+    return f" “{short(text, 64)}”" if (text := body_text(value)) else f" {short(value, 64)}"
 
 
-def _came(timeline: Timeline, step: Step) -> str:
+def _outcome_text(timeline: Timeline, step: Step) -> str:
     answer = timeline.trace.entry(step.answer)
     chunks = f"{step.chunks} chunks" if step.chunks else ""
     if step.family == "llm" and (text := streamed(timeline.trace, step)):
@@ -180,7 +180,7 @@ def _came(timeline: Timeline, step: Step) -> str:
     if "output" not in answer:
         return chunks or "done"
     value = timeline.trace.expand(answer["output"], before=step.answer)
-    text = said(value) if step.family == "llm" else None
+    text = body_text(value) if step.family == "llm" else None
     whole = f"“{short(text, 64)}”" if text else short(value, 64)
     return chunks if chunks and not text else " ".join(filter(None, (whole, chunks and f"({chunks})")))
 
@@ -215,19 +215,19 @@ def _verdict(timeline: Timeline) -> Any:
 
 # -- why ---------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit show RUN --why``: five questions, each answered in a line, with the entries that the answer rests on.
+# ``tracekit show RUN --why``: five questions, each answered in a line with the entries that support the answer.
 
 _CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
 _FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
 _REFUSALS: Final = ("contract.violated", "budget.exceeded")
-#: Entries named in one answer.
+#: At most this many entries are named in one answer.
 _MOST: Final = 12
 
 Answer = tuple[str, list[int | str]]
 
 
 def explain(timeline: Timeline) -> dict[str, Any]:
-    """``{"run_id", "what_happened", "why_this_path", "which_fallback", "safe_to_retry", "can_be_replayed"}``.
+    """Answers about a run: ``what_happened``, ``why_this_path``, ``which_fallback``, ``safe_to_retry``, ``can_be_replayed``.
 
     Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``, ``false``, or ``null``
     for what is not known, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
@@ -235,9 +235,9 @@ def explain(timeline: Timeline) -> dict[str, Any]:
     verdict = verdict_of(timeline)
     return {
         "run_id": timeline.run_id,
-        "what_happened": _shape(_happened(timeline)),
-        "why_this_path": _shape(_path(timeline)),
-        "which_fallback": _shape(_fallback(timeline)),
+        "what_happened": _shape(_what_happened(timeline)),
+        "why_this_path": _shape(_why_this_path(timeline)),
+        "which_fallback": _shape(_which_fallback(timeline)),
         "safe_to_retry": verdict.safe_to_run_again.as_dict(),
         "can_be_replayed": verdict.can_be_replayed.as_dict(),
     }
@@ -269,7 +269,7 @@ def _shape(answer: Answer) -> dict[str, Any]:
 # -- what happened ------------------------------------------------------------------------------------
 
 
-def _happened(timeline: Timeline) -> Answer:
+def _what_happened(timeline: Timeline) -> Answer:
     counted = Counter(step.family for step in timeline.every_step())
     words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "span": "span"}
     parts = [_plural(counted[family], word) for family, word in words.items() if counted[family]]
@@ -296,56 +296,56 @@ def _happened(timeline: Timeline) -> Answer:
     if refused:
         by = short(refused[-1].get("name") or "", 40)
         head += f" {_plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
-    told, cut_off = _processes(timeline)
+    texts, cut_off = _processes(timeline)
     shown = [step.place for step in (*open_[-1:], *failed[-1:])] + places[-1:]
     named: list[int | str] = [first, last, *shown, *cut_off]
-    return head + told, _in_order(named)
+    return head + texts, _in_order(named)
 
 
 def _processes(timeline: Timeline) -> Answer:
-    """The processes that the program started, and which of them did not end."""
+    """A sentence on the child processes of a run and on those without an end, and their entries."""
     if not timeline.processes:
         return "", []
-    told, entries = f" It had {_plural(len(timeline.processes), 'child process', 'es')} that joined it.", []
+    texts, entries = f" It had {_plural(len(timeline.processes), 'child process', 'es')} that joined it.", []
     for process in timeline.processes:
         if process.ended is None:
             steps = [step for step in process.steps.values() if step.outcome is None]
             last = process.last.get("seq", 0)
             where = f" inside {_name(steps[-1])}" if steps else ""
-            told += (
+            texts += (
                 f" The process {printable(process.lane)} has no end; its last entry is {process.place(last)}{where}."
             )
             entries += [process.place(last), *(step.place for step in steps[-1:])]
-    return told, entries
+    return texts, entries
 
 
 # -- why this path ------------------------------------------------------------------------------------
 
 
-def _path(timeline: Timeline) -> Answer:
+def _why_this_path(timeline: Timeline) -> Answer:
     chosen, places = _found(timeline, _CHOICES)
     if chosen:
-        told = [f"{entry.get('name', entry['type'])} → {short(entry.get('output'), 40)}" for entry in chosen[:4]]
+        texts = [f"{entry.get('name', entry['type'])} → {short(entry.get('output'), 40)}" for entry in chosen[:4]]
         more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
-        return f"It decided {'; '.join(told)}{more}.", places
+        return f"It decided {'; '.join(texts)}{more}.", places
     asked = {place: tools for one in timeline.whole for place, tools in _asked_for_tools(one).items()}
     if asked:
-        told = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
+        texts = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
         more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
-        return f"The model chose the tools: entry {'; '.join(told)}{more}.", list(asked)
+        return f"The model chose the tools: entry {'; '.join(texts)}{more}.", list(asked)
     if timeline.every_step():
         return "No decision is recorded, and no model asked for a tool: the code alone chose the path.", []
     return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
 def _found(timeline: Timeline, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
-    """The entries of these types in all of the run, and where they stand."""
+    """The entries of these types in the whole run, and their places."""
     found = [(one, entry) for one in timeline.whole for entry in one.entries_of(*kinds)]
     return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
 
 
 def _asked_for_tools(timeline: Timeline) -> dict[int | str, list[str]]:
-    """Model calls that ended with a wish for tools, and the tools called between them and the next model call."""
+    """Model calls that asked for tools, and the tools called between each and the next model call."""
     asked: dict[int | str, list[str]] = {}
     current: list[str] | None = None
     for step in timeline.steps.values():
@@ -366,23 +366,23 @@ def _wants_tools(answer: Mapping[str, Any]) -> bool:
 # -- which fallback -----------------------------------------------------------------------------------
 
 
-def _fallback(timeline: Timeline) -> Answer:
+def _which_fallback(timeline: Timeline) -> Answer:
     found, places = _found(timeline, _FALLBACKS)
     retried = [step for step in timeline.every_step() if _attempt(step) > 1]
-    told = [_instead(entry) for entry in found[:4]]
+    texts = [_fallback_text(entry) for entry in found[:4]]
     if len(found) > 4:
-        told.append(f"{len(found) - 4} more")
+        texts.append(f"{len(found) - 4} more")
     if retried:
-        told.append(
+        texts.append(
             f"{_plural(len(retried), 'call')} repeated after a failed attempt ({', '.join(_counted(map(_name, retried)))})"
         )
-    if not told:
+    if not texts:
         return "None: nothing was retried, and no fallback was triggered.", []
-    return f"{'; '.join(told)}.", _in_order(places + [step.place for step in retried])
+    return f"{'; '.join(texts)}.", _in_order(places + [step.place for step in retried])
 
 
-def _instead(entry: Mapping[str, Any]) -> str:
-    """Who was asked in the place of whom, and why; or that nobody was left."""
+def _fallback_text(entry: Mapping[str, Any]) -> str:
+    """A text for a fallback entry: which was called instead of which, and why; or that none was left."""
     about = entry.get("input")
     if not isinstance(about, Mapping) or not entry["type"].startswith("fallback."):
         return f"{entry['type']} {short(entry.get('name') or entry.get('output') or '', 40)}".strip()
@@ -391,10 +391,10 @@ def _instead(entry: Mapping[str, Any]) -> str:
         tried = about.get("tried")
         others = [short(one, 40) for one in tried] if isinstance(tried, list) else []
         return f"nobody was left after {', '.join([first, *others])} ({reason})"
-    told = f"{first} failed ({reason}), and {short(about.get('to'), 40)} was asked instead"
+    texts = f"{first} failed ({reason}), and {short(about.get('to'), 40)} was asked instead"
     if about.get("escalation") is True:
-        told += f", an escalation from {short(about.get('from_side_effect'), 40)} to {short(about.get('to_side_effect'), 40)}"
-    return told
+        texts += f", an escalation from {short(about.get('from_side_effect'), 40)} to {short(about.get('to_side_effect'), 40)}"
+    return texts
 
 
 def _attempt(step: Step) -> int:
@@ -402,7 +402,7 @@ def _attempt(step: Step) -> int:
     return attempt if isinstance(attempt, int) else 1
 
 
-# -- words --------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------
 
 
 def _plural(count: int, word: str, ending: str = "s") -> str:
@@ -418,6 +418,6 @@ def _counted(names: Any) -> list[str]:
 
 
 def _in_order(places: list[int | str]) -> list[int | str]:
-    """Each once, those of the run's own file first."""
+    """Distinct places, those of the run's own file first."""
     own = sorted({place for place in places if isinstance(place, int)} - {0})
     return [*own, *dict.fromkeys(place for place in places if isinstance(place, str))]

@@ -1,4 +1,4 @@
-"""``tracekit verify`` and ``tracekit schema``: the chain of a trace, and the format that it is written in."""
+"""``tracekit verify`` and ``tracekit schema``: check a trace's hash chain, and print the trace format's JSON Schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["schema", "verify"]
 
 # -- verify ------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit verify RUN``: is the trace whole, unchanged, and ended in order?
+# ``tracekit verify RUN``: is the trace whole, unchanged, and cleanly ended?
 
 _EXIT: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
 
@@ -29,7 +29,7 @@ _EXIT: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": o
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
 def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_json: bool) -> None:
-    """Check that a trace is whole, unchanged, and ended in order.
+    """Check that a trace is whole, unchanged, and cleanly ended.
 
     RUN is an id, the beginning of one, "last", or a path. The chain of hashes detects all damage and every edit that does not
     recompute it; --head (or a seal: TRACEKIT_SEAL_KEY_FILE) detects those too. Exit code: 0 sealed, 1 broken, 3 unsealed (no
@@ -79,7 +79,7 @@ def _print(path: str, verdict: Verdict) -> None:
 
 
 def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any]]:
-    """The first entries that the schema does not allow: line and problem."""
+    """The first entries that violate the schema: line and problem."""
 
     check = validator()
     found: list[dict[str, Any]] = []
@@ -119,10 +119,10 @@ def _load(form: str) -> dict[str, Any]:
 
 
 def validator() -> Any:
-    """A validator of entries, made by the jsonschema package; without it this ends the command, with what to install."""
+    """A validator of entries from the jsonschema package; without it, ends the command and names the extra to install."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:
         output.message("Checking against the schema needs jsonschema: python -m pip install jsonschema")
-        sys.exit(output.WRONG_USE)
+        sys.exit(output.USAGE_ERROR)
     return Draft202012Validator(format_schema.load())

@@ -1,4 +1,4 @@
-"""``tracekit verify-determinism``: replays of one recording compared with each other and with it."""
+"""``tracekit verify-determinism``: replays one recording twice and compares the replays with it and with each other."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
 from .output import located
-from .replay import follow, program_of, told
+from .replay import follow, program_of, replay_instructions
 
 __all__ = ["difference", "kind_of", "lines", "replayed", "served", "verify_determinism"]
 
 # -- serving -----------------------------------------------------------------------------------------------------------
 #
-# Recordings that name no program, ordered and served in a fresh process: ``python -m tracekit.cli.verify_determinism FILE``.
+# Recordings that name no program are ordered and served by a fresh process: ``python -m tracekit.cli.verify_determinism FILE``.
 #
-# Inter-agent events come out in the order of their graph; the answers of an agentloom recording as its replay gives them, key by key.
+# Inter-agent events are served in the order of their graph, the answers of an agentloom recording key by key as its replay gives them.
 
 Kind = Literal["events", "agentloom", "run"]
 
-#: A first line longer than this is no event.
+#: A first line longer than this is not an event.
 _MOST: Final = 8 << 20
 
 
 def kind_of(path: str) -> Kind | None:
-    """What a file is: inter-agent events, an agentloom recording, or ``None``: a trace, for all that is seen here."""
+    """The kind of a file: inter-agent events, an agentloom recording, or ``None`` for anything else (taken for a trace)."""
     try:
         with open(path, "rb") as file:
             first = _object(file.readline(_MOST))
@@ -63,7 +63,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def lines(path: str, kind: Kind) -> list[bytes]:
-    """What is recorded in the file, in canonical order. Raises what makes it unusable."""
+    """The recorded lines of a file, in canonical order. Raises ``TracekitError`` for an unusable file."""
     if kind == "events":
         return _events(path)
     recording = _recording(path, kind)
@@ -104,7 +104,7 @@ def _line(key: str, number: int, turn: dict[str, Any]) -> bytes:
 
 
 def _replayed(path: str, kind: Kind) -> list[bytes]:
-    """The same, asked for one by one."""
+    """The lines of a file as a replay serves them, one by one."""
     if kind == "events":
         return _events(path)
     recording = _recording(path, kind)
@@ -121,7 +121,7 @@ def _replayed(path: str, kind: Kind) -> list[bytes]:
 
 
 def served(path: str, kind: Kind, hash_seed: int) -> list[bytes]:
-    """What a fresh process serves from the file. ``TraceError`` where it can't."""
+    """The lines that a fresh process serves from the file. ``TraceError`` where it fails."""
     variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     command = [sys.executable, "-m", "tracekit.cli.verify_determinism", os.path.abspath(path), kind]
     done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -135,12 +135,12 @@ def served(path: str, kind: Kind, hash_seed: int) -> list[bytes]:
 
 
 def difference(one: tuple[str, list[bytes]], other: tuple[str, list[bytes]]) -> str | None:
-    """The first line in which two named streams differ, in words."""
+    """A description of the first line in which two named streams differ, or ``None``."""
     for number in range(max(len(one[1]), len(other[1]))):
         sides = [(name, found[number] if number < len(found) else b"(nothing)") for name, found in (one, other)]
         if sides[0][1] != sides[1][1]:
-            told = "\n".join(f"  {name}:\n    {data.decode('utf-8', 'replace').strip():.400}" for name, data in sides)
-            return f"line {number + 1} is another one in {other[0]} than in {one[0]}\n{told}"
+            both = "\n".join(f"  {name}:\n    {data.decode('utf-8', 'replace').strip():.400}" for name, data in sides)
+            return f"line {number + 1} is another one in {other[0]} than in {one[0]}\n{both}"
     return None
 
 
@@ -154,23 +154,20 @@ def main() -> None:
         sys.exit(1)
 
 
-if __name__ == "__main__":
-    main()
-
 # -- replaying ---------------------------------------------------------------------------------------------------------
 #
-# A recorded program replayed in a process of its own, watched from here.
+# Replaying a recorded program in a process of its own.
 
 
 def replayed(
-    number: int, hash_seed: int, told: Mapping[str, Any], directory: str, cwd: str | None, *, stdout: bool
+    number: int, hash_seed: int, instructions: Mapping[str, Any], directory: str, cwd: str | None, *, stdout: bool
 ) -> Did:
-    """Replay once, in a fresh process with this hash seed; ``told`` are the instructions for ``launch``."""
+    """Replay once in a fresh process with this hash seed; ``instructions`` are those for ``tracekit.cli.launch``."""
     files = {name: os.path.join(directory, f"{number}.{name}") for name in ("did", "out", "err")}
     witness = {"path": files["did"], "number": number, "stdout": stdout}
     environment = {"PYTHONHASHSEED": str(hash_seed)}
     with open(files["out"], "wb") as out, open(files["err"], "wb") as err:
-        status = follow({**told, "witness": witness}, environment, cwd, out, err)
+        status = follow({**instructions, "witness": witness}, environment, cwd, out, err)
     with open(files["out"], "rb") as out, open(files["err"], "rb") as err:
         return Did.read(files["did"], f"replay {number}", hash_seed, status, out.read(), err.read())
 
@@ -179,7 +176,7 @@ def replayed(
 #
 # ``tracekit verify-determinism``: two independent replays of a recording, compared byte by byte.
 
-#: How a replay fails that has come to the end of an open log.
+#: The errors with which a replay fails after the end of a log without an end.
 _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 
 
@@ -235,7 +232,7 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
         _replay(run, path, store, first, (program, cwd), options, as_json)
     except TracekitError as error:
         output.message(str(error))
-        sys.exit(output.WRONG_USE)
+        sys.exit(output.USAGE_ERROR)
 
 
 def _check(trace: Trace, store: Store) -> None:
@@ -247,7 +244,7 @@ def _check(trace: Trace, store: Store) -> None:
         )
 
 
-# -- programs ------------------------------------------------------------------------------------------------------------
+# -- judging ------------------------------------------------------------------------------------------------------------
 
 
 def _replay(
@@ -265,7 +262,7 @@ def _replay(
     if not options["entry"]:
         expected |= {one.about.run_id for one in siblings(store, path).values() if one.path != path}
     output.message(f"tracekit: replaying {run} {options['replays']} times: {options['entry'] or program}")
-    judged = _judged(run, path, store, program, cwd, seed, expected, options)
+    judged = _judge(run, path, store, program, cwd, seed, expected, options)
     replays, recordings, difference = judged.replays, judged.recordings, judged.difference
     _usable(replays, run)
     open_ones = [run_id for run_id, recording in recordings.items() if recording.unsealed]
@@ -285,12 +282,12 @@ def _replay(
         if difference is None
         else {**difference._asdict(), "with_recorded_hash_seed": judged.seeded},
     }
-    hint = _of_the_seed(seed, recordings) if judged.seeded else None
-    _tell(facts, difference, hint, own_end, as_json)
+    hint = _seed_hint(seed, recordings) if judged.seeded else None
+    _print_result(facts, difference, hint, own_end, as_json)
 
 
-class _Judged(NamedTuple):
-    """The replays, what was recorded, their first difference, and whether it is the hash seed that decides it, each time."""
+class _Judgement(NamedTuple):
+    """The replays, the recordings, their first difference, and whether the hash seed alone causes it (``None``: not tried)."""
 
     replays: list[Did]
     recordings: dict[str, Recorded]
@@ -298,7 +295,7 @@ class _Judged(NamedTuple):
     seeded: bool | None
 
 
-def _judged(
+def _judge(
     run: str,
     path: str,
     store: Store,
@@ -307,14 +304,14 @@ def _judged(
     seed: Any,
     expected: set[str],
     options: dict[str, Any],
-) -> _Judged:
+) -> _Judgement:
     how = {"break_at": None, "allow_hosts": (), "on_divergence": "raise", "guard": "process", **options}
-    orders = told(run, path, store, program, how)
+    instructions = replay_instructions(run, path, store, program, how)
     stdout = not options["no_stdout"]
     with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
 
         def once(number: int, hash_seed: int) -> Did:
-            return replayed(number, hash_seed, orders, directory, cwd, stdout=stdout)
+            return replayed(number, hash_seed, instructions, directory, cwd, stdout=stdout)
 
         def differ(found: list[Did]) -> Difference | None:
             for did in found:
@@ -327,17 +324,17 @@ def _judged(
         replays = [once(number, one) for number, one in enumerate(_seeds(seed, options["replays"]), 1)]
         difference = differ(replays)
         if difference is None or not isinstance(seed, int) or _nothing_opened(replays):
-            return _Judged(replays, recordings, difference, None)
+            return _Judgement(replays, recordings, difference, None)
         numbers = count(len(replays) + 1)
         seeded = differ([once(next(numbers), seed) for _ in range(2)]) is None
-        # Twice right may be chance: each seed has to do the same as before, whatever that was.
+        # Two equal replays may be chance: each seed has to give the same result as before, whatever that was.
         seeded = seeded and all(once(next(numbers), did.hash_seed).outcome() == did.outcome() for did in replays[:2])
         seeded = seeded and differ([once(next(numbers), seed) for _ in range(2)]) is None
-        return _Judged(replays, recordings, difference, seeded)
+        return _Judgement(replays, recordings, difference, seeded)
 
 
 def _seeds(recorded: Any, count: int) -> list[int]:
-    """Hash seeds that are neither the recording's nor one another's."""
+    """``count`` hash seeds, all different from the recorded one and from each other."""
     return [seed for seed in range(1, count + 2) if seed != recorded][:count]
 
 
@@ -346,7 +343,7 @@ def _nothing_opened(replays: Sequence[Did]) -> bool:
 
 
 def _usable(replays: Sequence[Did], run: str) -> None:
-    """Where nothing of the run was replayed, there is nothing to compare."""
+    """``RunStateError`` where nothing of the run was replayed: there is nothing to compare."""
     kinds = {did.failure[0]["type"] if did.failure else None for did in replays}
     if kinds == {"NotReplayableError"}:
         raise RunStateError(
@@ -359,15 +356,15 @@ def _usable(replays: Sequence[Did], run: str) -> None:
             text, next_action="a program that waits for work from a network can't be verified without it"
         )
     if _nothing_opened(replays):
-        told = replays[0].stderr.decode("utf-8", "replace").strip()
+        printed = replays[0].stderr.decode("utf-8", "replace").strip()
         raise RunStateError(
-            f"the program never opened the run {run}; it says:\n{told[-2000:]}",
+            f"the program never opened the run {run}; it says:\n{printed[-2000:]}",
             next_action="name the program that made it: tracekit verify-determinism RUN -- SCRIPT [ARGS…]",
         )
 
 
 def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bool:
-    """Whether all replays made every recorded step, equal to the byte, and then asked for what came after the log's end."""
+    """Whether all replays made every recorded step, byte for byte, and failed only by going on after the log's end."""
     first = replays[0]
     if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
         return False
@@ -375,14 +372,14 @@ def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bo
         return False
     if first.end is None:
         left = any(recordings[run].asked() - first.steps.get(run, {}).keys() for run in first.runs)
-        return first.status < 0 and not left  # it killed itself, as then
+        return first.status < 0 and not left  # it killed itself, as in the recording
     left = any(report["unconsumed"] for report in first.reports.values())
-    # What is refused then (a process, a connection) came after the log's end as well: every recorded step has been made.
+    # A refusal (of a process, a connection) then came after the log's end as well: every recorded step has been made.
     return not left and first.failure is not None
 
 
 def _after_the_end(did: Did, recordings: dict[str, Recorded]) -> bool:
-    """Whether all that this replay failed of came from a log without an end: another run's, or a process's, excuses nothing."""
+    """Whether all failures of this replay were in logs without an end."""
     return all(
         about["type"] in _AFTER_THE_END and all(_has_no_end(file, recordings) for file in _files(about))
         for about, _ in did.failures
@@ -390,7 +387,7 @@ def _after_the_end(did: Did, recordings: dict[str, Recorded]) -> bool:
 
 
 def _files(about: dict[str, Any]) -> list[str | None]:
-    """The run that failed, and where it did so of one of its processes, the segment of that one."""
+    """The id of the run that failed, and of its segment where that was in a child process."""
     child = about["child"]
     return [about["run"]] if child is None else [about["run"], f"{about['run']}.{segment_of(child)}"]
 
@@ -400,13 +397,13 @@ def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
 
 
 def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
-    """SHA-256 of the inter-agent views, where agents spoke."""
+    """SHA-256 of the inter-agent views; ``None`` if no agent sent a message."""
     views = [recordings[run].view(did.steps.get(run, {})) for run in did.runs]
     return sha256(b"".join(view or b"" for view in views)).hexdigest() if any(views) else None
 
 
-def _of_the_seed(seed: Any, recordings: dict[str, Recorded]) -> str:
-    """What to think of where the hash seed decides: not more than was seen."""
+def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
+    """The hint where the hash seed causes the difference; it states only what was observed."""
     order = "the order of its threads or tasks, or from " if any(one.several for one in recordings.values()) else ""
     return (
         f"with the recording's own hash seed ({seed}) all is identical, four times, and with another one it differs in the same way "
@@ -414,7 +411,7 @@ def _of_the_seed(seed: Any, recordings: dict[str, Recorded]) -> str:
     )
 
 
-def _tell(
+def _print_result(
     facts: dict[str, Any], difference: Difference | None, hint: str | None, own_end: bool, as_json: bool
 ) -> NoReturn:
     first = facts["replays"][0]
@@ -448,11 +445,10 @@ def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoRetu
     recorded = lines(path, kind)
     streams = [(f"process {n} (hash seed {n})", served(path, kind, n)) for n in range(1, count + 1)]
     pairs = [(("the recording", recorded), one) for one in streams] + [(streams[0], one) for one in streams[1:]]
-    found = next((told for told in (difference(*pair) for pair in pairs) if told is not None), None)
+    found = next((text for text in (difference(*pair) for pair in pairs) if text is not None), None)
     digest = sha256(b"".join(streams[0][1])).hexdigest()
-    difference = None if found is None else Difference("served", found)
     if output.structured(as_json):
-        told = None if difference is None else difference._asdict()
+        facts = None if found is None else Difference("served", found)._asdict()
         output.emit(
             {
                 "path": path,
@@ -460,7 +456,7 @@ def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoRetu
                 "identical": found is None,
                 "lines": len(recorded),
                 "sha256": digest,
-                "difference": told,
+                "difference": facts,
             }
         )
     elif found is None:
@@ -470,3 +466,7 @@ def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoRetu
         sys.exit(output.DIFFERENT)
     output.message(f"tracekit: {run} names no program: it was ordered and served, and no code was run")
     sys.exit(output.RIGHT)
+
+
+if __name__ == "__main__":
+    main()

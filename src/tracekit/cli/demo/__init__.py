@@ -1,1 +1,1 @@
-"""``tracekit demo``: an agent, a model server on loopback, and the command that plays them against each other."""
+"""``tracekit demo``: an agent, a model server on loopback, and the command that records and replays them."""

@@ -1,9 +1,8 @@
 """An agent that settles an order: ordinary code, as you would write it.
 
 It asks OpenAI and Anthropic models (streaming and not, one after another and at once), uses tools that look, reserve
-and charge, reads the clock and rolls dice. tracekit appears in it as three decorators. `tracekit demo`
-puts a copy of this
-file into a directory of its own and runs it from there; `play.py` beside it records and replays it.
+and charge, reads the clock and draws random numbers. tracekit appears in it as three decorators. `tracekit demo`
+puts a copy of this file into a directory of its own and runs it from there; `play.py` beside it records and replays it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def look_up_order(order_id: str) -> dict[str, Any]:
 
 @traced_tool(side_effect="reversible")
 def reserve_stock(sku: str, quantity: int) -> dict[str, Any]:
-    """Put goods aside; the reservation can be given back."""
+    """Reserve goods; a reservation can be cancelled."""
     reserved = json.loads(STOCK.read_text()) if STOCK.exists() else {}
     reserved[sku] = reserved.get(sku, 0) + quantity
     STOCK.write_text(json.dumps(reserved))
@@ -70,7 +69,7 @@ _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
 
 
 def described(tool: str, **arguments: dict[str, str]) -> Any:
-    """A tool as the chat completions API wants to hear of it."""
+    """A tool's description for the chat completions API."""
     schema = {"type": "object", "properties": arguments, "required": list(arguments)}
     function = {"name": tool, "description": TOOLS[tool].__doc__, "parameters": schema}
     return {"type": "function", "function": function}
@@ -87,7 +86,7 @@ OFFERED = [
 
 
 def handle(order_id: str) -> dict[str, Any]:
-    """Settle one order and tell everybody; returns all that was said, read and rolled on the way."""
+    """Settle one order and inform everybody; returns all answers, clock readings and random numbers."""
     started, begun = datetime.now(), time.time()
     ticket, gate = uuid.uuid4(), random.randint(1, 6)
     result: dict[str, Any] = {
@@ -105,7 +104,7 @@ def handle(order_id: str) -> dict[str, Any]:
 
 
 def settle(order_id: str, gate: int) -> dict[str, Any]:
-    """The tool loop: ask, do what the model asks for, tell it what came of it, until it answers in words."""
+    """The tool loop: ask, call the tools that the model asks for, pass it their results, until it answers in words."""
     messages: list[Any] = [
         {"role": "system", "content": "You settle orders: look the order up, reserve the stock, charge the card once."},
         {"role": "user", "content": f"Please settle order {order_id}. The courier waits at gate {gate}."},

@@ -24,18 +24,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..output import DIFFERENT, RIGHT, WRONG_USE, message, structured
+from ..output import DIFFERENT, RIGHT, USAGE_ERROR, message, structured
 from .server import ModelServer, Tripwire
 
 __all__ = ["Play", "Provider", "Story", "Workspace", "demo", "embedded", "real"]
 
 # -- story -------------------------------------------------------------------------------------------------------------
 #
-# How the demo is told: headings, what was said, and the checks with their marks.
+# The output of the demo: headings, texts, and checks with their marks.
 
 
 class Story:
-    """Writes to ``console`` as things happen and keeps ``checks``, a list of (what, came out, detail)."""
+    """The demo's output: writes to ``console`` at once, and keeps ``checks``, a list of (what, passed, detail)."""
 
     def __init__(self, console: Console) -> None:
         self.console: Final = console
@@ -45,7 +45,7 @@ class Story:
 
     @property
     def right(self) -> bool:
-        """Whether something was checked and all of it came out."""
+        """Whether something was checked and every check passed."""
         return bool(self.checks) and all(ok for _, ok, _ in self.checks)
 
     def chapter(self, title: str, text: str = "") -> None:
@@ -58,7 +58,7 @@ class Story:
         self.console.print(Padding(Text(text, style=style), (0, 0, 0, 3)))
 
     def live(self, text: str) -> None:
-        """Something that an agent prints, as it prints it."""
+        """Print an agent's output as it is."""
         for part in text.splitlines(keepends=True):
             self.console.print(Text(("     " if self._fresh else "") + part, style="green"), end="", soft_wrap=True)
             self._fresh = part.endswith("\n")
@@ -79,7 +79,7 @@ class Story:
         self.console.print(Padding(table, (0, 0, 0, 3)))
 
     def quote(self, text: str, limit: int = 40) -> None:
-        """A message of tracekit as it stands, ``limit`` lines at most."""
+        """Quote a message of tracekit, ``limit`` lines at most."""
         lines = text.splitlines()
         if len(lines) > limit:
             lines[limit:] = [f"… and {len(lines) - limit} more lines"]
@@ -89,14 +89,14 @@ class Story:
 
 # -- workspace ---------------------------------------------------------------------------------------------------------
 #
-# The directory that the demo plays in: copies of the agent, its outside world, its runs, and the processes on them.
+# The directory in which the demo runs: copies of the agent, the files that its tools change, its runs, and its processes.
 
 _HERE: Final = Path(__file__).parent
 _OUTSIDE: Final = ("ledger.jsonl", "stock.json")
 
 
 class Workspace:
-    """``directory`` is where all happens: ``agent.py`` and ``play.py``, the ledger, ``.tracekit/runs``."""
+    """The demo's directory, with ``agent.py``, ``play.py``, the ledger and ``.tracekit/runs``."""
 
     def __init__(self, directory: Path) -> None:
         self.directory: Final = directory
@@ -129,7 +129,7 @@ class Workspace:
         return Play([sys.executable, str(script), *map(str, arguments)], self.directory, dict(environment), relay)
 
     def outside(self) -> dict[str, tuple[bytes, int] | None]:
-        """Content and time of change (ns) of all that the tools can touch."""
+        """Content and modification time (ns) of each file that the tools can change."""
         paths = {name: self.directory / name for name in _OUTSIDE}
         return {name: (p.read_bytes(), p.stat().st_mtime_ns) if p.exists() else None for name, p in paths.items()}
 
@@ -157,7 +157,7 @@ class Workspace:
 
 
 class Play:
-    """One process. Its standard output goes to ``relay`` as it comes; ``wait`` returns when all of it is there."""
+    """One process of the demo. Its standard output goes to ``relay`` at once; ``wait`` returns when it is complete."""
 
     def __init__(
         self, command: list[str], cwd: Path, environment: dict[str, str], relay: Callable[[str], None] | None
@@ -219,7 +219,7 @@ class Play:
 
     @property
     def error(self) -> str:
-        """The text of the exception that ended it, from its ``[code]`` on, else all that it complained."""
+        """The text of the exception that ended it, from its ``[code]`` on, else all of its standard error."""
         at = self.complaint.rfind("Error: [")
         return self.complaint[at + len("Error: ") :].strip() if at >= 0 else self.complaint.strip()
 
@@ -239,7 +239,7 @@ def _python_path() -> str:
 
 
 class Provider:
-    """``settings`` is the environment that leads the agent there, ``secrets`` what a replay has to do without."""
+    """A model provider: ``settings`` are the environment variables for the agent, ``secrets`` those that a replay must not need."""
 
     def __init__(self, name: str, settings: Mapping[str, str], secrets: Mapping[str, str], timeout: float) -> None:
         self.name: Final = name
@@ -281,7 +281,7 @@ def real(base_url: str | None, model: str | None, claude: str | None) -> Provide
 
 # -- command -----------------------------------------------------------------------------------------------------------
 #
-# ``tracekit demo``: a real agent recorded, replayed exactly, and two attempts to cheat that are caught.
+# ``tracekit demo``: a real agent is recorded and replayed exactly, and two attempts to cheat are detected.
 
 _PROMPT: Final = "Write one friendly sentence to the customer"
 _CHANGED: Final = "Write one friendly sentence and an apology to the customer"
@@ -313,7 +313,7 @@ def demo(
     piped = structured(as_json)
     story = Story(_console(piped))
     with _directory(keep) as directory:
-        run = _tell(story, Workspace(directory), provider)
+        run = _run_chapters(story, Workspace(directory), provider)
     _close(story, keep, run)
     if piped:
         checks = [{"check": what, "ok": ok, "detail": detail} for what, ok, detail in story.checks]
@@ -335,7 +335,7 @@ def _require_sdks(*, anthropic: bool) -> None:
         python = Path(sys.executable).name
         message(f"The demo's agent uses the real {packages}, not installed here. Install with:")
         message(f"\n    {python} -m pip install {' '.join(missing)}\n")
-        sys.exit(WRONG_USE)
+        sys.exit(USAGE_ERROR)
 
 
 @contextmanager
@@ -350,8 +350,8 @@ def _directory(keep: Path | None) -> Iterator[Path]:
     yield keep.resolve()
 
 
-def _tell(story: Story, place: Workspace, provider: Provider | None) -> str | None:
-    """All four chapters; returns the id of the recorded run, or ``None`` if it did not come to that."""
+def _run_chapters(story: Story, place: Workspace, provider: Provider | None) -> str | None:
+    """Run all four chapters; returns the id of the recorded run, or ``None`` if there is none."""
     server = None
     if provider is None:
         with ModelServer(pace=0.01) as server:
@@ -367,7 +367,7 @@ def _tell(story: Story, place: Workspace, provider: Provider | None) -> str | No
 
 
 class _Recorded:
-    """What the recorded run left: its id, its file, its result."""
+    """The recorded run: its id, its file, its result."""
 
     def __init__(self, run: str, trace: Path, result: dict[str, Any]) -> None:
         self.run: Final = run
@@ -379,7 +379,7 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
     sdks = "openai and anthropic SDKs" if provider.asks_anthropic else "openai SDK"
     story.chapter(
         "Live, twice",
-        f"A real agent ({sdks}, three tools, clock and dice) settles an order with {provider.name}.\n"
+        f"A real agent ({sdks}, three tools, clock and random numbers) settles an order with {provider.name}.\n"
         "It prints its streamed answers as they come; the second time it is recorded.",
     )
     environment = place.environment(**provider.settings, **provider.secrets)
@@ -393,7 +393,9 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
     run = place.saved("second.json")["run_id"]
     trace = place.store / "runs" / f"{run}.jsonl"
     story.compare(_rows(first, second), "first run", "second run, recorded")
-    story.check("the two runs differ", _texts(first) != _texts(second) and _dice(first) != _dice(second))
+    story.check(
+        "the two runs differ", _texts(first) != _texts(second) and _random_numbers(first) != _random_numbers(second)
+    )
     if server is not None:
         story.check("each run charged the card once", place.charges() == 2, f"{place.charges()} lines in the ledger")
         story.check("the server was really asked", server.requests > 0, f"{server.requests} requests")
@@ -405,7 +407,7 @@ def _live(story: Story, place: Workspace, provider: Provider, server: ModelServe
 
 
 def _after(story: Story, place: Workspace, provider: Provider, recorded: _Recorded, tripwire: Tripwire | None) -> None:
-    """The server is gone: the same code, a changed prompt and a changed byte, each in a fresh process, all at once."""
+    """Replay without the server: the same code, a changed prompt and a changed byte, each in a fresh process, all at once."""
     before = place.outside()
     environment = place.environment(**provider.settings)
     changed = place.change(_PROMPT, _CHANGED)
@@ -442,7 +444,9 @@ def _replayed(story: Story, place: Workspace, recorded: _Recorded, play: Play) -
     story.check("same chunks", bool(result) and _chunks(result) == _chunks(kept), f"{chunks} pieces, cut the same way")
     story.check("same times", bool(result) and _times(result) == _times(kept), str(kept["started"]))
     story.check(
-        "same dice", bool(result) and _dice(result) == _dice(kept), f"gate {kept['gate']}, ticket {kept['ticket']}"
+        "same random numbers",
+        bool(result) and _random_numbers(result) == _random_numbers(kept),
+        f"gate {kept['gate']}, ticket {kept['ticket']}",
     )
     printed = "".join("".join(each) + "\n" for each in _chunks(kept) if each)
     story.check("same result to the last bit, same output on the screen", result == kept and play.printed == printed)
@@ -463,7 +467,7 @@ def _byte_changed(story: Story, play: Play, line: int, change: str) -> None:
 
 
 def _damage(trace: Path, copy: Path) -> tuple[Path, int, str]:
-    """A copy of ``trace`` with one byte changed, where it would hurt: in an amount. And its line, from 1, and in words."""
+    """Copy ``trace`` with one byte of an amount changed; returns the copy, the line (from 1) and a description."""
     data = bytearray(trace.read_bytes())
     found = re.search(rb'"amount_cents":(?=[0-9])', data) or re.search(rb'"content":"(?=[a-z])', data, re.IGNORECASE)
     at = found.end() if found else len(data) // 2
@@ -488,13 +492,13 @@ def _rows(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any,
         cells("tools", lambda result: " → ".join(result["settled"]["calls"])),
         cells("forecast", lambda result: result["forecasts"][0]),
         cells("started", lambda result: result["started"]),
-        cells("dice", lambda result: f"gate {result['gate']}, ticket {result['ticket'][:8]}…"),
+        cells("random", lambda result: f"gate {result['gate']}, ticket {result['ticket'][:8]}…"),
     ]
 
 
 def _texts(result: dict[str, Any]) -> list[str]:
-    said = [result["settled"]["said"], *result["forecasts"], result.get("review"), *map("".join, _chunks(result))]
-    return [text or "" for text in said]
+    texts = [result["settled"]["said"], *result["forecasts"], result.get("review"), *map("".join, _chunks(result))]
+    return [text or "" for text in texts]
 
 
 def _chunks(result: dict[str, Any]) -> list[list[str]]:
@@ -505,7 +509,7 @@ def _times(result: dict[str, Any]) -> tuple[Any, ...]:
     return result["started"], result["seconds"]
 
 
-def _dice(result: dict[str, Any]) -> tuple[Any, ...]:
+def _random_numbers(result: dict[str, Any]) -> tuple[Any, ...]:
     return result["ticket"], result["gate"]
 
 

@@ -1,7 +1,7 @@
 """Run the agent: `play.py live FILE` as it is, `play.py record FILE` recorded, `play.py replay FILE RUN` from
 a recording.
 
-What came of it is written to FILE as JSON. `play.py both FILE FILE` is a live run and then a recorded one.
+The result is written to FILE as JSON. `play.py both FILE FILE` is a live run and then a recorded one.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ __all__ = [
 #
 # Which tools the model calls next, and with what: a few rules that read the conversation.
 #
-# A tool is called once, as soon as each of its required arguments stands somewhere in the user's text or in an earlier
-# tool's answer. That is enough for a real loop: look up first, act on what was found, then tell.
+# A tool is called once, as soon as each of its required arguments is found in the user's text or in an earlier
+# tool's answer. That is enough for a real loop: look up first, act on the result, then report.
 
 _CODE: Final = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b|\b\d{6,}\b")
 _NUMBER: Final = re.compile(r"(?<![\w-])\d+(?:\.\d+)?(?![\w-])")
@@ -58,7 +58,7 @@ ToolUse = tuple[str, dict[str, Any]]
 
 
 class Conversation:
-    """What both wire protocols come down to.
+    """A conversation as both wire protocols express it.
 
     ``prompt`` is all text that was sent, ``user`` the last user text, ``tools`` the JSON Schema of the arguments by
     tool name, ``called`` the tools called since that text, ``results`` their answers as text. ``choice`` is ``"auto"``,
@@ -138,7 +138,7 @@ def _in_text(text: str, name: str, type_: object) -> Any:
 
 
 def _named(text: str, name: str) -> bool:
-    """Whether the text speaks of this argument at all; else a number in it may mean anything."""
+    """Whether the text mentions this argument; else a number in it may mean anything."""
     return any(part in text.lower() for part in name.lower().split("_"))
 
 
@@ -171,8 +171,7 @@ def _invent(kind: Mapping[str, Any], words: Callable[[], str]) -> Any:
 #
 # A small language model: word trigrams over a short text, sampled with a temperature.
 #
-# What it shares with a large one is what a recording has to cope with: it samples, so that the same
-# prompt twice gives two answers.
+# Like a large one it samples, so that the same prompt gives two different answers; a recording has to cope with that.
 
 _TOKEN: Final = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
 _START: Final = "<s>"
@@ -240,7 +239,7 @@ class NgramModel:
 
 
 def _hugs(word: str) -> bool:
-    """Whether no space stands before this token."""
+    """Whether this token follows the one before it without a space."""
     return not word[0].isalnum()
 
 
@@ -250,7 +249,7 @@ def _hugs(word: str) -> bool:
 
 
 class Answer:
-    """What the model says: ``pieces`` of text, then ``tools`` to call (id, name, arguments as JSON text)."""
+    """The model's answer: ``pieces`` of text, then ``tools`` to call (id, name, arguments as JSON text)."""
 
     def __init__(self, pieces: list[str], tools: list[tuple[str, str, str]], prompt_tokens: int, cut: bool) -> None:
         self.pieces: Final = pieces
@@ -321,7 +320,7 @@ Body = Mapping[str, Any]
 def messages(body: Body, model: NgramModel) -> Reply:
     """``POST /v1/messages``, whole or streamed: text and tool use."""
     temperature = body.get("temperature")
-    said = answer(
+    answered = answer(
         model,
         _conversation(body),
         prefix="toolu_",
@@ -330,13 +329,13 @@ def messages(body: Body, model: NgramModel) -> Reply:
     )
     head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": body["model"]}
     if body.get("stream"):
-        return Reply(events=_events(head, said))
-    content: list[dict[str, Any]] = [{"type": "text", "text": said.text}]
+        return Reply(events=_events(head, answered))
+    content: list[dict[str, Any]] = [{"type": "text", "text": answered.text}]
     content += [
-        {"type": "tool_use", "id": id_, "name": name, "input": json.loads(text)} for id_, name, text in said.tools
+        {"type": "tool_use", "id": id_, "name": name, "input": json.loads(text)} for id_, name, text in answered.tools
     ]
-    usage = _anthropic_usage(said, said.output_tokens)
-    return Reply({**head, "content": content, "stop_reason": _stop(said), "stop_sequence": None, "usage": usage})
+    usage = _anthropic_usage(answered, answered.output_tokens)
+    return Reply({**head, "content": content, "stop_reason": _stop(answered), "stop_sequence": None, "usage": usage})
 
 
 def _conversation(body: Body) -> Conversation:
@@ -360,35 +359,35 @@ def _speaks(blocks: list[Any]) -> bool:
     return any(block["type"] == "text" for block in blocks)
 
 
-def _events(head: Body, said: Answer) -> Iterator[bytes]:
+def _events(head: Body, answered: Answer) -> Iterator[bytes]:
     def send(name: str, /, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)
 
-    begun = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _anthropic_usage(said, 1)}
+    begun = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _anthropic_usage(answered, 1)}
     yield send("message_start", message=begun)
     yield send("content_block_start", index=0, content_block={"type": "text", "text": ""})
     yield send("ping")
-    for piece in said.pieces:
+    for piece in answered.pieces:
         yield send("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
     yield send("content_block_stop", index=0)
-    for index, (id_, name, text) in enumerate(said.tools, 1):
+    for index, (id_, name, text) in enumerate(answered.tools, 1):
         block = {"type": "tool_use", "id": id_, "name": name, "input": {}}
         yield send("content_block_start", index=index, content_block=block)
         for piece in slices(text):
             yield send("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": piece})
         yield send("content_block_stop", index=index)
-    delta = {"stop_reason": _stop(said), "stop_sequence": None}
-    yield send("message_delta", delta=delta, usage={"output_tokens": said.output_tokens})
+    delta = {"stop_reason": _stop(answered), "stop_sequence": None}
+    yield send("message_delta", delta=delta, usage={"output_tokens": answered.output_tokens})
     yield send("message_stop")
 
 
-def _stop(said: Answer) -> str:
-    return "tool_use" if said.tools else "max_tokens" if said.cut else "end_turn"
+def _stop(answered: Answer) -> str:
+    return "tool_use" if answered.tools else "max_tokens" if answered.cut else "end_turn"
 
 
-def _anthropic_usage(said: Answer, output: int) -> dict[str, int]:
+def _anthropic_usage(answered: Answer, output: int) -> dict[str, int]:
     return {
-        "input_tokens": said.prompt_tokens,
+        "input_tokens": answered.prompt_tokens,
         "output_tokens": output,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
@@ -405,7 +404,7 @@ def _anthropic_usage(said: Answer, output: int) -> dict[str, int]:
 def chat_completions(body: Body, model: NgramModel) -> Reply:
     """``POST /v1/chat/completions``, whole or streamed."""
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 1024
-    said = answer(model, _chat(body), prefix="call_", limit=limit, temperature=_temperature(body))
+    answered = answer(model, _chat(body), prefix="call_", limit=limit, temperature=_temperature(body))
     head = {
         "id": new_id("chatcmpl-"),
         "created": time_ns() // 1_000_000_000,
@@ -414,12 +413,12 @@ def chat_completions(body: Body, model: NgramModel) -> Reply:
     }
     if body.get("stream"):
         usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return Reply(events=_chat_events(head, said, usage))
-    message: dict[str, Any] = {"role": "assistant", "content": said.text, "refusal": None}
-    if said.tools:
-        message["tool_calls"] = [_call(*tool) for tool in said.tools]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(said)}
-    return Reply({**head, "object": "chat.completion", "choices": [choice], "usage": _chat_usage(said)})
+        return Reply(events=_chat_events(head, answered, usage))
+    message: dict[str, Any] = {"role": "assistant", "content": answered.text, "refusal": None}
+    if answered.tools:
+        message["tool_calls"] = [_call(*tool) for tool in answered.tools]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answered)}
+    return Reply({**head, "object": "chat.completion", "choices": [choice], "usage": _chat_usage(answered)})
 
 
 def _chat(body: Body) -> Conversation:
@@ -444,7 +443,7 @@ def _choice(body: Body) -> str:
     return "any" if choice == "required" else str(choice)
 
 
-def _chat_events(head: Body, said: Answer, usage: bool) -> Iterator[bytes]:
+def _chat_events(head: Body, answered: Answer, usage: bool) -> Iterator[bytes]:
     def chunk(delta: Body, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return event(
@@ -452,15 +451,15 @@ def _chat_events(head: Body, said: Answer, usage: bool) -> Iterator[bytes]:
         )
 
     yield chunk({"role": "assistant", "content": "", "refusal": None})
-    for piece in said.pieces:
+    for piece in answered.pieces:
         yield chunk({"content": piece})
-    for index, (id_, name, arguments) in enumerate(said.tools):
+    for index, (id_, name, arguments) in enumerate(answered.tools):
         yield chunk({"tool_calls": [{"index": index, **_call(id_, name, "")}]})
         for piece in slices(arguments):
             yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    yield chunk({}, _finish(said))
+    yield chunk({}, _finish(answered))
     if usage:
-        yield event({**head, "object": "chat.completion.chunk", "choices": [], "usage": _chat_usage(said)})
+        yield event({**head, "object": "chat.completion.chunk", "choices": [], "usage": _chat_usage(answered)})
     yield event("[DONE]")
 
 
@@ -468,15 +467,15 @@ def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _finish(said: Answer) -> str:
-    return "tool_calls" if said.tools else "length" if said.cut else "stop"
+def _finish(answered: Answer) -> str:
+    return "tool_calls" if answered.tools else "length" if answered.cut else "stop"
 
 
-def _chat_usage(said: Answer) -> dict[str, Any]:
+def _chat_usage(answered: Answer) -> dict[str, Any]:
     return {
-        "prompt_tokens": said.prompt_tokens,
-        "completion_tokens": said.output_tokens,
-        "total_tokens": said.prompt_tokens + said.output_tokens,
+        "prompt_tokens": answered.prompt_tokens,
+        "completion_tokens": answered.output_tokens,
+        "total_tokens": answered.prompt_tokens + answered.output_tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
@@ -493,20 +492,20 @@ def _temperature(body: Body) -> float:
 def responses(body: Body, model: NgramModel) -> Reply:
     """``POST /v1/responses``, whole or streamed: text and function calls."""
     limit = body.get("max_output_tokens") or 60
-    said = answer(model, _input(body), prefix="call_", limit=limit, temperature=_temperature(body))
-    items = _items(said)
+    answered = answer(model, _input(body), prefix="call_", limit=limit, temperature=_temperature(body))
+    items = _items(answered)
     head = {
         "id": new_id("resp_"), "object": "response", "created_at": time_ns() // 1_000_000_000, "model": body["model"],
         "instructions": body.get("instructions"), "metadata": body.get("metadata") or {}, "error": None,
         "parallel_tool_calls": True, "tool_choice": body.get("tool_choice", "auto"), "tools": body.get("tools") or [],
         "temperature": _temperature(body), "top_p": 1.0, "incomplete_details": None,
     }  # fmt: skip
-    done = {**head, "status": "completed", "output": items, "usage": _openai_usage(said)}
-    if said.cut:
+    done = {**head, "status": "completed", "output": items, "usage": _openai_usage(answered)}
+    if answered.cut:
         done |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     if body.get("stream"):
         return Reply(
-            events=_response_events({**head, "status": "in_progress", "output": [], "usage": None}, done, said)
+            events=_response_events({**head, "status": "in_progress", "output": [], "usage": None}, done, answered)
         )
     return Reply(done)
 
@@ -526,18 +525,18 @@ def _input(body: Body) -> Conversation:
     return Conversation(prompt, user, tools, called, results, _choice(body))
 
 
-def _items(said: Answer) -> list[dict[str, Any]]:
-    part = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+def _items(answered: Answer) -> list[dict[str, Any]]:
+    part = {"type": "output_text", "text": answered.text, "annotations": [], "logprobs": []}
     message = {"id": new_id("msg_"), "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     calls = [
         {"id": new_id("fc_"), "type": "function_call", "status": "completed", "call_id": id_, "name": name,
          "arguments": arguments}
-        for id_, name, arguments in said.tools
+        for id_, name, arguments in answered.tools
     ]  # fmt: skip
     return [message, *calls]
 
 
-def _response_events(begun: Body, done: Body, said: Answer) -> Iterator[bytes]:
+def _response_events(begun: Body, done: Body, answered: Answer) -> Iterator[bytes]:
     number = iter(range(1_000_000))
 
     def send(name: str, /, **fields: Any) -> bytes:
@@ -553,25 +552,25 @@ def _response_events(begun: Body, done: Body, said: Answer) -> Iterator[bytes]:
             where["content_index"] = 0
             part = item["content"][0]
             yield send("response.content_part.added", **where, part={**part, "text": ""})
-            for piece in said.pieces:
+            for piece in answered.pieces:
                 yield send("response.output_text.delta", **where, delta=piece, logprobs=[])
-            yield send("response.output_text.done", **where, text=said.text, logprobs=[])
+            yield send("response.output_text.done", **where, text=answered.text, logprobs=[])
             yield send("response.content_part.done", **where, part=part)
         else:
             for piece in slices(item["arguments"]):
                 yield send("response.function_call_arguments.delta", **where, delta=piece)
             yield send("response.function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"])
         yield send("response.output_item.done", output_index=index, item=item)
-    yield send("response.incomplete" if said.cut else "response.completed", response=done)
+    yield send("response.incomplete" if answered.cut else "response.completed", response=done)
 
 
-def _openai_usage(said: Answer) -> dict[str, Any]:
+def _openai_usage(answered: Answer) -> dict[str, Any]:
     return {
-        "input_tokens": said.prompt_tokens,
+        "input_tokens": answered.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": said.output_tokens,
+        "output_tokens": answered.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": said.prompt_tokens + said.output_tokens,
+        "total_tokens": answered.prompt_tokens + answered.output_tokens,
     }
 
 
@@ -705,7 +704,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news; whatever else broke has been answered with a 500."""
+        """Print nothing: a client may disconnect, and any other error has been answered with a 500."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -761,7 +760,7 @@ class _Handler(BaseHTTPRequestHandler):
                     sleep(self.server.owner.pace)
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
-            self.close_connection = True  # the caller left the stream
+            self.close_connection = True  # the client closed the stream
 
     def version_string(self) -> str:
         return "tracekit-demo"
@@ -777,7 +776,7 @@ def _error(status: int, kind: str, message: str) -> Reply:
 
 
 class Tripwire:
-    """Listen where a stopped server was, answer nothing, and count who knocks (``touched``)."""
+    """Listens on a stopped server's port, answers nothing, and counts connections (``touched``)."""
 
     def __init__(self, port: int) -> None:
         self._socket: Final = socket.socket()
