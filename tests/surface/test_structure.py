@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import structure
+from tests.support import watch
 
 
 def checkout(directory: Path, **modules: str) -> Path:
@@ -49,6 +51,24 @@ def test_journeys_through_this_checkout() -> None:
     for figures in found.values():
         assert figures["calls"] >= figures["functions"] >= figures["files"] > 1
         assert figures["calls"] > figures["changes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("journey", "heading"), [("plain_tool", "A plain tool, recorded"), ("openai_chat", "An OpenAI chat, recorded")]
+)
+def test_the_page_on_how_it_works_walks_through_the_files_that_a_call_enters(
+    journey: str, heading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/how-it-works.md names every file that a recorded call enters, in the order in which it enters them."""
+    monkeypatch.delenv(watch.NAME)  # a secret that the environment has is looked for, too
+    page = (structure.ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
+    walk = page.partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
+    shown = re.findall(r"^\d+\. `([\w/]+\.py)`", walk, re.MULTILINE)
+    steps = structure.journeys(structure.ROOT, steps=True)[journey]["steps"]
+    files = (step.partition(":")[0].removeprefix("src/tracekit/").removeprefix("integrations/") for step in steps)
+    libraries = ("clock", "randomness", "timers", "callers")  # what an SDK reads on the way depends on its version
+    passed = {f"_capture/{name}.py" for name in libraries}
+    assert shown == [file for file in dict.fromkeys(files) if file not in passed]
 
 
 def test_journeys_through_another_checkout_are_no_figures(tmp_path: Path) -> None:
