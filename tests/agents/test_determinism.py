@@ -17,7 +17,7 @@ from tests.agents.drawn import event, graphs
 from tests.agents.flat import PROGRAMS
 from tests.agents.test_agentloom import V1, V2, with_events
 from tests.support.tracing import recorded
-from tracekit._runs.determinism import Did, Recorded, first_difference
+from tracekit._runs.determinism import Recorded, Transcript, first_difference
 from tracekit.agents import events, serialize
 from tracekit.agents.view import dump
 from tracekit.cli import main, output
@@ -139,7 +139,7 @@ def test_a_served_stream_that_differs_is_a_divergence(tmp_path: Path, monkeypatc
 # -- streams -------------------------------------------------------------------------------------------------------------
 
 
-def replays(run_id: str, path: str) -> list[Did]:
+def replays(run_id: str, path: str) -> list[Transcript]:
     """Two replays that did exactly what was recorded."""
     recording = Recorded(path)
     seqs = [
@@ -148,7 +148,7 @@ def replays(run_id: str, path: str) -> list[Did]:
     lines = recording.lines(dict.fromkeys(seqs, (b"", "")))
     end = {"kind": "end", "code": 0, "status": 0, "error": None}
     return [
-        Did(
+        Transcript(
             f"replay {n}", n, 0, b"one\ntwo\n", b"",
             runs={run_id: path}, steps={run_id: {seq: (line, "agent.py:7") for seq, line in lines.items()}}, end=dict(end),
             places=[(0, "agent.py:1"), (1, "agent.py:2")],

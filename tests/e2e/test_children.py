@@ -360,7 +360,7 @@ with record("parent") as opened:
     from tracekit._runtime.context import current
     from tracekit._runtime.context import started
     scope = current.get()
-    ticket = children._welcome(scope, started(scope.lane, "process:child.py"), ["child.py"], False).ticket
+    ticket = children._admit(scope, started(scope.lane, "process:child.py"), ["child.py"], False).ticket
 open("ticket", "w").write(ticket)
 """)
     ticket = (place.root / "ticket").read_text()

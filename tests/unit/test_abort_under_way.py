@@ -332,7 +332,7 @@ def test_what_does_not_end_is_in_doubt(tmp_path: Path, monkeypatch: pytest.Monke
     effects = Effects(tmp_path)
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(undoing, "PATIENCE", 0.05)
-    monkeypatch.setattr(ending, "LINGER", 0.0)
+    monkeypatch.setattr(ending, "DRAIN_S", 0.0)
 
     @traced_tool(side_effect="irreversible", name="pay")
     def pay() -> str:

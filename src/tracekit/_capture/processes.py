@@ -1,4 +1,4 @@
-"""Child processes: each is a line of execution of the run, and learns from its environment how to join it."""
+"""Child processes: every start is caught, becomes a lane of the run, and carries a ticket by which the process joins it."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from .threads import name_of, parent_lane
 
 __all__ = [
     "VARIABLE",
-    "Carried",
+    "Admission",
     "Place",
-    "Standing",
-    "Welcome",
+    "PoolCall",
+    "ProcessObserver",
     "activate",
-    "asked",
+    "admission_of",
+    "admit_by",
     "before_exec",
     "carry_by",
     "deactivate",
     "expect",
     "follow",
-    "named",
+    "joining_environment",
     "os_entrances",
     "perform_by",
     "pools",
+    "program_name",
     "starting",
     "status_entrances",
-    "told",
-    "welcome",
     "within",
     "words_of",
     "workers",
@@ -51,13 +51,12 @@ __all__ = [
 
 # -- process pools -----------------------------------------------------------------------------------------------------
 #
-# Pools of processes: each call that is handed to one is a line of execution, with a segment of its own whichever worker makes it.
+# Each call that is submitted to a process pool is a lane with a segment of its own, whichever worker makes it.
 #
-# A pool's workers take what comes next, so that nothing that depends on who did what may be in the trace: not a worker's segment, but
-# the
-# call's. Pools whose workers are forks, or were there before the run, are left alone, and the run says so.
+# Which worker takes a call is chance, so the trace has segments of calls, not of workers. Pools whose workers are forks, or were there
+# before the run, are left alone, and the run warns of it.
 
-#: Where a call belongs: what the worker needs to know of it.
+#: The place of a call in the run: what the worker needs to know of it.
 Place = dict[str, Any]
 
 #: The workers that know which run they belong to, by process id.
@@ -67,19 +66,19 @@ _perform: Callable[[Place, Callable[..., Any], tuple[Any, ...], dict[str, Any]],
 
 
 def carry_by(place: Callable[[Scope, Lane], Place | None]) -> None:
-    """From now on ``place`` says where each call belongs that a run hands to a pool; ``None``: nowhere."""
+    """Set the function that gives each call submitted to a pool its place in the run; ``None`` for a call outside of it."""
     global _place
     _place = place
 
 
 def perform_by(perform: Callable[[Place, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
-    """In a worker: ``perform`` makes the calls that belong somewhere."""
+    """Set, in a worker, the function that makes the calls that have a place in the run."""
     global _perform
     _perform = perform
 
 
-class Carried:
-    """A call on its way to a worker. ``spread``: its arguments begin with its place, or are a pair of place and argument."""
+class PoolCall:
+    """A call on its way to a pool's worker. ``spread``: its arguments begin with its place, or are a pair of place and argument."""
 
     def __init__(self, call: Callable[..., Any], place: Place | None, spread: str = "") -> None:
         self.call: Final = call
@@ -87,7 +86,7 @@ class Carried:
         self.spread: Final = spread
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Carried, (self.call, self.place, self.spread)
+        return PoolCall, (self.call, self.place, self.spread)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         place = self.place
@@ -100,8 +99,8 @@ class Carried:
         return _perform(place, self.call, args, kwargs)
 
 
-def _carries(scope: Scope | None, method: str, pids: Iterable[int | None], call: Any) -> bool:
-    """Whether calls go to workers that belong to the run of ``scope``; it says so if not."""
+def _is_carried(scope: Scope | None, method: str, pids: Iterable[int | None], call: Any) -> bool:
+    """Whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
     if scope is None or _place is None:
         return False
     strangers = [pid for pid in pids if pid not in workers]
@@ -136,9 +135,9 @@ def _submit(original: Any) -> Any:
         scope = current.get()
         context = getattr(self, "_mp_context", None)
         method = "fork" if context is None else str(context.get_start_method())
-        if _carries(scope, method, list(getattr(self, "_processes", None) or ()), fn):
+        if _is_carried(scope, method, list(getattr(self, "_processes", None) or ()), fn):
             assert scope is not None
-            fn = Carried(fn, _next_place(scope, fn))
+            fn = PoolCall(fn, _next_place(scope, fn))
         return original(self, fn, *args, **kwargs)
 
     return submit
@@ -151,7 +150,7 @@ def _within(pool: Any, scope: Scope | None, call: Any) -> bool:
     context = getattr(pool, "_ctx", None)
     if type(pool).__name__ != "Pool" or context is None:  # a pool of threads
         return False
-    return _carries(scope, str(context.get_start_method()), [one.pid for one in pool._pool], call)
+    return _is_carried(scope, str(context.get_start_method()), [one.pid for one in pool._pool], call)
 
 
 def _apply(original: Any) -> Any:
@@ -160,7 +159,7 @@ def _apply(original: Any) -> Any:
         scope = current.get()
         if _within(self, scope, func):
             assert scope is not None
-            func = Carried(func, _next_place(scope, func))
+            func = PoolCall(func, _next_place(scope, func))
         return original(self, func, *args, **kwargs)
 
     return apply_async
@@ -174,7 +173,7 @@ def _map(original: Any) -> Any:
             assert scope is not None
             spread = "first" if mapper.__name__ == "starmapstar" else "pair"
             iterable = list(_placed(scope, func, iterable, spread))
-            func = Carried(func, None, spread)
+            func = PoolCall(func, None, spread)
         return original(self, func, iterable, mapper, *args, **kwargs)
 
     return _map_async
@@ -187,7 +186,7 @@ def _imap(original: Any) -> Any:
         if _within(self, scope, func):
             assert scope is not None
             # The program's iterable is asked by the pool's thread, as without us.
-            iterable, func = _placed(scope, func, iterable, "pair"), Carried(func, None, "pair")
+            iterable, func = _placed(scope, func, iterable, "pair"), PoolCall(func, None, "pair")
         return original(self, func, iterable, *args, **kwargs)
 
     return imap
@@ -208,24 +207,21 @@ pools: Final = (
     ("multiprocessing.pool", "Pool", "imap_unordered", _imap),
 )
 
-# -- process status ----------------------------------------------------------------------------------------------------
+# -- the status of a process -------------------------------------------------------------------------------------------
 #
-# How a process that a run has started stands: what its program was told of it, each time that it asked.
+# What a program learns of a process that it has started, each time that it asks.
 #
 # ``poll``, ``wait`` and ``communicate`` of ``subprocess.Popen`` (so ``subprocess.run`` as well), ``is_alive``, ``join``, ``exitcode``
-# and
-# ``close`` of ``multiprocessing``'s processes, and when a loop of asyncio hears of the end of one: how long a process takes is chance.
-# A
-# recording writes down what each of them found; in a replay that is the answer, and where it was the end of the process, the replayed
-# one
-# has come to its end, too, when the program hears of it.
+# and ``close`` of ``multiprocessing``'s processes, and the moment when an asyncio loop notices the end of one: how long a process takes
+# is chance. A recording keeps each result; a replay returns it, and where it was the end of the process, waits first until the replayed
+# process has ended too.
 
 #: The longest output that is kept of a process which took too long, in bytes.
 _MOST: Final = 16 << 20
 
 
-class Standing(Protocol):
-    """What a session has to do with a process that it follows."""
+class ProcessObserver(Protocol):
+    """What a session does for one process whose status the program asks for (a protocol)."""
 
     @property
     def session(self) -> Any: ...
@@ -239,16 +235,16 @@ class Standing(Protocol):
         """Whether it is being recorded."""
         ...
 
-    def note(self, scope: Scope, told: Any) -> None:
-        """The program was told this: ``None`` (it runs), its exit status, or what there was when the time ran out."""
+    def note(self, scope: Scope, status: Any) -> None:
+        """Record what the program got: ``None`` (it runs), the exit status, or the output so far when the time ran out."""
         ...
 
     def heard(self) -> None:
-        """The program has heard of its end, while it was recorded."""
+        """The program has learnt of the end of the process, in a recording."""
         ...
 
     def recall(self, scope: Scope) -> Any:
-        """What the recorded program was told."""
+        """What the recorded program got."""
         ...
 
     def let_end(self) -> None:
@@ -256,37 +252,37 @@ class Standing(Protocol):
         ...
 
     def ended(self, status: int | None, recorded: int) -> None:
-        """It has, with this status, where the recorded one has ended with that."""
+        """The replayed process has ended with ``status``, the recorded one with ``recorded``: compare them."""
         ...
 
     def let_run(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` until it says that all is done, or the process has come to where it waits."""
+        """Call ``step`` until it returns true, or the process is idle."""
         ...
 
 
-_followed: Final[WeakKeyDictionary[Any, Standing]] = WeakKeyDictionary()
+_followed: Final[WeakKeyDictionary[Any, ProcessObserver]] = WeakKeyDictionary()
 
 
-def follow(process: Any, standing: Standing) -> None:
-    """What is asked of this process from now on is part of the run."""
-    _followed[process] = standing
+def follow(process: Any, observer: ProcessObserver) -> None:
+    """Make every later question for the status of this process a part of the run."""
+    _followed[process] = observer
 
 
-def _standing(process: Any) -> tuple[Standing, Scope] | None:
-    """Where a question that is asked now belongs; ``None`` where it is none of the run's."""
+def _observer_of(process: Any) -> tuple[ProcessObserver, Scope] | None:
+    """The observer of a process and the scope that asks; ``None`` where the question is not part of the run."""
     scope = current.get()
     if scope is None or scope.live:
         return None
-    standing = _followed.get(process)
+    observer = _followed.get(process)
     session = scope.session
-    if standing is None or standing.session is not session or session.state.ended:
+    if observer is None or observer.session is not session or session.state.ended:
         return None
     scope = here()
-    return None if scope is None else (standing, scope)
+    return None if scope is None else (observer, scope)
 
 
-def _really(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """How it is found out is nothing to record."""
+def _outside_the_run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Make a call whose own clock reads and waits are not recorded."""
     token = current.set(None)
     try:
         return call(*args, **options)
@@ -300,15 +296,15 @@ def _really(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
 def _poll(original: Any) -> Any:
     @functools.wraps(original)
     def poll(self: Any) -> Any:
-        at = _standing(self)
+        at = _observer_of(self)
         if at is None:
             return original(self)
-        standing, scope = at
-        if standing.live:
-            status = _really(original, self)
-            standing.note(scope, status)
+        observer, scope = at
+        if observer.live:
+            status = _outside_the_run(original, self)
+            observer.note(scope, status)
             return status
-        return _known(self, standing, standing.recall(scope))
+        return _confirmed_status(self, observer, observer.recall(scope))
 
     return poll
 
@@ -316,21 +312,21 @@ def _poll(original: Any) -> Any:
 def _wait(original: Any) -> Any:
     @functools.wraps(original)
     def wait(self: Any, timeout: float | None = None) -> Any:
-        at = _standing(self)
+        at = _observer_of(self)
         if at is None:
             return original(self, timeout)
-        standing, scope = at
-        if not standing.live:
-            told = standing.recall(scope)
-            if told is None:
+        observer, scope = at
+        if not observer.live:
+            recorded = observer.recall(scope)
+            if recorded is None:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            return _known(self, standing, told)
+            return _confirmed_status(self, observer, recorded)
         try:
-            status = _really(original, self, timeout)
+            status = _outside_the_run(original, self, timeout)
         except subprocess.TimeoutExpired:
-            standing.note(scope, None)
+            observer.note(scope, None)
             raise
-        standing.note(scope, status)
+        observer.note(scope, status)
         return status
 
     return wait
@@ -339,87 +335,91 @@ def _wait(original: Any) -> Any:
 def _communicate(original: Any) -> Any:
     @functools.wraps(original)
     def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:
-        at = _standing(self)
+        at = _observer_of(self)
         if at is None:
             return original(self, input, timeout)
-        standing, scope = at
-        if not standing.live:
-            return _again(original, self, standing, standing.recall(scope), input, timeout)
+        observer, scope = at
+        if not observer.live:
+            return _communicate_again(original, self, observer, observer.recall(scope), input, timeout)
         try:
-            found = _really(original, self, input, timeout)
+            found = _outside_the_run(original, self, input, timeout)
         except subprocess.TimeoutExpired as error:
             parts = {"output": error.output, "stderr": error.stderr}
             whole = sum(len(part or b"") for part in parts.values()) <= _MOST
-            standing.note(scope, parts if whole else {"too_much": True})
+            observer.note(scope, parts if whole else {"too_much": True})
             raise
-        standing.note(scope, self.returncode)
+        observer.note(scope, self.returncode)
         return found
 
     return communicate
 
 
-def _again(original: Any, self: Any, standing: Standing, told: Any, input: Any, timeout: float | None) -> Any:
-    if not isinstance(told, dict):
-        found = _really(original, self, input)
-        _known(self, standing, told)
+def _communicate_again(
+    original: Any, self: Any, observer: ProcessObserver, recorded: Any, input: Any, timeout: float | None
+) -> Any:
+    if not isinstance(recorded, dict):
+        found = _outside_the_run(original, self, input)
+        _confirmed_status(self, observer, recorded)
         return found
-    given = [input]
+    pending_input = [input]
 
     def feed() -> bool:  # what it was given and what it wrote until then went through its pipes
         try:
-            original(self, given.pop() if given else None, 0.02)
+            original(self, pending_input.pop() if pending_input else None, 0.02)
         except subprocess.TimeoutExpired:
             return False
         return True
 
-    _really(standing.let_run, feed)
-    raise subprocess.TimeoutExpired(self.args, timeout or 0, output=told.get("output"), stderr=told.get("stderr"))
+    _outside_the_run(observer.let_run, feed)
+    raise subprocess.TimeoutExpired(
+        self.args, timeout or 0, output=recorded.get("output"), stderr=recorded.get("stderr")
+    )
 
 
-def _known(process: Any, standing: Standing, status: Any) -> Any:
-    """The recorded answer; where that is the end, the replayed process has come to its own."""
+def _confirmed_status(process: Any, observer: ProcessObserver, status: Any) -> Any:
+    """Return the recorded status; where that is the end, wait for the replayed process to end and compare."""
     if status is None:
         return None
     if process.returncode is None:
-        _really(standing.let_end)
-        _really(type(process).wait, process)
-    standing.ended(process.returncode, status)
+        _outside_the_run(observer.let_end)
+        _outside_the_run(type(process).wait, process)
+    observer.ended(process.returncode, status)
     process.returncode = status
     return status
 
 
 # -- asyncio ---------------------------------------------------------------------------------------------------------------
 
-_expected: Final[WeakKeyDictionary[Any, tuple[Standing, Any]]] = WeakKeyDictionary()
+_expected: Final[WeakKeyDictionary[Any, tuple[ProcessObserver, Any]]] = WeakKeyDictionary()
 
 
-def expect(process: Any, standing: Standing) -> None:
-    """An event loop will hear of the end of this process: an event of the run."""
+def expect(process: Any, observer: ProcessObserver) -> None:
+    """Make the moment when an event loop notices the end of this process an event of the run."""
     scope = current.get()
     scope = None if scope is None or scope.live else here()
-    if scope is not None and not standing.session.state.ended:
-        turn = standing.session.arm(scope, "process.exit", 0)
+    if scope is not None and not observer.session.state.ended:
+        turn = observer.session.arm(scope, "process.exit", 0)
         if not turn.live:
             turn.from_outside()
-        _expected[process] = standing, turn
+        _expected[process] = observer, turn
 
 
 def _exited(original: Any) -> Any:
     @functools.wraps(original)
     def _process_exited(self: Any, returncode: int) -> None:
-        standing, turn = _expected.pop(self._proc, (None, None))
-        if standing is None or turn is None or standing.session.state.ended:
+        observer, turn = _expected.pop(self._proc, (None, None))
+        if observer is None or turn is None or observer.session.state.ended:
             original(self, returncode)
         elif turn.live:
-            turn.fired({"process": standing.path, "status": returncode})
-            standing.heard()
+            turn.fired({"process": observer.path, "status": returncode})
+            observer.heard()
             original(self, returncode)
-        elif turn.comes:  # else the loop did not hear of it
+        elif turn.comes:  # else the loop never noticed it
 
             def heard() -> None:
                 status = turn.about["status"]
                 with suppress(ReplayError):  # it is the replay's failure now
-                    standing.ended(returncode, status)
+                    observer.ended(returncode, status)
                 original(self, status)
 
             turn.on_fire(heard)
@@ -430,36 +430,36 @@ def _exited(original: Any) -> Any:
 # -- multiprocessing -------------------------------------------------------------------------------------------------------
 
 
-def _asking(original: Any, unfinished: Any = None) -> Any:
-    """A method that asks how the process stands; it answers ``unfinished`` as long as that goes on."""
+def _status_method(original: Any, unfinished: Any = None) -> Any:
+    """Wrap a method that asks for the status of a process; it returns ``unfinished`` while the process runs."""
 
     @functools.wraps(original)
     def ask(self: Any, *args: Any, **options: Any) -> Any:
-        at = _standing(self)
+        at = _observer_of(self)
         if at is None or getattr(self, "_popen", None) is None:
             return original(self, *args, **options)
-        standing, scope = at
-        if standing.live:
+        observer, scope = at
+        if observer.live:
             popen = self._popen
-            found = _really(original, self, *args, **options)
-            standing.note(scope, popen.returncode)
+            found = _outside_the_run(original, self, *args, **options)
+            observer.note(scope, popen.returncode)
             return found
-        status = standing.recall(scope)
+        status = observer.recall(scope)
         if status is None:
             return unfinished
         popen = self._popen
         if popen.returncode is None:
-            _really(standing.let_end)
+            _outside_the_run(observer.let_end)
             popen.wait()
-        standing.ended(popen.returncode, status)
+        observer.ended(popen.returncode, status)
         popen.returncode = status
-        return _really(original, self)
+        return _outside_the_run(original, self)
 
     return ask
 
 
 def _exitcode(original: Any) -> Any:
-    return property(_asking(original.fget), doc=original.__doc__)
+    return property(_status_method(original.fget), doc=original.__doc__)
 
 
 #: Module, class, name, and what goes in its place.
@@ -468,17 +468,17 @@ status_entrances: Final = (
     ("subprocess", "Popen", "wait", _wait),
     ("subprocess", "Popen", "communicate", _communicate),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
-    ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _asking(original, True)),
-    ("multiprocessing.process", "BaseProcess", "join", _asking),
-    ("multiprocessing.process", "BaseProcess", "close", _asking),
+    ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _status_method(original, True)),
+    ("multiprocessing.process", "BaseProcess", "join", _status_method),
+    ("multiprocessing.process", "BaseProcess", "close", _status_method),
     ("multiprocessing.process", "BaseProcess", "exitcode", _exitcode),
 )
 
-# -- processes asking --------------------------------------------------------------------------------------------------
+# -- the start of a process --------------------------------------------------------------------------------------------
 #
-# A process that a run's program is about to start: its name and command, and what the run's session says to it.
+# When a program is about to start a process, the session is asked to admit it, by its lane and its command.
 
-#: What tells a process which run to join: JSON.
+#: The environment variable with the ticket (JSON) by which a process joins a run.
 VARIABLE: Final = "TRACEKIT_JOIN"
 #: What a shell's command may begin with: ``NAME=value``.
 _SETTING: Final = re.compile(r"[A-Za-z_]\w*=")
@@ -487,50 +487,51 @@ _OF_SHELLS: Final = frozenset(";&|<>()`$\n*?[]{}~#!\\")
 _QUOTED: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
-class Welcome(Standing, Protocol):
-    """What a session says to a process that is about to be started."""
+class Admission(ProcessObserver, Protocol):
+    """A session's consent to a process that is about to be started, with the ticket for it (a protocol)."""
 
     @property
     def ticket(self) -> str:
-        """What the process is told."""
+        """The ticket by which the process joins the run, as JSON."""
         ...
 
     def admitted(self) -> AbstractContextManager[None]:
-        """Around the start."""
+        """The context in which the process is started."""
         ...
 
     def started(self, pid: int) -> None:
-        """It runs."""
+        """The process runs, with this id."""
         ...
 
     def not_started(self, scope: Scope, error: OSError) -> None:
-        """It could not be started."""
+        """The process could not be started."""
         ...
 
 
-Ask = Callable[[Scope, Lane, list[str] | None, bool], Welcome | None]
-_welcome: Ask | None = None
-#: Whether a process is being started here that has been asked about.
+Admit = Callable[[Scope, Lane, list[str] | None, bool], Admission | None]
+_admit: Admit | None = None
+#: Whether a process that has been admitted is being started here.
 within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=False)
 
 
-def welcome(ask: Ask) -> None:
-    """From now on ``ask`` is asked for each process that a run starts: by its lane, its command (``None``: a process of
+def admit_by(ask: Admit) -> None:
+    """Set the function that admits each process that a run starts. It gets the lane, the command (``None``: a process of
     ``multiprocessing``), and whether it is a pool's worker."""
-    global _welcome
-    _welcome = ask
+    global _admit
+    _admit = ask
 
 
-def asked(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Welcome | None:
+def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
+    """Ask the session to admit a process; ``None`` where it is not part of the run."""
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
-    if _welcome is None or guard.find().probes:
+    if _admit is None or guard.find().probes:
         return None
-    return _welcome(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
+    return _admit(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
 
 
 @contextmanager
-def starting(found: Welcome) -> Iterator[None]:
-    """Around the start of a process: what that is made of is asked about no more."""
+def starting(found: Admission) -> Iterator[None]:
+    """The block in which an admitted process is started: the calls that this consists of are not asked about again."""
     token = within.set(True)
     try:
         with found.admitted():
@@ -539,8 +540,8 @@ def starting(found: Welcome) -> Iterator[None]:
         within.reset(token)
 
 
-def told(found: Welcome, env: Any) -> dict[Any, Any]:
-    """The environment of a process, ``env`` or that of this one, in which it is told what to join."""
+def joining_environment(found: Admission, env: Any) -> dict[Any, Any]:
+    """The environment for a process, ``env`` or that of this one, with the ticket in it."""
     return {**(os.environ if env is None else env), VARIABLE: found.ticket}
 
 
@@ -551,12 +552,13 @@ class Words(list[str]):
 
 
 def _active(quoted: re.Match[str]) -> str:
-    """What a shell does not take as it stands, in a text in quotes."""
+    """The characters of a quoted text that a shell does not take literally."""
     text = quoted.group()
     return "" if text[0] == "'" else "".join(letter for letter in text if letter in "$`\\")
 
 
 def words_of(command: Any) -> list[str]:
+    """A command as a list of words; leading ``NAME=value`` settings of a shell command are left out."""
     if isinstance(command, str | bytes | os.PathLike):
         text = os.fsdecode(command)
         try:
@@ -570,8 +572,8 @@ def words_of(command: Any) -> list[str]:
     return [os.fsdecode(word) if isinstance(word, str | bytes | os.PathLike) else "" for word in command] or [""]
 
 
-def named(words: list[str]) -> str:
-    """A program's name; of a Python program that of its script or module, whatever its interpreter is called here."""
+def program_name(words: list[str]) -> str:
+    """The name of the program in a command; for a Python program that of its script or module, whatever the interpreter is called."""
     name = os.path.basename(words[0])
     if name.startswith("python") or words[0] == sys.executable:
         name = _script(words[1:]) or "python"
@@ -592,27 +594,24 @@ def _script(words: list[str]) -> str:
     return ""
 
 
-# -- processes os ------------------------------------------------------------------------------------------------------
+# -- processes started by os and uvloop --------------------------------------------------------------------------------
 #
-# Processes that are started by the functions of ``os``, and by uvloop.
-#
-# They are asked about and told of the run as those of ``subprocess`` are. ``os.exec*`` is the same process going on as another program:
-# where
-# it had joined a run its part of it ends there; a run of its own can't end, and it says so.
+# They are admitted and get their ticket as those of ``subprocess`` do. With ``os.exec*`` the same process goes on as another program: its
+# segment of a run that it had joined ends there; a run of its own stays without an end, with a warning.
 
 #: Called before this process becomes another program, and so comes to the end of its part of the run.
 before_exec: Final[list[Callable[[], object]]] = []
 
 
-def _ask(command: Any, program: Any = None) -> tuple[Scope, Welcome] | None:
-    """What is said to a process that is started here; ``None``: nothing."""
+def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | None:
+    """The scope and admission of a process that is about to be started; ``None`` where it is not part of a run."""
     scope = current.get()
     if scope is None or within.get():
         return None
     words = words_of(command)
     if program is not None:
         words[0] = words_of([program])[0]
-    found = asked(scope, named(words), words)
+    found = admission_of(scope, program_name(words), words)
     return None if found is None else (scope, found)
 
 
@@ -622,13 +621,13 @@ def _ask(command: Any, program: Any = None) -> tuple[Scope, Welcome] | None:
 def _system(original: Any) -> Any:
     @functools.wraps(original)
     def system(command: Any) -> Any:
-        at = _ask(command) if isinstance(command, str | bytes | os.PathLike) else None
+        at = _admission(command) if isinstance(command, str | bytes | os.PathLike) else None
         if at is None:
             return original(command)
         scope, found = at
         with starting(found):
             options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
-            process = subprocess.Popen(command, shell=True, env=told(found, None), **options)
+            process = subprocess.Popen(command, shell=True, env=joining_environment(found, None), **options)
         found.started(process.pid)
         status = _ended(scope, found, lambda: _patiently(process))
         return -status if status < 0 else status << 8
@@ -637,7 +636,7 @@ def _system(original: Any) -> Any:
 
 
 def _patiently(process: subprocess.Popen[Any]) -> int:
-    """Ctrl-C is the shell's, as it is in ``os.system``."""
+    """Wait through Ctrl-C, which only the shell handles in ``os.system``."""
     while True:
         with suppress(KeyboardInterrupt):
             return process.wait()
@@ -646,7 +645,7 @@ def _patiently(process: subprocess.Popen[Any]) -> int:
 def _spawn(original: Any) -> Any:
     @functools.wraps(original)
     def _spawnvef(mode: int, file: Any, args: Any, env: Any, func: Any) -> Any:
-        at = _ask(args, file) if isinstance(args, list | tuple) and args else None
+        at = _admission(args, file) if isinstance(args, list | tuple) and args else None
         if at is None:
             if not within.get():
                 guard.check(Attempt("process", "os.spawn", words_of([file])[0]))
@@ -654,7 +653,7 @@ def _spawn(original: Any) -> Any:
         scope, found = at
         become = {"execv": "execve", "execvp": "execvpe"}.get(func.__name__, func.__name__)
         with starting(found):
-            pid = original(os.P_NOWAIT, file, args, told(found, env), getattr(os, become))
+            pid = original(os.P_NOWAIT, file, args, joining_environment(found, env), getattr(os, become))
         found.started(pid)
         if mode == os.P_NOWAIT:
             return pid
@@ -663,8 +662,8 @@ def _spawn(original: Any) -> Any:
     return _spawnvef
 
 
-def _ended(scope: Scope, found: Welcome, wait: Callable[[], int]) -> int:
-    """The exit status of a process that is waited for where it is started."""
+def _ended(scope: Scope, found: Admission, wait: Callable[[], int]) -> int:
+    """Wait for a process where it was started, and return its exit status: the recorded one in a replay."""
     token = current.set(None)
     try:
         if not found.live:
@@ -685,12 +684,12 @@ def _ended(scope: Scope, found: Welcome, wait: Callable[[], int]) -> int:
 def _posix_spawn(original: Any) -> Any:
     @functools.wraps(original)
     def posix_spawn(path: Any, argv: Any, env: Any, /, **options: Any) -> Any:
-        at = _ask(argv, path) if isinstance(argv, list | tuple) and argv else None
+        at = _admission(argv, path) if isinstance(argv, list | tuple) and argv else None
         if at is None:
             return original(path, argv, env, **options)
         _, found = at
         with starting(found):
-            pid = original(path, argv, told(found, env), **options)
+            pid = original(path, argv, joining_environment(found, env), **options)
         found.started(pid)
         return pid
 
@@ -708,7 +707,7 @@ def _exec(original: Any, with_env: bool) -> Any:
         session = None if scope is None else scope.session
         if within.get() or not there or session is None or not session.recording or not argv:
             return original(path, argv, *env)
-        at = _ask(argv, path)
+        at = _admission(argv, path)
         if at is None:
             return original(path, argv, *env)
         at[1].started(os.getpid())
@@ -717,12 +716,12 @@ def _exec(original: Any, with_env: bool) -> Any:
         if not session.state.ended:
             session.log.flush()
             warnings.warn(
-                f"tracekit: the program becomes another one ({named(words_of(argv))}) in the middle of run {session.run_id}: its "
+                f"tracekit: the program becomes another one ({program_name(words_of(argv))}) in the middle of run {session.run_id}: its "
                 "trace has no end, and a replay stops there",
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return really(path, argv, told(at[1], env[0] if env else None))
+        return really(path, argv, joining_environment(at[1], env[0] if env else None))
 
     really = original if with_env else os.execve
     return execute
@@ -735,12 +734,12 @@ def _uvloop(original: Any, shell: bool) -> Any:
     @functools.wraps(original)
     async def start(self: Any, protocol_factory: Any, program: Any, *args: Any, **options: Any) -> Any:
         command = program if shell else [program, *args]
-        at = _ask(command)
+        at = _admission(command)
         if at is None:
             guard.check(Attempt("process", "uvloop.subprocess", words_of(command)[0]))
             return await original(self, protocol_factory, program, *args, **options)
         _, found = at
-        options["env"] = told(found, options.get("env"))
+        options["env"] = joining_environment(found, options.get("env"))
         with starting(found):
             transport, protocol = await original(self, protocol_factory, program, *args, **options)
         found.started(transport.get_pid())
@@ -761,16 +760,14 @@ os_entrances: Final = (
     ("uvloop", "Loop", "subprocess_shell", lambda original: _uvloop(original, True)),
 )
 
-# -- processes ---------------------------------------------------------------------------------------------------------
+# -- processes started by subprocess and multiprocessing ---------------------------------------------------------------
 #
-# Processes that a run starts: each is counted as a line of execution, and told by its environment how to join the run.
-#
-# What stands on ``subprocess.Popen`` (asyncio's processes too) gets an environment variable; what ``multiprocessing`` starts afresh
-# (``spawn``, ``forkserver``) gets it with the data that it is prepared by. Who is told what is the session's affair (:func:`welcome`).
+# Whatever uses ``subprocess.Popen`` (asyncio's processes too) gets its ticket in an environment variable; what ``multiprocessing`` starts
+# afresh (``spawn``, ``forkserver``) gets it with its preparation data. The session decides about the ticket (:func:`admit_by`).
 
 #: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
 _ENV: Final = 10
-#: Set in a process that is made ready by multiprocessing, before its program's first line.
+#: Executed in a process that multiprocessing prepares, before its program's first line.
 _PREPARED: Final = """\
 import os, sys
 os.environ[{variable!r}] = {ticket!r}
@@ -778,12 +775,12 @@ if "tracekit" in sys.modules:
     from tracekit._runs import joining
     joining.join()
 """
-#: Modules in which an event loop has a process of its own, and hears of its end by itself.
+#: Modules in which an event loop starts processes and watches for their end by itself.
 _LOOPS: Final = frozenset({"asyncio.unix_events", "asyncio.windows_events"})
 _POOLS: Final = frozenset({("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker")})
 
 
-#: What the process that multiprocessing is starting here is told.
+#: The ticket for the process that multiprocessing is starting here.
 _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", default=None)
 
 
@@ -798,10 +795,10 @@ def _popen(original: Any) -> Any:
         if scope is None or not (args or "args" in kwargs) or guard.find().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         words = words_of(args[0] if args else kwargs["args"])
-        found = None if within.get() else asked(scope, named(words), words)
+        found = None if within.get() else admission_of(scope, program_name(words), words)
         if found is None:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        env = told(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
+        env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
         if len(args) > _ENV:
             args = (*args[:_ENV], env, *args[_ENV + 1 :])
         else:
@@ -832,7 +829,7 @@ def _start(original: Any) -> Any:
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
         pool = (getattr(target, "__module__", None), name) in _POOLS
-        found = asked(scope, name.replace("/", "_"), None, pool)
+        found = admission_of(scope, name.replace("/", "_"), None, pool)
         if found is None:
             return original(self)
         token = _starting.set(found.ticket)
@@ -860,7 +857,7 @@ def _method(process: Any) -> str:
 
 
 class _Ready:
-    """Unpickled in the new process, before the program's modules: by what any Python has."""
+    """Joins the run when it is unpickled in the new process, before the program's modules; needs builtins only."""
 
     def __init__(self, ticket: str) -> None:
         self.ticket: Final = ticket
@@ -880,7 +877,7 @@ def _prepare(original: Any) -> Any:
     return get_preparation_data
 
 
-# -- in place --------------------------------------------------------------------------------------------------------------
+# -- patches -----------------------------------------------------------------------------------------------------------
 
 _made: Final[dict[tuple[str, str], Patch]] = {}
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from .._runtime.context import current
 
-__all__ = ["Difference", "Out", "Transcript", "capture", "differences", "observed"]
+__all__ = ["Difference", "Out", "PrintedLines", "capture", "differences", "observed"]
 
 #: Whose lines are left out: by the module that writes.
 _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
@@ -28,8 +28,8 @@ _kept: Final[list[object]] = []
 Redact = Callable[[str], tuple[str, Any]]
 
 
-class Transcript:
-    """The lines that one run prints."""
+class PrintedLines:
+    """The lines that one run prints, kept by lane."""
 
     def __init__(self) -> None:
         self._lanes: Final[dict[str, _Lines]] = {}
@@ -53,7 +53,7 @@ class Transcript:
             self._room -= len(line) + 1
 
     def as_dict(self, redact: Redact) -> dict[str, Any]:
-        """All of it as JSON values; what has no line end yet is a line too."""
+        """All lines as JSON values; text without a line end yet is a line too."""
         for lines in self._lanes.values():
             if lines.open:
                 self._add(lines, redact(lines.open)[0])
@@ -62,7 +62,7 @@ class Transcript:
 
 
 class _Lines:
-    """Those of one line of execution."""
+    """The printed lines of one lane."""
 
     __slots__ = ("hashes", "more", "open", "text")
 
@@ -77,7 +77,7 @@ class _Lines:
 
 
 class Difference(NamedTuple):
-    """The first line of a line of execution that is another one: its number from 1, and both, ``None`` where there is none."""
+    """The first printed line of a lane that differs: its number from 1, and both texts, ``None`` where there is none."""
 
     lane: str
     number: int
@@ -90,7 +90,7 @@ class Difference(NamedTuple):
 
 
 def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
-    """The first other line of each line of execution."""
+    """The first line that differs, for each lane."""
     found = []
     for lane in sorted({*recorded, *actual}):
         was, now = _read(recorded.get(lane)), _read(actual.get(lane))
@@ -103,7 +103,7 @@ def differences(recorded: Mapping[str, Any], actual: Mapping[str, Any]) -> list[
 
 
 def _read(about: Any) -> tuple[list[Any], list[Any], Any]:
-    """A trace may say anything."""
+    """Read printed lines from a trace, which may contain anything."""
     about = about if isinstance(about, Mapping) else {}
     lines, text = about.get("lines"), about.get("text")
     return lines if isinstance(lines, list) else [], text if isinstance(text, list) else [], about.get("more", 0)
@@ -129,7 +129,7 @@ def _hash(line: str) -> str:
 
 
 class Out(TextIOWrapper):
-    """Standard output that says to ``listeners`` what is written."""
+    """Standard output that passes what is written to ``listeners`` as well."""
 
     def __init__(self, under: TextIOWrapper) -> None:
         super().__init__(
@@ -149,7 +149,7 @@ class Out(TextIOWrapper):
 
     @classmethod
     def take(cls) -> Out | None:
-        """The one in the place of ``sys.stdout``, put there if it can be."""
+        """The ``Out`` in place of ``sys.stdout``, put there if possible; else ``None``."""
         under = sys.stdout
         if type(under) is Out:
             return under
@@ -161,7 +161,7 @@ class Out(TextIOWrapper):
 
 
 def capture() -> None:
-    """Keep what the runs of this process print, for the rest of it."""
+    """Keep what the runs of this process print, until the process ends."""
     out = Out.take()
     if out is not None and _printed not in out.listeners:
         out.listeners.append(_printed)
@@ -181,4 +181,4 @@ def _printed(text: str) -> None:
     state = scope.session.state
     if state.ended:
         return
-    state.extras.of(Transcript).write(scope.lane.path, text, scope.session.redactor.redact_text)
+    state.extras.of(PrintedLines).write(scope.lane.path, text, scope.session.redactor.redact_text)

@@ -36,18 +36,18 @@ from ..errors import (
     UnconsumedStepsError,
 )
 from . import forks, role
-from .ending import Answer, ask_file, still_file
+from .ending import IdleState, ask_file, state_file
 from .forks import Segment
 
 __all__ = [
     "NOT_STARTED",
     "STATUS",
-    "Child",
-    "Family",
-    "Handed",
-    "Invitation",
+    "ChildProcesses",
+    "HandedCalls",
+    "RecordedChild",
+    "ReplayedChild",
     "Report",
-    "Segmented",
+    "SegmentFile",
     "below",
     "call_for_pool",
     "count_spending",
@@ -57,31 +57,31 @@ __all__ = [
     "is_open",
     "patterns",
     "remark_unjoined",
-    "said_to_fail",
+    "reported_failure",
     "segments_of",
     "shown_arguments",
     "started_as",
     "take_off",
 ]
 
-# -- child -------------------------------------------------------------------------------------------------------------
+# -- one child process of a replay -------------------------------------------------------------------------------------
 #
-# A process of a replay, as the process sees it that has started it.
+# As its parent process sees it: what it reports, whether it is idle, and how it ended.
 
-#: For how long a process may be busy (s) where the program goes on when it has ended, and may wait for nothing that comes.
+#: How long (s) a process may stay busy while the program waits for its end, and how long it may be idle before it counts as stuck.
 _PATIENCE: Final = 30.0
 _STUCK: Final = 10.0
 _LOOK: Final = 0.005
-#: The name of what a program was told of a process, with the process's path.
+#: The name under which the status of a process that its program got is recorded, followed by the process's path.
 STATUS: Final = "process.status"
-#: The same of why one could not be started.
+#: The same for the reason why a process could not be started.
 NOT_STARTED: Final = "process.failed"
 
 Report = dict[str, Any]
 
 
-class Child:
-    """One process; ``segment`` is the file that it is answered from, ``None`` where it has none (a pool's worker)."""
+class ReplayedChild:
+    """A child process of a replay. ``segment`` is the file that it is answered from, ``None`` for a pool's worker."""
 
     live: Final = False
 
@@ -93,13 +93,13 @@ class Child:
         self.pool: Final = pool
         self.pid = 0
         self.remarks: list[str] = []
-        #: The verdict on it, as it said it at its end.
+        #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
-        #: How it stood when the program sent it a signal, or when it was ended here.
-        self._stood: Answer | None = None
-        #: Whether it came to the recorded end, by its exit status.
+        #: Its idle state when the program sent it a signal, or when it was ended here.
+        self._last_state: IdleState | None = None
+        #: Whether it ended with the recorded exit status.
         self._confirmed = False
-        #: Whether it was ended here, and all is said of it.
+        #: Whether it was ended here and everything about it has been reported.
         self._over = False
         self._questions = 0
         self._segment: Final = segment
@@ -117,10 +117,10 @@ class Child:
     def not_started(self, scope: Scope, error: OSError) -> None:
         self._fail(self._error("ReplayError", f"the process {self.path} could not be started: {error}", None, None))
 
-    # -- how it stands ---------------------------------------------------------------------------------------------------
+    # -- its status ------------------------------------------------------------------------------------------------------
 
     def report(self) -> Report | None:
-        """What it said at its end."""
+        """The report that it wrote at its end; ``None`` if it has not written one."""
         return _read(self._report)
 
     def runs(self) -> bool:
@@ -135,17 +135,17 @@ class Child:
             except OSError:
                 return False
 
-    def rest(self, until: float, meanwhile: Callable[[], bool] | None = None) -> Answer | None:
-        """How it stands when everything in it waits; ``None`` where it has come to its end, or was not heard of in time.
+    def idle_state(self, until: float, meanwhile: Callable[[], bool] | None = None) -> IdleState | None:
+        """Its state once every thread in it waits; ``None`` if it has ended, or has not answered in time.
 
-        ``meanwhile`` is called again and again; once it says so, the process has ended.
+        ``meanwhile`` is called repeatedly; once it returns true, the process has ended.
         """
         asked = False
         while self.report() is None and self.runs() and _reality.monotonic() < until:
             asked = asked or self._ask()
-            told = _read(still_file(self._report)) if asked else None
-            if told is not None and told["question"] == self._questions:
-                return told
+            state = _read(state_file(self._report)) if asked else None
+            if state is not None and state["question"] == self._questions:
+                return state
             if meanwhile is None:
                 _reality.sleep(_LOOK)
             elif meanwhile():
@@ -153,7 +153,7 @@ class Child:
         return None
 
     def _ask(self) -> bool:
-        """Ask how it stands; false where it can't be asked yet."""
+        """Ask the process for its idle state; false where it can't be asked yet."""
         try:
             with guard.allow():
                 fd = os.open(ask_file(self._report), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -170,19 +170,19 @@ class Child:
 
     # -- what the program does with it -----------------------------------------------------------------------------------
 
-    def come_so_far(self) -> None:
-        """The program ends it by a signal: let it come to where it waits, perhaps for that."""
-        self._stood = self.rest(_reality.monotonic() + _PATIENCE) or self._stood
+    def wait_until_idle(self) -> None:
+        """Let the process run until it is idle, before the program ends it by a signal (which it may wait for)."""
+        self._last_state = self.idle_state(_reality.monotonic() + _PATIENCE) or self._last_state
 
-    def note(self, scope: Scope, told: Any) -> None:
+    def note(self, scope: Scope, status: Any) -> None:
         raise AssertionError("a replay notes nothing")
 
     def heard(self) -> None:
         raise AssertionError("a replay counts nothing")
 
     def recall(self, scope: Scope) -> Any:
-        told = self.session.status_read(scope, f"{STATUS} {self.path}", self.path)
-        if isinstance(told, dict) and "too_much" in told:
+        status = self.session.status_read(scope, f"{STATUS} {self.path}", self.path)
+        if isinstance(status, dict) and "too_much" in status:
             raise self.session.fail(
                 NotReplayableError(
                     f"the process {self.path} had written too much when its time ran out: that is not in the trace",
@@ -191,35 +191,35 @@ class Child:
                     next_action="put the process and its time limit into a @traced_tool",
                 )
             )
-        return told
+        return status
 
     def let_run(self, step: Callable[[], bool]) -> None:
-        self.rest(_reality.monotonic() + _PATIENCE, step)
+        self.idle_state(_reality.monotonic() + _PATIENCE, step)
 
     def let_end(self) -> None:
-        """The recorded one has ended here: let it come to its end, or end it where its log does."""
+        """Wait for the process to end, as the recorded one did here; kill it where its log stops without an end."""
         look, since = None, 0.0
         while self.runs():
-            told = self.rest(_reality.monotonic() + _PATIENCE)
-            if told is None:
+            state = self.idle_state(_reality.monotonic() + _PATIENCE)
+            if state is None:
                 _reality.sleep(_LOOK)
-            elif self.open and told["count"] == 0:
+            elif self.open and state["count"] == 0:
                 self.kill()
-                self._stood = told
-            elif told["busy"] or told["look"] != look:
-                look, since = told["look"], _reality.monotonic()
+                self._last_state = state
+            elif state["busy"] or state["look"] != look:
+                look, since = state["look"], _reality.monotonic()
             elif _reality.monotonic() - since > _STUCK:
                 self.kill()
                 self._over = True
-                self._fail(self._waits(told))
+                self._fail(self._stuck_error(state))
 
     def ended(self, status: int | None, recorded: int) -> None:
-        told = self.report()
-        failure = None if told is None else self._failed(told, remark=False)
+        report = self.report()
+        failure = None if report is None else self._failure_in(report, remark=False)
         if failure is not None:
             self._fail(failure)
         self._confirmed |= status == recorded
-        # The end of a log that is open is a kill, whatever the recorded one died of.
+        # A log without an end means that the process was killed, whatever the recorded one died of.
         if status == recorded or self.open or (status or 0) < 0 > recorded:
             return
         self._fail(
@@ -240,8 +240,8 @@ class Child:
         """Whether the recorded process did not end its segment."""
         return self._segment is None or is_open(self._segment)
 
-    def leaving(self, until: float) -> None:
-        """It has said how it went, or was told to end: let it be gone."""
+    def wait_for_exit(self, until: float) -> None:
+        """Wait until the process is gone: it has written its report, or was asked to end."""
         while self.runs() and _reality.monotonic() < until:
             _reality.sleep(_LOOK)
 
@@ -249,29 +249,29 @@ class Child:
         """Whether the recorded process went on when the one that started it ended, at ``end`` by the wall clock."""
         return self.open or last_entry(self._segment or "").get("ts_ns", 0) >= end
 
-    def conclude(self, told: Answer | None, end: int) -> ReplayError | None:
-        """The run is over, and the process is not, nor does it come to its end by itself: here it does."""
+    def conclude(self, state: IdleState | None, end: int) -> ReplayError | None:
+        """End a process that still runs after the end of the run; returns the failure that follows from that, if any."""
         self._over = True
         self.kill()
-        if told is not None and told["count"] and told["left"][0]["ts_ns"] < end:
-            return self._waits(told)
-        what = "had not ended when the run did" if told is not None else "did not come to where it waits"
+        if state is not None and state["count"] and state["left"][0]["ts_ns"] < end:
+            return self._stuck_error(state)
+        what = "had not ended when the run did" if state is not None else "did not come to where it waits"
         if self.outlives(end):
             self._remark(f"{what}, and is ended")
             return None
         return self._error("ReplayError", f"the process {self.path} {what}", "look at what it waits for", None)
 
     def failure(self) -> ReplayError | None:
-        """What there is to say of a process that is gone."""
-        told = self.report()
-        if told is not None:
-            return self._failed(told)
+        """The failure of a process that is gone, or ``None``; remarks and verdict of its report are kept."""
+        report = self.report()
+        if report is not None:
+            return self._failure_in(report)
         if self.pool or self._over or not self.pid:
             return None
-        stood = self._stood
-        if stood is not None and self.open:
-            if stood["count"]:
-                return self._waits(stood)
+        state = self._last_state
+        if state is not None and self.open:
+            if state["count"]:
+                return self._stuck_error(state)
             self._remark("was ended by a signal, where its log ends")
             return None
         if self._confirmed and self.open:
@@ -281,7 +281,7 @@ class Child:
         return self._error("ReplayError", what, "look at what it wrote to stderr", None)
 
     def kill(self) -> None:
-        """End it, where it still runs."""
+        """Kill the process if it still runs."""
         with suppress(OSError):
             if self.pid and self.runs():
                 os.kill(self.pid, signal.SIGKILL)
@@ -289,22 +289,22 @@ class Child:
     def _remark(self, what: str) -> None:
         self.remarks.append(f"the process {self.path} {what}")
 
-    def _waits(self, told: Answer) -> ReplayError:
-        first = f", the first: {told['left'][0]['type']} {told['left'][0]['name']!r}" if told["left"] else ""
+    def _stuck_error(self, state: IdleState) -> ReplayError:
+        first = f", the first: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
         return UnconsumedStepsError(
-            f"the process {self.path} waits for what does not come, and {told['count']} recorded step(s) of it were never "
+            f"the process {self.path} waits for what does not come, and {state['count']} recorded step(s) of it were never "
             f"asked for{first}",
             run_id=self.session.run_id,
-            steps=told["left"],
+            steps=state["left"],
             child=self.path,
             next_action="look at what it waits for: a message, a file, or a signal that the recorded process got",
         )
 
-    def _failed(self, told: Report, *, remark: bool = True) -> ReplayError | None:
+    def _failure_in(self, report: Report, *, remark: bool = True) -> ReplayError | None:
         if remark:
-            self.remarks += [str(one) for one in told.get("remarks") or ()]
-            self.verdict = told.get("verdict") or {}
-        failure = told.get("failure")
+            self.remarks += [str(one) for one in report.get("remarks") or ()]
+            self.verdict = report.get("verdict") or {}
+        failure = report.get("failure")
         if failure is None:
             return None
         what = f"in the process {self.path}: {failure['text']}"
@@ -314,17 +314,17 @@ class Child:
         return _error(self.path, kind, what, next_action, step)
 
     def died(self) -> ReplayError | None:
-        """That it is gone without a word, and the recorded one was not."""
+        """The failure of a process that is gone without a report, while the recorded one ended its log; else ``None``."""
         gone = bool(self.pid) and not self.runs()
         return self.failure() if gone and not (self.open or self.pool or self._over) and self.report() is None else None
 
 
-def said_to_fail(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
-    """What a process of this replay, or one that it has started, said at its end that it failed of; ``lanes`` by the name of a segment."""
+def reported_failure(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
+    """The first failure that a process of this replay has reported, descendants included. ``lanes`` maps segment names to paths."""
     for name in sorted(os.listdir(reports)):
         stem, _, ending = name.partition(".")
-        told = _read(os.path.join(reports, name)) if ending == "json" else None
-        failure = None if told is None else told.get("failure")
+        report = _read(os.path.join(reports, name)) if ending == "json" else None
+        failure = None if report is None else report.get("failure")
         if failure is not None:
             path = lanes.get(stem, f"of segment {stem}")
             what = f"in the process {path}: {failure['text']}"
@@ -334,39 +334,38 @@ def said_to_fail(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
 
 def _error(path: str, kind: str, what: str, next_action: str | None, step: int | None) -> ReplayError:
     found = getattr(errors, kind, None)
-    family = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
-    return family(what, next_action=next_action, child=path, child_step=step)
+    kind_of_error = found if isinstance(found, type) and issubclass(found, ReplayError) else ReplayError
+    return kind_of_error(what, next_action=next_action, child=path, child_step=step)
 
 
 def is_open(segment: str) -> bool:
-    """Whether the process of this segment did not end it: it was killed, or outlived the run."""
+    """Whether a segment has no end: its process was killed, or outlived the run."""
     return last_entry(segment).get("type") not in ENDS
 
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
-            told: dict[str, Any] = json.load(file)
-        return told
+            content: dict[str, Any] = json.load(file)
+        return content
     except (OSError, ValueError):
         return None
 
 
-# -- shares ------------------------------------------------------------------------------------------------------------
+# -- budget shares of the calls of a pool ------------------------------------------------------------------------------
 #
-# What the calls of a pool share: each is handed what was left when it was handed over, and the ones before it have spent of that since.
+# A call that goes to a pool gets what is left of the budget when it is submitted, minus what earlier calls have spent since.
 #
-# Whoever hands a call over says which calls of the same budget went before it and are not counted yet; the worker that makes it looks
-# into
-# their segments. Calls that are made side by side may overshoot all the same: a worker looks when its call begins.
+# The process that submits it lists the earlier calls of the same budget that are not counted yet; the worker reads their segments when
+# the call begins. Calls that run side by side may therefore still overshoot.
 
-#: In a worker, which is of one run: what the calls that have ended took, by their lanes.
+#: In a worker, which belongs to one run: the spending of the calls that have ended, by lane.
 _known: Final[dict[str, Spending]] = {}
 
 
-class Handed:
-    """The calls that were handed over under one ledger and are not counted yet: of each name, from which number to which, and
-    those between that are none of them."""
+class HandedCalls:
+    """The calls submitted to a pool under one budget and not counted yet: for each name the first and the last number, and the
+    numbers in between that do not belong to it."""
 
     def __init__(self) -> None:
         self._ranges: Final[dict[str, tuple[int, int, set[int]]]] = {}
@@ -377,7 +376,7 @@ class Handed:
     def add(self, path: str) -> None:
         name, number = _split(path)
         first, last, but = self._ranges.get(name, (number, number - 1, set()))
-        but.update(range(last + 1, number))  # of another ledger
+        but.update(range(last + 1, number))  # of another budget
         self._ranges[name] = first, number, but
 
     def counted(self, path: str) -> None:
@@ -397,7 +396,7 @@ def _split(path: str) -> tuple[str, int]:
 
 
 def take_off(spending: Spending, store: Store, run_id: str, place: Mapping[str, Any]) -> None:
-    """Take from what a call was handed what the calls before it have spent since."""
+    """Deduct from the budget of a pool's call what the calls before it have spent since it was submitted."""
     for name, (first, last, but) in place["beside"].items():
         for number in range(first, last + 1):
             if number not in but:
@@ -420,20 +419,20 @@ def _taken(spending: Spending, lane: str, path: str) -> Spending | None:
     return found
 
 
-# -- started -----------------------------------------------------------------------------------------------------------
+# -- recognising a started process -------------------------------------------------------------------------------------
 #
-# Whether a process is the one that a run's program has started, or something that this one has started in turn.
+# A process may have been started by the run's program itself, or by something in between: a shell, a launcher, a script.
 #
-# A shell, a launcher or a script does other things beside starting a Python program, and nothing of that is answered in a replay.
+# Whatever that does besides starting a Python program could not be answered in a replay.
 
 #: Programs that set something and then become the one that they are given.
 _BECOMING: Final = frozenset(("env", "nice", "nohup", "stdbuf", "setsid", "ionice", "taskset", "chrt", "exec"))
 
 
 def started_as(words: list[str]) -> list[list[str]]:
-    """What the command of a process may look like from inside: its program's name, and what follows, as a hash.
+    """The command lines that a process may see of itself: the program's name and a hash of its arguments each.
 
-    An empty one says that there may be a shell between, which does nothing else.
+    An empty item means that there may be a shell in between, which does nothing else.
     """
     found = [_command(words)]
     if os.path.basename(words[0]) in _BECOMING:
@@ -445,9 +444,9 @@ def started_as(words: list[str]) -> list[list[str]]:
 
 def is_itself(by: Any, started: Any) -> bool:
     """Whether this process was started by process ``by`` itself, by a command that looks like one of ``started``."""
-    if started is None:  # told in it, not in its environment
+    if started is None:  # the ticket came with the process's data, not in its environment
         return True
-    starters = {os.getppid(), os.getpid()}  # that itself: it has become this program
+    starters = {os.getppid(), os.getpid()}  # the same pid: the process has become this program by exec
     if [] in started:
         starters.add(_parent(os.getppid()))
     if by not in starters:
@@ -466,8 +465,8 @@ def _parent(pid: int) -> int:
 
 
 def _command(words: list[str]) -> list[str]:
-    rest = "\0".join(words[1:]).encode("utf-8", "surrogateescape")
-    return [os.path.basename(words[0]), sha256(rest).hexdigest()]
+    arguments = "\0".join(words[1:]).encode("utf-8", "surrogateescape")
+    return [os.path.basename(words[0]), sha256(arguments).hexdigest()]
 
 
 def _python(name: str) -> str:
@@ -475,32 +474,32 @@ def _python(name: str) -> str:
     return "python" if python else name
 
 
-# -- invitations -------------------------------------------------------------------------------------------------------
+# -- child processes of a recording ------------------------------------------------------------------------------------
 #
-# The processes that a recorded run starts: invited to it, counted in its budgets, and told of where they did not come.
+# The processes that a recorded run starts: each gets a ticket to join the run, counts in its budgets, and is warned of if it did not join.
 
-#: Arguments of more characters than this are told apart by their hash.
+#: Arguments of more characters than this are kept as a hash.
 _LONG: Final = 2048
-#: What is in a segment counts once, whichever thread comes by it.
+#: Held while segments are counted, so that each counts once.
 _counting = RLock()
 
 
 class _Spent:
-    """What the processes of a run spend."""
+    """What the child processes of a run spend: their budgets, and which of them are counted."""
 
     def __init__(self) -> None:
-        #: The budgets in which processes were started, by the paths of these.
+        #: The budget under which each process was started, by its path.
         self.budgets: Final[dict[str, Spending]] = {}
-        #: The paths of those that are not counted yet.
+        #: The paths of processes that are not counted yet.
         self.awaited: Final[dict[str, None]] = {}
-        #: The segments that are counted.
+        #: The lanes of segments that are counted.
         self.counted: Final[set[str]] = set()
-        #: The calls of pools that a budget is shared by.
-        self.handed: Final[dict[Spending, Handed]] = {}
+        #: The calls of pools that share a budget.
+        self.handed: Final[dict[Spending, HandedCalls]] = {}
 
 
 def _afresh() -> None:
-    """In a forked process: nobody holds it there."""
+    """Replace the lock in a forked process, where no thread holds it."""
     global _counting
     _counting = RLock()
 
@@ -509,8 +508,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afresh)
 
 
-class Invitation:
-    """To a process that a recorded run starts."""
+class RecordedChild:
+    """A child process that a recorded run starts, and the ticket by which it joins the run."""
 
     live: Final = True
 
@@ -555,23 +554,23 @@ class Invitation:
     def not_started(self, scope: Scope, error: OSError) -> None:
         if not scope.live and error.errno is not None:
             name = error.filename if isinstance(error.filename, str) else None
-            told = [error.errno, error.strerror, name and self.session.redactor.redact_text(name)[0]]
-            self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: told)
+            failure = [error.errno, error.strerror, name and self.session.redactor.redact_text(name)[0]]
+            self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: failure)
 
-    def note(self, scope: Scope, told: Any) -> None:
-        if isinstance(told, dict):  # what it had written so far
-            tree, redacted = self.session.redactor.redact(to_json(told))
+    def note(self, scope: Scope, status: Any) -> None:
+        if isinstance(status, dict):  # what it had written so far
+            tree, redacted = self.session.redactor.redact(to_json(status))
             if redacted:
-                told = from_json(tree)
+                status = from_json(tree)
                 self.session.report.warn(
                     f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
                 )
-        self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: told)
-        if isinstance(told, int):
+        self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: status)
+        if isinstance(status, int):
             self.heard()
 
     def heard(self) -> None:
-        """The program has heard of its end."""
+        """Count what the process has spent: the program has learnt of its end."""
         count_spending(self.session, self.path)
 
     def recall(self, scope: Scope) -> Any:
@@ -579,12 +578,12 @@ class Invitation:
 
 
 def _left_of(scope: Scope) -> dict[str, Any] | None:
-    """What a process may spend that is started here."""
+    """What a process started in this scope may spend; ``None`` without a budget."""
     return None if scope.spending is None else scope.spending.remainder().as_dict()
 
 
 def _await(session: Recording, path: str, spending: Spending) -> None:
-    """What the process at ``path`` spends counts in ``spending``: as soon as it has ended, and the program is about to spend more."""
+    """Count the process at ``path`` in ``spending`` once it has ended and the program is about to spend more."""
     spent = session.state.extras.of(_Spent)
     spent.budgets[path] = spending
     spent.awaited[path] = None
@@ -616,7 +615,7 @@ def _count_ended(session: Recording) -> None:
 
 
 def count_spending(session: Recording, path: str = "") -> None:
-    """Add what the process at ``path`` and those below it have spent, or all of the run's, to the budgets in which they were started.
+    """Add the spending of the process at ``path`` and its descendants (or of all) to the budgets that they were started under.
 
     Each segment counts once, when its process has ended it, or at the end of the run.
     """
@@ -630,7 +629,7 @@ def count_spending(session: Recording, path: str = "") -> None:
 
 
 def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
-    """At the end: processes side by side can't see what each other spends. The run tells of its own budget by itself."""
+    """Warn at the end of budgets that processes running side by side exceeded together; the run reports its own budget itself."""
     for ledger in {level for spending in started.values() for level in spending.levels()} - {session.state.spending}:
         if ledger.refused is None and ledger.exceeded:
             session.report.warn(
@@ -639,7 +638,7 @@ def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
 
 
 def _count(session: Recording, paths: set[str]) -> None:
-    """Of the processes at ``paths``, or of all."""
+    """Count the processes at ``paths`` with their descendants, or all of them."""
     spent = session.state.extras.of(_Spent)
     file = os.path.abspath(session.log.journal.path)
     for path in paths:
@@ -661,18 +660,18 @@ def _count(session: Recording, paths: set[str]) -> None:
 
 
 def _spending_of(started: Mapping[str, Spending], lane: str) -> Spending | None:
-    """The budget in which the process of a lane was started, or the one that it comes from."""
+    """The budget under which the process of a lane, or its nearest ancestor, was started."""
     return next((started[path] for path in _from(lane) if path in started), None)
 
 
 def _from(lane: str) -> Iterator[str]:
-    """The paths that a lane may belong to: its own, that of a process that came with the same words, those of the ones above it."""
+    """The paths that a lane may belong to: its own, that of a process with the same ticket, and those of its ancestors."""
     yield lane
     yield from (lane[:at] for at in range(len(lane) - 1, -1, -1) if lane[at] in "/+")
 
 
 def remark_unjoined(session: Recording) -> None:
-    """At a run's end: say which of the processes that its program started did not join it."""
+    """Warn, at a run's end, of processes that its program started and that did not join the run."""
     if not session.invited:
         return
     path = os.path.abspath(session.log.journal.path)
@@ -695,7 +694,7 @@ def remark_unjoined(session: Recording) -> None:
 
 
 def _cause(session: Recording) -> dict[str, Any]:
-    """The last entry of a recording, which what is started now comes after."""
+    """A reference to the last entry of a recording, as the cause of a process that is started now."""
     session.share()
     journal: Any = session.log.journal
     with suppress(LogWriteError):
@@ -711,7 +710,7 @@ def _cause(session: Recording) -> dict[str, Any]:
 
 
 def shown_arguments(session: Recording | Replay, arguments: list[str]) -> list[str]:
-    """What of a program's arguments may be kept; of very long ones their hash, by which they are known again."""
+    """A program's arguments as they may be kept: redacted, and very long ones as a hash."""
     shown = session.redactor.redact_argv(arguments)
     length = sum(map(len, shown))
     return shown if length <= _LONG else ["sha256:" + sha256("\0".join(shown).encode("utf-8", "replace")).hexdigest()]
@@ -722,7 +721,7 @@ def patterns(session: Recording | Replay) -> list[list[Any]]:
 
 
 def _below(scope: Scope, session: Recording, lane: Lane) -> None:
-    """What the process of ``lane`` does counts in the open call that starts it."""
+    """Count the process of ``lane`` as part of the open call that starts it."""
     if scope.call is not None:
         journal = session.log.journal
         name = f"{journal.run_id}.{segment_of(lane.path)}{SUFFIX}"
@@ -730,7 +729,7 @@ def _below(scope: Scope, session: Recording, lane: Lane) -> None:
 
 
 def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any]:
-    """Where a call belongs that goes to a pool's process."""
+    """The place of a call that a recorded run submits to a process pool: its lane, cause, agent and budget."""
     _below(scope, session, lane)
     place = {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
     if scope.spending is None:
@@ -738,24 +737,24 @@ def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any
     with _counting:
         left = _left_of(scope)
         ledgers = session.state.extras.of(_Spent).handed
-        beside = ledgers.setdefault(scope.spending, Handed()).as_dict()
+        beside = ledgers.setdefault(scope.spending, HandedCalls()).as_dict()
         for level in scope.spending.levels():
-            ledgers.setdefault(level, Handed()).add(lane.path)
+            ledgers.setdefault(level, HandedCalls()).add(lane.path)
         _await(session, lane.path, scope.spending)
     return {**place, "budget": left, "beside": beside}
 
 
-class Segmented(NamedTuple):
-    """A segment's file, the arguments that its program was started with, and whether another program has started that (a shell)."""
+class SegmentFile(NamedTuple):
+    """A segment's file, its program's arguments, and whether something in between (a shell) started it."""
 
     path: str
     arguments: Any
     indirect: bool
 
 
-def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
-    """The segments of a run by the path of their lane, as they say it themselves."""
-    found: dict[str, Segmented] = {}
+def segments_of(directory: str, run_id: str) -> dict[str, SegmentFile]:
+    """The segments of a run in a directory, by the path of their lane."""
+    found: dict[str, SegmentFile] = {}
     with suppress(OSError):
         for name in sorted(os.listdir(directory)):
             match = SEGMENT.fullmatch(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
@@ -765,77 +764,77 @@ def segments_of(directory: str, run_id: str) -> dict[str, Segmented]:
             meta = first_entry(path).get("meta") or {}
             lane = meta.get("lane")
             if isinstance(lane, str) and segment_of(lane) == match["segment"]:
-                found[lane] = Segmented(path, meta.get("arguments"), bool(meta.get("indirect")))
+                found[lane] = SegmentFile(path, meta.get("arguments"), bool(meta.get("indirect")))
     return found
 
 
-# -- children ----------------------------------------------------------------------------------------------------------
+# -- which session admits a process ------------------------------------------------------------------------------------
 #
-# The processes that a run starts, as the process that starts them sees them: invited to the run, or to its replay.
+# The hooks by which a starting process gets its ticket: from the recording, or from the replay.
 
 #: For how long a process may be busy after the run, in seconds; less where the replay has failed.
 _IMPATIENCE: Final = 2.0
 
-_families: Final[dict[Replay, Family]] = {}
+_child_processes: Final[dict[Replay, ChildProcesses]] = {}
 
 
-def _welcome(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
+def _admit(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
     session = scope.session
     if type(session) is Recording and not session.state.ended:
-        return Invitation(session, scope, lane, words, pool)
-    family = _families.get(session) if isinstance(session, Replay) else None
-    return None if family is None or session.state.ended else family.admit(scope, lane, words, pool)
+        return RecordedChild(session, scope, lane, words, pool)
+    own = _child_processes.get(session) if isinstance(session, Replay) else None
+    return None if own is None or session.state.ended else own.admit(scope, lane, words, pool)
 
 
 def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
-    """Where a call belongs that goes to a pool's process."""
+    """The place of a call that is submitted to a process pool; ``None`` outside an active session."""
     session = scope.session
     if type(session) is Recording and not session.state.ended:
         return call_for_pool(session, scope, lane)
-    family = _families.get(session) if isinstance(session, Replay) else None
-    return None if family is None or session.state.ended else family.place(scope, lane)
+    own = _child_processes.get(session) if isinstance(session, Replay) else None
+    return None if own is None or session.state.ended else own.place(scope, lane)
 
 
-processes.welcome(_welcome)
+processes.admit_by(_admit)
 processes.carry_by(_place)
 forks.before_seal.extend((count_spending, remark_unjoined))
 
 
-# -- replaying -----------------------------------------------------------------------------------------------------------
+# -- child processes of a replay ---------------------------------------------------------------------------------------
 
 
 def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
-    """From now on ``session``, whose own line has ``path``, starts the processes that the recorded run started."""
-    family = _families[session] = Family(session, options, path, reports)
-    # Others may send it something: those that it has started, and who has started it.
-    session.schedule.alone = lambda: not path and not family.running()
-    guard.on_signal.append(family.before_signal)
+    """Let ``session``, whose own lane has ``path``, start the processes that the recorded run started, each in replay."""
+    own = _child_processes[session] = ChildProcesses(session, options, path, reports)
+    # Its children and its parent may send it something.
+    session.schedule.alone = lambda: not path and not own.running()
+    guard.on_signal.append(own.before_signal)
 
 
 def forget(session: Replay) -> None:
-    """The end of a replay: its processes come to their ends, and what they failed of is its failure. Idempotent."""
-    family = _families.pop(session, None)
-    if family is not None:
-        guard.on_signal.remove(family.before_signal)
-        family.settle()
+    """Wait for the child processes at the end of a replay; their failures become its own. Idempotent."""
+    own = _child_processes.pop(session, None)
+    if own is not None:
+        guard.on_signal.remove(own.before_signal)
+        own.settle()
 
 
-class Family:
-    """The processes of one replay."""
+class ChildProcesses:
+    """The child processes of one replay: admitted as recorded ones, polled for failures, ended with it."""
 
     def __init__(self, session: Replay, options: Mapping[str, Any], path: str, reports: str | None) -> None:
         self.session: Final = session
         self._options: Final = options
         self._path: Final = path
         self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
-        self._recorded: dict[str, Segmented] | None = None
-        #: Where processes say how their replay went; one directory for the children of children too.
+        self._recorded: dict[str, SegmentFile] | None = None
+        #: The directory for the reports of all processes of the replay, grandchildren included.
         self._reports = reports
         self._owns: bool = reports is None
-        self._children: list[Child] = []
+        self._children: list[ReplayedChild] = []
 
     @property
-    def recorded(self) -> dict[str, Segmented]:
+    def recorded(self) -> dict[str, SegmentFile]:
         if self._recorded is None:
             self._recorded = segments_of(self._directory, self.session.run_id)
         return self._recorded
@@ -845,9 +844,9 @@ class Family:
             self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
         return self._reports
 
-    def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Child | None:
-        """A process of the replay; ``None`` where the recorded one did not join the run: the guard refuses it."""
-        path = self._place(lane.path, shown_arguments(self.session, (words or [])[1:]))
+    def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> ReplayedChild | None:
+        """The child process that is about to start; ``None`` if no recorded one joined the run, so that the guard refuses it."""
+        path = self._recorded_path(lane.path, shown_arguments(self.session, (words or [])[1:]))
         if path is None:
             failed = self.session.status_read(scope, f"{NOT_STARTED} {lane.path}", None)
             if failed is not None:
@@ -859,7 +858,7 @@ class Family:
         segment = self.recorded.get(path)
         if segment is not None and segment.indirect and self._options["guard"] != "off":
             raise self.session.fail(self._indirect(path))
-        child = Child(
+        child = ReplayedChild(
             self.session, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
         )
         self._children.append(child)
@@ -879,17 +878,17 @@ class Family:
         )
 
     def place(self, scope: Scope, lane: Lane) -> dict[str, Any]:
-        """A call for a pool's process: whichever takes it."""
+        """The place of a call that is submitted to a process pool, whichever worker takes it."""
         path = lane.path
         segment = self.recorded.get(path)
         self._children.append(
-            Child(self.session, path, None if segment is None else segment.path, True, self._where(), {}),
+            ReplayedChild(self.session, path, None if segment is None else segment.path, True, self._where(), {}),
         )
         return {"lane": path, "agent": scope.agent}
 
-    def _place(self, path: str, arguments: list[str]) -> str | None:
-        """Which of the recorded processes this is: of those that this line started of the same program, the next with the same
-        arguments, whatever order they are started in now; else the one of this number."""
+    def _recorded_path(self, path: str, arguments: list[str]) -> str | None:
+        """The path of the recorded process that this one replays: the next of the same program and arguments started by this lane,
+        whatever the order now; else the one with this number; ``None`` if there is none."""
         taken = {child.path for child in self._children}
         same = path.rpartition("#")[0] + "#"
         alike = [
@@ -919,68 +918,69 @@ class Family:
                 "guard": options["guard"],
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],
-                "witness": options.get("witness"),
+                "transcript": options.get("transcript"),
             },
         }
 
     def before_signal(self, pid: int) -> None:
-        """The program ends a process, which had come so far in the recording: let it come there now."""
+        """Let a process run until it is idle, before the program sends it a signal that ends it."""
         for child in self._children:
             if child.pid == pid and not child.pool:
-                child.come_so_far()
+                child.wait_until_idle()
 
-    def running(self) -> list[Child]:
-        """Those that have not come to their ends; a pool's workers are the pool's."""
+    def running(self) -> list[ReplayedChild]:
+        """The processes that have not ended yet, without the workers of pools."""
         return [child for child in self._children if not child.pool and child.report() is None and child.runs()]
 
     def settle(self) -> None:
+        """End all processes at the end of the replay, and report their failures, remarks and verdicts."""
         session = self.session
         until = _reality.monotonic() + (_PATIENCE if session.failure is None else _IMPATIENCE)
         session.elsewhere = bool(self._path or self._children)
         end = session.trace.entry(len(session.trace))["ts_ns"]
-        failed = [failure for child, told in self._resting(until) if (failure := child.conclude(told, end)) is not None]
+        failed = [failure for child, state in self._idle(until) if (failure := child.conclude(state, end)) is not None]
         for child in self._children:
             if not child.pool:
-                child.leaving(until)
+                child.wait_for_exit(until)
             failure = child.failure()
             if failure is not None:
                 failed.append(failure)
-        self._say(failed)
+        self._report_failures(failed)
         if session.failure is None:
-            self._missed()
+            self._check_all_started()
         if self._owns and self._reports is not None:
             shutil.rmtree(self._reports, ignore_errors=True)
 
-    def heed(self) -> None:
-        """Fail of what a process has failed of by now, though the program may wait for its answer for ever."""
+    def poll(self) -> None:
+        """Fail the replay if a process has failed by now: the program may wait for that process for ever."""
         reports, session = self._reports, self.session
         if reports is None or session.failure is not None:
             return
-        failure = said_to_fail(reports, {segment_of(path): path for path in self.recorded})
+        failure = reported_failure(reports, {segment_of(path): path for path in self.recorded})
         failure = failure or next((died for child in [*self._children] if (died := child.died()) is not None), None)
         if failure is not None and not session.state.ended:
             session.fail(failure)
 
     def abandon(self) -> None:
-        """The program is ended in the middle of it: so are its processes, and those that they have started."""
+        """Kill the processes, and remove their reports: the program is being ended."""
         for child in self._children:
             child.kill()
         if self._owns and self._reports is not None:
             with guard.allow():
                 shutil.rmtree(self._reports, ignore_errors=True)
 
-    def _resting(self, until: float) -> list[tuple[Child, Answer | None]]:
-        """The processes that don't come to their ends by themselves: everything in all of them waits, or they take too long."""
+    def _idle(self, until: float) -> list[tuple[ReplayedChild, IdleState | None]]:
+        """The processes that don't end by themselves: all of them are idle, or the time is over."""
         before: list[Any] = []
         while True:
-            stood = [(child, child.rest(until)) for child in self.running()]
-            left = [(child, told) for child, told in stood if child.report() is None and child.runs()]
-            looks = [(child.path, told["look"]) for child, told in left if told is not None and not told["busy"]]
+            states = [(child, child.idle_state(until)) for child in self.running()]
+            left = [(child, state) for child, state in states if child.report() is None and child.runs()]
+            looks = [(child.path, state["look"]) for child, state in left if state is not None and not state["busy"]]
             if not left or _reality.monotonic() >= until or (len(looks) == len(left) and looks == before):
                 return left
             before = looks
 
-    def _say(self, failed: list[ReplayError]) -> None:
+    def _report_failures(self, failed: list[ReplayError]) -> None:
         session = self.session
         for child in self._children:
             session.report.warnings += child.remarks
@@ -990,12 +990,12 @@ class Family:
         first, own = failed[0], session.failure
         if own is None:
             session.fail(first)
-        elif not getattr(own, "child", None):  # what a process failed of may be why this one did
+        elif not getattr(own, "child", None):  # the failure of a child may be the reason for this one
             own.what = f"{own.what}\n  and {first.what}"
             own.child = first.child  # type: ignore[attr-defined]
 
-    def _missed(self) -> None:
-        """Processes of the recording that nobody has started."""
+    def _check_all_started(self) -> None:
+        """Fail the replay if a process of the recording was never started."""
         seen = [child.path for child in self._children]
         for path in self.recorded:
             own = path.startswith(self._path + "/") and "@" not in path[len(self._path) :]
@@ -1011,26 +1011,26 @@ class Family:
                 return
 
 
-def heed() -> None:
-    """Let every replay of this process fail of what its processes have failed of by now."""
-    for family in [*_families.values()]:
-        with suppress(OSError):  # it is over, and its directory gone
-            family.heed()
+def poll() -> None:
+    """Fail every replay of this process whose child processes have failed by now."""
+    for own in [*_child_processes.values()]:
+        with suppress(OSError):  # the replay is over, and its directory gone
+            own.poll()
 
 
 def abandon() -> None:
-    """This process is ended at once: so are those of its replays."""
-    for family in [*_families.values()]:
-        family.abandon()
+    """Kill the child processes of all replays: this process is about to end."""
+    for own in [*_child_processes.values()]:
+        own.abandon()
 
 
 def below(session: Replay) -> list[Any] | None:
-    """What the processes look like that this one has started in a replay; ``None``: one of them is busy."""
-    family = _families.get(session)
+    """The idle states of the running child processes of a replay; ``None`` if one of them is busy."""
+    own = _child_processes.get(session)
     found: list[Any] = []
-    for child in [] if family is None else family.running():
-        told = child.rest(_reality.monotonic() + 1)
-        if told is None or told["busy"]:
+    for child in [] if own is None else own.running():
+        state = child.idle_state(_reality.monotonic() + 1)
+        if state is None or state["busy"]:
             return None
-        found.append(told["look"])
+        found.append(state["look"])
     return found

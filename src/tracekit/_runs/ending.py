@@ -1,4 +1,4 @@
-"""The end of a block: what still runs is waited for, and how the run ended is compared with the recording."""
+"""The end of a run's block: open threads and tasks are drained, and the end is compared with the recorded one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ..errors import BudgetExceededError, DivergenceError
 from . import role
 
 __all__ = [
-    "LINGER",
-    "Answer",
-    "Teller",
+    "DRAIN_S",
+    "IdleReporter",
+    "IdleState",
     "account",
     "another_abort",
     "another_end",
@@ -42,21 +42,21 @@ __all__ = [
     "last_entry",
     "refused_runs",
     "same_error",
-    "still_file",
+    "state_file",
     "swallowed",
     "warn",
 ]
 
-# -- overspending ------------------------------------------------------------------------------------------------------
+# -- budgets at the end of a run ---------------------------------------------------------------------------------------
 #
-# What a run says at its end of its budget, and how the process ends that has gone over one.
+# What the last entry of a run says of its budget, and which runs of the process exceeded theirs.
 
 #: How many runs of this process ended over their budget, by the program's word or not.
 _refused: Final[list[BudgetExceededError]] = []
 
 
 def warn(session: Recording, error: BaseException | None) -> None:
-    """Say what went over a budget, where no exception has said so to whoever holds the block."""
+    """Warn of an exceeded budget where no exception has reported it to the caller of the block."""
     if not isinstance(error, BudgetExceededError):
         for whose, resource in session.state.overruns.items():
             session.report.warn(f"a budget was exceeded ({whose}: {resource}); calls were refused, and not made")
@@ -66,7 +66,7 @@ def warn(session: Recording, error: BaseException | None) -> None:
 
 
 def account(spending: Spending) -> dict[str, Any]:
-    """What the last entry of a run says: the limits, what was spent, which limits were gone over."""
+    """The budget account in the last entry of a run: the limits, what was spent, which limits were exceeded."""
     if spending.refused is not None:
         _refused.append(spending.refused)
     return {"limits": spending.budget.limits, "spent": spending.spent, "exceeded": spending.exceeded}
@@ -88,7 +88,7 @@ def refused_runs() -> int:
     return len(_refused)
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
+# -- comparing ends ----------------------------------------------------------------------------------------------------
 #
 # How a recorded run ended, and whether its replay ends in the same way.
 
@@ -96,7 +96,7 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 
 def last_entry(trace: Trace) -> dict[str, Any]:
-    """The last entry of a run; it is an end unless the run is unsealed."""
+    """The last entry of a run; it is an end unless the run is incomplete."""
     return trace.entry(len(trace))
 
 
@@ -109,7 +109,7 @@ def failed(trace: Trace) -> bool:
 
 
 def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
-    """Whether the recorded run failed with an exception of this type and text (addresses in it aside)."""
+    """Whether the recorded run failed with an exception of this type and text, memory addresses aside."""
     last = last_entry(trace)
     if not _with_error(last):
         return False
@@ -138,7 +138,7 @@ def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> Diver
     if recorded == actual or (recorded is not None and actual is not None and alike(recorded, actual)):
         return None
     return DivergenceError(
-        f"the program ended otherwise\n  recorded  {_abort_said(recorded)}\n  now       {_abort_said(actual)}",
+        f"the program ended otherwise\n  recorded  {_abort_of(recorded)}\n  now       {_abort_of(actual)}",
         run_id=last["run_id"],
         step=last["seq"],
         recorded=recorded,
@@ -148,12 +148,12 @@ def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> Diver
     )
 
 
-def _abort_said(reason: str | None) -> str:
+def _abort_of(reason: str | None) -> str:
     return "not aborted" if reason is None else f"aborted: {reason}"
 
 
 def another_end(trace: Trace, error: BaseException | None, ended_as: str | None) -> DivergenceError:
-    """The recorded run failed, and the replay ended otherwise: with ``error``, or without one (``ended_as`` says how)."""
+    """How the end of a replay differs from that of a run that failed: another ``error``, or none (``ended_as`` says how)."""
     last = last_entry(trace)
     recorded = _said(last["error"])
     actual = ended_as or "no exception" if error is None else _said(exception_to_json(error, []))
@@ -170,7 +170,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None)
 
 
 def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
-    """What to think of where the recording's hash seed is not ours: the order of sets; ``first`` is the run's first entry."""
+    """A hint that sets may be in another order where the recording's hash seed differs; ``first`` is the run's first entry."""
     meta = first.get("meta") or {}
     seed = (meta.get("environment") or {}).get("hash_seed")
     if seed is None or meta.get("program") == role.program() or (seed == here and seed != "random"):
@@ -192,21 +192,21 @@ def _said(error: Mapping[str, Any]) -> str:
     return f"{name}: {text}" if text else name
 
 
-# -- drain -------------------------------------------------------------------------------------------------------------
+# -- draining ----------------------------------------------------------------------------------------------------------
 #
-# The end of a block, at which what the run has started may come to its end.
+# At the end of a block, what the run has started gets some time to end.
 
 #: How long the block of a recording waits at most for the open lanes of its run, in seconds.
-LINGER: Final = 1.0
+DRAIN_S: Final = 1.0
 _LOOK: Final = 0.002
 
 
 def drain(session: Recording | Replay) -> None:
-    """Wait for the threads of the run; its tasks can't go on while this thread waits."""
-    end = _reality.monotonic() + LINGER
-    token = current.set(None)  # these waits are none of the run's own
+    """Wait for the run's threads to end; its tasks can't run while this thread waits."""
+    end = _reality.monotonic() + DRAIN_S
+    token = current.set(None)  # these waits are not part of the run
     try:
-        while (lanes := [lane for lane in session.open_lanes() if _runs_elsewhere(lane)]) and _waits(
+        while (lanes := [lane for lane in session.open_lanes() if _runs_in_another_thread(lane)]) and _may_wait(
             session, lanes, end
         ):
             _reality.sleep(_LOOK)
@@ -215,40 +215,40 @@ def drain(session: Recording | Replay) -> None:
 
 
 async def drain_async(session: Recording | Replay) -> None:
-    """Wait for the threads and tasks of the run."""
+    """Wait for the run's threads and tasks to end."""
     import asyncio
 
-    end = _reality.monotonic() + LINGER
+    end = _reality.monotonic() + DRAIN_S
     token = current.set(None)
     try:
         me = id(asyncio.current_task())
-        while (lanes := [lane for lane in session.open_lanes() if lane.owner != me]) and _waits(session, lanes, end):  # noqa: ASYNC110
+        while (lanes := [lane for lane in session.open_lanes() if lane.owner != me]) and _may_wait(session, lanes, end):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)
     finally:
         current.reset(token)
 
 
-def _waits(session: Recording | Replay, lanes: list[Lane], end: float) -> bool:
-    """How much a slow machine has done in that time decides nothing in a replay: a lane has the steps that it had."""
+def _may_wait(session: Recording | Replay, lanes: list[Lane], end: float) -> bool:
+    """Whether to wait longer: until ``end``, and in a replay until each lane has made its recorded steps, however slow the machine."""
     if _reality.monotonic() < end:
         return True
     return isinstance(session, Replay) and session.owed_by(lanes)
 
 
-def _runs_elsewhere(lane: Lane) -> bool:
+def _runs_in_another_thread(lane: Lane) -> bool:
     return lane.owner != get_ident() and lane.owner in sys._current_frames()
 
 
-# -- stillness ---------------------------------------------------------------------------------------------------------
+# -- the idle state of a process ---------------------------------------------------------------------------------------
 #
-# Whether everything in a process of a replay waits: told to the process that started it, each time that this one asks.
+# A child process of a replay reports to its parent, when asked, whether everything in it waits.
 #
-# Nobody knows by the clock whether a process has come so far as the recorded one had. But where every thread of it sleeps, and has not
-# run for a while, it waits for something from outside: a message, a signal. With it goes what of its log it has not come to.
+# The clock can't show whether a process has come as far as the recorded one. But if all its threads sleep and none has run for a while,
+# it waits for something from outside: a message, a signal. The report includes the recorded steps that it has not reached.
 
-Answer = dict[str, Any]
+IdleState = dict[str, Any]
 
-#: For how long nothing must have run, and for how long that is waited for before the process is called busy, in seconds.
+#: How long no thread may have run for a process to be idle, and how long that is awaited before it counts as busy, in seconds.
 _QUIET: Final = 0.25
 _PATIENCE: Final = 20.0
 _LOOK_AT_ALL: Final = 0.01
@@ -256,18 +256,18 @@ _TASKS: Final = "/proc/self/task"
 
 
 def ask_file(report: str) -> str:
-    """The pipe by which the process is asked whose report this is; each byte is a question."""
+    """The named pipe on which the process with this report is asked for its idle state; each byte is a question."""
     return f"{report}.ask"
 
 
-def still_file(report: str) -> str:
-    """Where it answers: the number of the question, the steps that are left, and what it looks like."""
+def state_file(report: str) -> str:
+    """The file in which it answers: the number of the question, the steps that are left, and the state of its threads."""
     return f"{report}.still"
 
 
-class Teller:
-    """Answers in a thread of its own. ``left`` gives the recorded steps that the program has not come to, ``watcher`` the thread
-    that hands out what was recorded, ``below`` what the processes look like that this one has started, ``None``: one is busy."""
+class IdleReporter:
+    """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
+    reached, ``watcher`` the thread that delivers recorded events, ``below`` the states of its child processes (``None``: one is busy)."""
 
     def __init__(
         self,
@@ -294,11 +294,11 @@ class Teller:
             while True:
                 if select.select([self._fd], [], [], 1.0)[0]:
                     self._questions += len(os.read(self._fd, 4096))
-                    self._answer()
+                    self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
                     os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
 
-    def _answer(self) -> None:
+    def _write_state(self) -> None:
         until = _reality.monotonic() + _PATIENCE
         look, since = self._look(), _reality.monotonic()
         while look is None or _reality.monotonic() - since < _QUIET:
@@ -310,14 +310,14 @@ class Teller:
             if now is None or now != look:
                 look, since = now, _reality.monotonic()
         left = self._left()
-        told = {"question": self._questions, "busy": look is None, "count": len(left), "left": left[:3], "look": look}
-        path = still_file(self._report)
+        state = {"question": self._questions, "busy": look is None, "count": len(left), "left": left[:3], "look": look}
+        path = state_file(self._report)
         with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(state, file)
         os.replace(f"{path}.new", path)
 
     def _look(self) -> list[Any] | None:
-        """Equal looks mean that nothing has run in between; ``None``: something runs."""
+        """The state of all threads: two equal ones mean that none has run in between; ``None`` if one is running."""
         try:
             tasks = sorted(os.listdir(_TASKS))
         except OSError:  # no such system: as far as it came is what can be seen

@@ -36,22 +36,22 @@ from ..errors import (
 )
 from . import children, forks, role
 from .children import is_itself, is_open, take_off
-from .ending import Teller
+from .ending import IdleReporter
 from .replaying import ReplayBlock
 from .run import UNSET, Run, register, registered, unregister
 
 if TYPE_CHECKING:
     from .recording import RecordBlock
 
-__all__ = ["Part", "at_process_end", "join", "leave", "mine", "part_of", "rejoin"]
+__all__ = ["Part", "at_process_end", "join", "join_replay", "joined_sessions", "leave", "part_of"]
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- record() in a joined process --------------------------------------------------------------------------------------
 #
 # A ``record()`` in a process that has joined a run: no run of its own, but a span of that one.
 
 
 class Part:
-    """The span that stands in for a ``record()``."""
+    """A ``record()`` in a process that has joined a run: a span of that run in place of a run of its own."""
 
     def __init__(self, block: RecordBlock) -> None:
         self._block: Final = block
@@ -59,7 +59,7 @@ class Part:
         self._token: Token[Scope | None] | None = None
         self._outer: Run | None = None
 
-    def stand_in(self, options: Mapping[str, Any]) -> Run:
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
         scope = here()
         assert scope is not None
         session = scope.session
@@ -100,43 +100,42 @@ class Part:
         session.compare_end("result", what, answer, result)
 
 
-# -- joining -----------------------------------------------------------------------------------------------------------
+# -- joining a recorded run --------------------------------------------------------------------------------------------
 #
-# A process that a run's program has started joins the run, or its replay: when it imports tracekit.
+# A process that a run's program has started joins the run, or its replay, when it imports tracekit and finds a ticket in its environment.
 #
-# Its environment says so. While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is
-# answered from that file, and behind the guard from here on. What it can't join it leaves alone: it then runs as if nothing had been
-# said.
+# While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is answered from that file,
+# and is behind the guard from then on. Where it can't join a recorded run, it runs unrecorded, with a warning.
 
-#: How this process takes part, once it does.
-_joined: Final[list[Recorded]] = []
+#: This process's part in a recorded run, if it has joined one.
+_joined: Final[list[RecordedProcess]] = []
 #: The sessions in which this process takes part.
-mine: Final[set[Any]] = set()
+joined_sessions: Final[set[Any]] = set()
 
 
 def join() -> None:
-    """Do what the environment says, and take it out of there: the program's own children get their own."""
-    told = os.environ.pop(processes.VARIABLE, None)
-    if told is None:
+    """Join the run or replay whose ticket is in the environment, and remove it: each child process gets its own."""
+    variable = os.environ.pop(processes.VARIABLE, None)
+    if variable is None:
         return
     try:
-        ticket = json.loads(told)
+        ticket = json.loads(variable)
         replayed = ticket["mode"] == "replay"
     except (ValueError, TypeError, KeyError):
-        _alone(f"{processes.VARIABLE} is none of tracekit's")
+        _warn_not_joined(f"{processes.VARIABLE} is none of tracekit's")
         return
     if replayed:
-        rejoin(ticket)
+        join_replay(ticket)
         return
     try:
         problem = _record(ticket)
     except Exception as error:
         problem = str(error)
     if problem is not None:
-        _alone(problem)
+        _warn_not_joined(problem)
 
 
-def _alone(problem: str) -> None:
+def _warn_not_joined(problem: str) -> None:
     warnings.warn(
         f"tracekit: this process was started by a recorded run and can't join it: {problem}; it is not recorded",
         RuntimeWarning,
@@ -145,13 +144,13 @@ def _alone(problem: str) -> None:
 
 
 def leave() -> None:
-    """This process is none of the run's program: a command of tracekit itself."""
+    """Leave the run again: this process is a command of tracekit itself, not part of the run's program."""
     if _joined:
         _joined.pop().withdraw()
 
 
 def _record(ticket: Mapping[str, Any]) -> str | None:
-    """Take part in a run that is being recorded; says why not."""
+    """Join a run that is being recorded; returns why that is not possible, else ``None``."""
     run_id, root, lane = ticket["run_id"], ticket["store"], ticket["lane"]
     if not valid_run_id(run_id) or not isinstance(lane, str) or not isinstance(root, str):
         return f"{processes.VARIABLE} is none of tracekit's"
@@ -165,11 +164,11 @@ def _record(ticket: Mapping[str, Any]) -> str | None:
         return f"{store.root} is another user's"
     if summary(path).end is not None:
         return f"run {run_id} has ended"
-    _joined.append(Recorded(store, ticket))
+    _joined.append(RecordedProcess(store, ticket))
     return None
 
 
-class Recorded:
+class RecordedProcess:
     """This process as a segment of a run that is being recorded."""
 
     def __init__(self, store: Store, ticket: Mapping[str, Any]) -> None:
@@ -203,13 +202,13 @@ class Recorded:
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
         role.go_on_as(ticket["program"])
-        role.joined_as(part_of)
-        mine.add(session)
+        role.replace_by(part_of)
+        joined_sessions.add(session)
         processes.perform_by(self.perform)
         at_process_end(self.end, self.failed)
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """A call that this process was given as a pool's worker: a segment of its own."""
+        """Make a call that this process got as a pool's worker, recorded in a segment of its own."""
         own = self.segment
         segment = forks.Segment(
             own.store,
@@ -222,7 +221,7 @@ class Recorded:
         )
         session, root = segment.session, Root(place["lane"], get_ident())
         segment.root = session.root = root
-        mine.add(session)
+        joined_sessions.add(session)
         session.state.spending = _spending(place)
         if session.state.spending is not None:
             take_off(session.state.spending, own.store, own.run_id, place)
@@ -238,19 +237,19 @@ class Recorded:
         finally:
             current.reset(token)
             session.state.ended = True
-            mine.discard(session)
+            joined_sessions.discard(session)
 
     def failed(self, error: BaseException) -> None:
         self.error = error
 
     def end(self) -> None:
-        """The process ends in order: so does its segment, which is there even if nothing happened in it."""
+        """End the segment cleanly at the end of the process; it is written even if nothing happened in it."""
         session = self.session
         if session.state.ended or os.getpid() != self.pid:
             return
         error = self.error if isinstance(self.error, Exception) else None
         with suppress(Exception):  # a disk that is full keeps nobody from leaving
-            if not self._pool:  # those are ended as soon as they have nothing to do, perhaps in the middle of this
+            if not self._pool:  # the pool ends those as soon as they are idle, perhaps in the middle of this
                 self.segment.open()
             forks.seal(session, error)
 
@@ -259,30 +258,30 @@ class Recorded:
         session.state.ended = session.state.discarded = True
         forks.forget(session)
         current.set(None)
-        role.joined_as(lambda block: None)
+        role.replace_by(lambda block: None)
         world.leave()
 
 
-def _spending(told: Mapping[str, Any]) -> Spending | None:
-    """The ledger of what the run has left for what is done here."""
-    budget = told.get("budget")
+def _spending(source: Mapping[str, Any]) -> Spending | None:
+    """The budget left for this process or call, by its ticket or place; ``None`` without one."""
+    budget = source.get("budget")
     return None if budget is None else Spending(Budget.of_dict(budget), name="process")
 
 
 def part_of(block: RecordBlock) -> Part | None:
-    """What a ``record()`` of this process is. A linked run is one of its own, here as anywhere."""
+    """The span in place of a ``record()`` in a joined process; ``None`` for a linked run, which is one of its own."""
     scope = current.get()
-    inside = scope is not None and scope.session in mine
+    inside = scope is not None and scope.session in joined_sessions
     return Part(block) if inside and block.options["nested"] != "link" else None
 
 
 def at_process_end(end: Any, failed: Any) -> None:
-    """``end()`` when this process comes to its end, however: its last line, an exception (``failed`` hears of it), ``os._exit``."""
+    """Call ``end()`` when this process ends, also by an exception (then ``failed(error)`` first) or by ``os._exit``."""
     before = sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         failed(error)
-        if not isinstance(error, ReplayError):  # told once, at the end of it all
+        if not isinstance(error, ReplayError):  # reported once, at the very end
             before(kind, error, trace)
 
     sys.excepthook = hook
@@ -290,7 +289,7 @@ def at_process_end(end: Any, failed: Any) -> None:
     forks.at_hard_exit(end)
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        # Its processes forget what was to be done at their end when they begin, and end past ``atexit``.
+        # Its processes drop registered exit handlers when they begin, and skip ``atexit`` when they end.
         def finish() -> None:
             error = sys.exception()
             if isinstance(error, Exception):
@@ -306,21 +305,20 @@ def at_process_end(end: Any, failed: Any) -> None:
 
 _kept: Final[list[Any]] = []
 
-# -- rejoining ---------------------------------------------------------------------------------------------------------
+# -- joining a replay --------------------------------------------------------------------------------------------------
 #
 # A process that a replayed program has started: answered from its own segment, behind the guard from before its first line.
 #
-# It says at its end, in a file of its parent's, how it went. A failure ends it with exit code 1, and is its parent's failure too. Where
-# it
-# serves tasks (``@on_task``), those of the recording are given to its handlers when it would listen, or at the end of its program.
+# At its end it writes a report to a file of its parent's. A failure ends it with exit code 1, and is its parent's failure too. Where it
+# serves tasks (``@on_task``), its handlers get the recorded ones when it would listen, or at the end of its program.
 
 _really_exit: Final = os._exit
-#: What a process of a replay is told, at the least.
+#: What the ticket of a replay must contain.
 _NEEDED: Final = ("run_id", "directory", "lane", "pool", "program", "redact", "instrument", "options", "reports")
 
 
-def rejoin(ticket: Mapping[str, Any]) -> None:
-    """Be answered from the recorded segment, or end: what belongs to a replay never goes live."""
+def join_replay(ticket: Mapping[str, Any]) -> None:
+    """Replay this process from its recorded segment, or end it: a process of a replay never goes live."""
     try:
         missing = [key for key in _NEEDED if key not in ticket]
         if missing:
@@ -329,17 +327,17 @@ def rejoin(ticket: Mapping[str, Any]) -> None:
             )
         if os.stat(ticket["reports"]).st_uid != os.getuid():
             raise OSError("another user's")
-        _Rejoined(ticket)
+        _ReplayedProcess(ticket)
     except BaseException as error:
         sys.stderr.write(f"tracekit: this process belongs to a replay and can't be part of it: {error}\n")
         sys.stderr.flush()
         with suppress(Exception):
-            _tell(_claimed(ticket)[1], _about(error))
+            _write_report(_claim_lane(ticket)[1], _report_on(error))
         _really_exit(1)
 
 
-def _claimed(ticket: Mapping[str, Any]) -> tuple[str, str]:
-    """The lane that this process has, and the file for its report: another process may have come with the same words."""
+def _claim_lane(ticket: Mapping[str, Any]) -> tuple[str, str]:
+    """Claim a lane and its report file: another process may have come with the same ticket and taken the first one."""
     base, n, lane = ticket["lane"], 1, ticket["lane"]
     while True:
         report = os.path.join(ticket["reports"], f"{segment_of(lane)}.json")
@@ -351,29 +349,29 @@ def _claimed(ticket: Mapping[str, Any]) -> tuple[str, str]:
             lane = f"{base}+{n}"
 
 
-def _tell(path: str, report: Mapping[str, Any]) -> None:
+def _write_report(path: str, report: Mapping[str, Any]) -> None:
     with guard.allow():
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(report, file, default=repr)
         os.replace(f"{path}.new", path)
 
 
-def _about(error: BaseException | None, remarks: tuple[str, ...] = ()) -> dict[str, Any]:
-    told: dict[str, Any] | None = None
+def _report_on(error: BaseException | None, remarks: tuple[str, ...] = ()) -> dict[str, Any]:
+    failure: dict[str, Any] | None = None
     if error is not None:
-        said = error.what if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+        text = error.what if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
         where = getattr(error, "location", None)
-        told = {
+        failure = {
             "type": type(error).__name__,
-            "text": f"{said} (at {where})" if where else said,
+            "text": f"{text} (at {where})" if where else text,
             "next_action": getattr(error, "next_action", None),
             "step": getattr(error, "step", None),
         }
-    return {"pid": os.getpid(), "failure": told, "remarks": list(remarks)}
+    return {"pid": os.getpid(), "failure": failure, "remarks": list(remarks)}
 
 
-class _Player(ReplayBlock):
-    """The replay of a segment, in its process."""
+class _SegmentReplay(ReplayBlock):
+    """The replay of one segment, in its process."""
 
     def __init__(self, path: str, options: dict[str, Any], lane: str, reports: str, agent: str | None) -> None:
         super().__init__(path, options, None)
@@ -385,13 +383,13 @@ class _Player(ReplayBlock):
         return self._lane, self._reports
 
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
-        if options.get("witness") is None:
+        if options.get("transcript") is None:
             return super()._session_of(trace, redactor, options)
-        from .determinism import Witness, witnessed
+        from .determinism import TranscriptWriter, transcribed_session
 
         with guard.allow():
-            witness = Witness(f"{options['witness']}.{segment_of(self._lane)}")
-        return witnessed(witness, trace, redactor, options)
+            transcript = TranscriptWriter(f"{options['transcript']}.{segment_of(self._lane)}")
+        return transcribed_session(transcript, trace, redactor, options)
 
     def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
         lane = Root(self._lane, gate.owner())
@@ -400,19 +398,19 @@ class _Player(ReplayBlock):
         return lane
 
 
-class _Rejoined:
-    """This process as a part of a replay."""
+class _ReplayedProcess:
+    """This process as a child process of a replay."""
 
     def __init__(self, ticket: Mapping[str, Any]) -> None:
         with guard.allow():
-            self._lane, self._report = _claimed(ticket)
+            self._lane, self._report = _claim_lane(ticket)
         self._pid: Final = os.getpid()
         self._error: BaseException | None = None
         self._blocked: LiveCallBlockedError | None = None
         self._over = False
-        self._drove = False
+        self._tasks_given = False
         self._open = False
-        self._player: _Player | None = None
+        self._block: _SegmentReplay | None = None
         path = os.path.join(ticket["directory"], f"{ticket['run_id']}.{segment_of(self._lane)}.jsonl")
         patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
         options = {**ticket["options"], "store": None, "live": (), "redact": patterns}
@@ -424,7 +422,7 @@ class _Rejoined:
             self._play(path, options, ticket)
         else:
             self._watch(options, ticket)
-        role.joined_as(part_of)
+        role.replace_by(part_of)
         processes.perform_by(lambda place, call, args, kwargs: self._perform(place, call, args, kwargs, options))
         self._directory: Final = ticket["directory"]
         self._run_id: Final = ticket["run_id"]
@@ -433,30 +431,31 @@ class _Rejoined:
 
     def _play(self, path: str, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
         self._open = is_open(path)
-        player = self._player = _Player(path, options, self._lane, ticket["reports"], ticket["agent"])
-        player.__enter__()
-        mine.add(player.session)
-        Teller(
-            self._report, self._left, lambda: player.session.schedule.observer, lambda: children.below(player.session)
+        block = self._block = _SegmentReplay(path, options, self._lane, ticket["reports"], ticket["agent"])
+        block.__enter__()
+        joined_sessions.add(block.session)
+        IdleReporter(
+            self._report, self._left, lambda: block.session.schedule.observer, lambda: children.below(block.session)
         )
         guard.on_signal.append(self._before_signal)
         guard.instead_of_listening(self._listen)
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""
-        assert self._player is not None
-        session = self._player.session
+        assert self._block is not None
+        session = self._block.session
         return [{**step, "ts_ns": session.trace.entry(step["seq"])["ts_ns"]} for step in session._unconsumed()]
 
     def _before_signal(self, pid: int) -> None:
-        """The process may end itself here, without a further word."""
+        """Write the report now if the signal may end this very process, which can't write it afterwards."""
         if pid == self._pid and self._open and not self._left():
-            _tell(
-                self._report, _about(None, (f"the process {self._lane} ended itself by a signal, where its log ends",))
+            _write_report(
+                self._report,
+                _report_on(None, (f"the process {self._lane} ended itself by a signal, where its log ends",)),
             )
 
     def _watch(self, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
-        """A pool's worker that has done nothing by itself: it does here what it is given, each from its own segment."""
+        """Guard a pool's worker, which has no segment itself: each call that it gets is answered from the call's own."""
         if not ticket["pool"]:
             raise LiveCallBlockedError(
                 f"the recorded run has no process {self._lane}",
@@ -491,20 +490,20 @@ class _Rejoined:
         path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
         token = current.set(None)
         try:
-            if not os.path.exists(path):  # it did nothing of the run: nor may it now
+            if not os.path.exists(path):  # the recorded call made no step, so it may make none now
                 return call(*args, **kwargs)
-            player = _Player(path, options, lane, self._reports, place["agent"])
+            block = _SegmentReplay(path, options, lane, self._reports, place["agent"])
             try:
-                with player:
-                    mine.add(player.session)
+                with block:
+                    joined_sessions.add(block.session)
                     return call(*args, **kwargs)
             finally:
-                if player.started:
-                    mine.discard(player.session)
+                if block.started:
+                    joined_sessions.discard(block.session)
         except ReplayError as failure:
             if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)
-            _tell(os.path.join(self._reports, f"{segment_of(lane)}.json"), _about(failure))
+            _write_report(os.path.join(self._reports, f"{segment_of(lane)}.json"), _report_on(failure))
             # A pool's worker that dies of it would leave the program waiting for ever.
             raise RuntimeError(f"tracekit: {failure}") from None
         finally:
@@ -513,23 +512,23 @@ class _Rejoined:
     # -- tasks from outside ------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Where the program would wait for work: it is given the recorded work, and ends as if its server had been stopped."""
-        if not self._drive():
+        """Give the handlers the recorded tasks where the program would listen, and end as if its server had been stopped."""
+        if not self._give_tasks():
             return
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
         atexit._run_exitfuncs()
         self._leave(0)
 
-    def _drive(self) -> bool:
-        """Whether there are handlers: then each recorded task has been given to its own."""
+    def _give_tasks(self) -> bool:
+        """Give each recorded task to its handler; false where there are no handlers."""
         tasks: Any = sys.modules.get("tracekit.agents.messages")
-        if tasks is None or not tasks.registered or self._player is None:
+        if tasks is None or not tasks.registered or self._block is None:
             return False
-        if self._drove:
+        if self._tasks_given:
             return True
-        self._drove = True
-        token = current.set(self._player.scope)
+        self._tasks_given = True
+        token = current.set(self._block.scope)
         try:
             tasks.drive(*tasks.registered.values())
         finally:
@@ -542,57 +541,57 @@ class _Rejoined:
         self._error = error
 
     def end(self) -> None:
-        """The process comes to its end: so must its segment."""
+        """End the replay at the end of the process: compare, and write the report."""
         if self._over or os.getpid() != self._pid:
             return
         self._over = True
         guard.instead_of_listening(None)
-        failure = self._judged()
+        failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
-            self._die(failure)
-        _tell(self._report, {**_about(failure, tuple(self._remarks())), "verdict": self._verdict()})
+            self._end_unfinished(failure)
+        _write_report(self._report, {**_report_on(failure, tuple(self._remarks())), "verdict": self._verdict()})
         if failure is not None:
             sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
             self._leave(1)
 
-    def _judged(self) -> BaseException | None:
-        player = self._player
-        if player is None:
+    def _failure_at_end(self) -> BaseException | None:
+        block = self._block
+        if block is None:
             return self._blocked
         error = self._error
         try:
-            if player.session.failure is None and error is None:
-                self._drive()
+            if block.session.failure is None and error is None:
+                self._give_tasks()
             kept = error if isinstance(error, Exception | ReplayError) else None
-            player.__exit__(type(kept) if kept else None, kept, kept.__traceback__ if kept else None)
+            block.__exit__(type(kept) if kept else None, kept, kept.__traceback__ if kept else None)
         except ReplayError as failure:
             return failure
         except BaseException as other:
             return other
-        if player.session.failure is not None:
-            return player.session.failure
-        return error if isinstance(error, Exception) and not player.recorded_failure(error) else None
+        if block.session.failure is not None:
+            return block.session.failure
+        return error if isinstance(error, Exception) and not block.recorded_failure(error) else None
 
     def _remarks(self) -> list[str]:
-        player = self._player
-        if player is None:
+        block = self._block
+        if block is None:
             return []
-        said = [f"the process {self._lane}: {sentence}" for sentence in player.report.warnings]
-        return said[:20]
+        sentences = [f"the process {self._lane}: {sentence}" for sentence in block.report.warnings]
+        return sentences[:20]
 
     def _verdict(self) -> dict[str, Any]:
-        """What the process has to say for the verdict on the run."""
-        if self._player is None:
+        """This process's contribution to the verdict on the run."""
+        if self._block is None:
             return {}
-        told = self._player.report.verdict.as_dict()
-        return {kind: told[kind][:100] for kind in ("reasons", "allowed", "remarks")}
+        verdict = self._block.report.verdict.as_dict()
+        return {kind: verdict[kind][:100] for kind in ("reasons", "allowed", "remarks")}
 
-    def _die(self, failure: ReplayError) -> NoReturn:
-        """The recorded process was killed here, or went on when the run ended: neither does this one go on."""
-        assert self._player is not None
-        where = len(self._player.session.trace)
+    def _end_unfinished(self, failure: ReplayError) -> NoReturn:
+        """Write the report and kill this process: the recorded one was killed here, or outlived the run."""
+        assert self._block is not None
+        where = len(self._block.session.trace)
         sentence = f"the process {self._lane} did not end its segment: it was replayed up to its entry {where}, where its log ends"
-        _tell(self._report, _about(None, (sentence,)))
+        _write_report(self._report, _report_on(None, (sentence,)))
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -113,7 +113,7 @@ class RecordBlock(Block[Run]):
         self.options: Final = options
         self.called_from: Final = called_from
         self._input = options["input"]
-        self._instead: role.StandIn | None = None
+        self._instead: role.Replacement | None = None
         self._run: Run | None = None
         self._program: Program | None = None
         #: The how-manieth run of the process it is, once the block has begun.
@@ -167,7 +167,7 @@ class RecordBlock(Block[Run]):
             raise reach(Attempt("act", "record", "a run of its own"), caller())
         self._instead = role.part(self) or (None if outer is None else role.borrowed(outer.session))
         if self._instead is not None:
-            self._run = self._instead.stand_in(options)
+            self._run = self._instead.begin_for(options)
             return self._run
         if outer is not None and role.gives_way(outer.session):
             outer = None
@@ -181,7 +181,7 @@ class RecordBlock(Block[Run]):
             )
         self._instead = role.replacement(self)
         if self._instead is not None:
-            self._run = self._instead.stand_in(options)
+            self._run = self._instead.begin_for(options)
             return self._run
         if outer is not None and not outer.session.recording:
             raise outer.session.fail(
@@ -366,7 +366,7 @@ class RecordBlock(Block[Run]):
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
         if stdout.observed():
-            meta["printed"] = session.state.extras.of(stdout.Transcript).as_dict(session.redactor.redact_text)
+            meta["printed"] = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
         if journal.lost:
             meta["lost"] = journal.lost
         journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))

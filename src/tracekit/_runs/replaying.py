@@ -180,7 +180,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         """The path of the process's own line, and where its children say how they ended."""
         return "", None
 
-    def stand_in(self, options: Mapping[str, Any]) -> Run:
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in the place of a ``record()`` with these options."""
         self._start()
         run = Run(self.session, self.session.trace.path, options["name"])
@@ -323,7 +323,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             if "output" in session.report.verdict.strict:
                 session.report.unknown("output_not_kept", "what the program printed was not kept, then or now")
             return
-        now = session.state.extras.of(stdout.Transcript).as_dict(session.redactor.redact_text)
+        now = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
         for one in stdout.differences(recorded, now):
             session.report.remark("output", str(one), lane=one.lane, line=one.number)
 

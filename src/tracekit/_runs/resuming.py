@@ -92,7 +92,7 @@ class ResumeBlock(RecordBlock):
     def begun(self) -> bool:
         return self._run is not None
 
-    def stand_in(self, options: Mapping[str, Any]) -> Run:
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in the place of a ``record()`` with these options."""
         run = self._start()
         if options["agent"] is not None or options["identity"] is not None:

@@ -1,4 +1,4 @@
-"""Whose run a ``record()`` of the program is, where the command line runs the whole program."""
+"""What a ``record()`` of this process is: a run of its own, or a part or replacement of another (replay, resume, joined child)."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
     from .run import Run
 
 __all__ = [
-    "StandIn",
+    "Replacement",
     "borrowed",
     "gives_way",
     "go_on_as",
     "goes_on",
+    "has_controller",
     "is_whole_program",
-    "joined_as",
     "lend",
     "next_input",
     "next_ordinal",
     "part",
     "program",
+    "replace_by",
     "replacement",
     "set_controller",
-    "stands_in",
     "was_given",
     "whole_program",
 ]
 
-#: An id of this process start.
+#: An id of this start of the process.
 _PROGRAM: Final = os.urandom(8).hex()  # noqa: TID251 - once, before anything is exchanged
 
 _program = _PROGRAM
 _count = 0
 _counting: Final = threading.Lock()
-_controller: Callable[[RecordBlock], StandIn | None] | None = None
+_controller: Callable[[RecordBlock], Replacement | None] | None = None
 _input_of: Callable[[int], Any] | None = None
 _is_input: Callable[[int, Any], bool | None] | None = None
-_joined: Callable[[RecordBlock], StandIn | None] | None = None
+_joined: Callable[[RecordBlock], Replacement | None] | None = None
 _whole: Recording | None = None
-_lent: Final[list[tuple[Any, StandIn]]] = []
+_lent: Final[list[tuple[Any, Replacement]]] = []
 
 
-class StandIn(Protocol):
+class Replacement(Protocol):
     """A block that takes the place of a ``record()``: the replay of the run, or its resumption."""
 
-    def stand_in(self, options: Mapping[str, Any]) -> Run:
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin, for a ``record()`` with these options."""
         ...
 
@@ -69,80 +69,80 @@ def next_ordinal() -> int:
 
 
 def program() -> str:
-    """Whose runs these are: an id of the start of the process, or of one that has died and is gone on with."""
+    """The id of the program start that the runs of this process belong to: its own, or that of the one being resumed or joined."""
     return _program
 
 
 def go_on_as(program: str) -> None:
-    """The runs of this process belong to those of a process that has died."""
+    """Let the runs of this process belong to the program start with this id."""
     global _program
     _program = program
 
 
 def set_controller(
-    controller: Callable[[RecordBlock], StandIn | None],
+    controller: Callable[[RecordBlock], Replacement | None],
     input_of: Callable[[int], Any] | None = None,
     is_input: Callable[[int, Any], bool | None] | None = None,
 ) -> None:
-    """From now on ``controller`` is asked by each ``record()`` for what stands in for it.
+    """Set the function that each ``record()`` asks for its replacement, a replay or a resumption.
 
-    ``input_of`` says what the n-th run of the program was given, for :func:`next_input`, ``is_input`` whether it was given that, for
-    :func:`was_given`: only where runs are gone on with.
+    ``input_of`` gives the input of the n-th run of the program, for :func:`next_input`; ``is_input`` whether a value was its input, for
+    :func:`was_given`, only where runs are resumed.
     """
     global _controller, _input_of, _is_input
     _controller, _input_of, _is_input = controller, input_of, is_input
 
 
-def stands_in() -> bool:
-    """Whether recorded runs stand in for those of this process."""
+def has_controller() -> bool:
+    """Whether the runs of this process are replaced by recorded ones."""
     return _controller is not None
 
 
 def next_input() -> Any:
-    """What the run was given that stands in for the next ``record()``; ``None`` where nothing does."""
+    """The input of the recorded run that replaces the next ``record()``; ``None`` where nothing does."""
     return None if _input_of is None else _input_of(_count + 1)
 
 
 def goes_on() -> bool:
-    """Whether a run is gone on with: what it is given then reaches the live world."""
+    """Whether runs are resumed, so that their input reaches the live world."""
     return _is_input is not None
 
 
 def was_given(value: Any) -> bool | None:
-    """Whether the run that is gone on with was given ``value``; ``None`` where that can't be told."""
+    """Whether ``value`` was the input of the run that is resumed next; ``None`` if unknown."""
     return None if _is_input is None else _is_input(_count + 1, value)
 
 
-def replacement(block: RecordBlock) -> StandIn | None:
-    """What stands in for this ``record()``, or ``None``."""
+def replacement(block: RecordBlock) -> Replacement | None:
+    """The replacement of this ``record()``, or ``None``."""
     return None if _controller is None else _controller(block)
 
 
-def joined_as(stand_in: Callable[[RecordBlock], StandIn | None]) -> None:
-    """This process has joined a run: each ``record()`` of it is a part of that, by what ``stand_in`` gives."""
+def replace_by(part_for: Callable[[RecordBlock], Replacement | None]) -> None:
+    """This process has joined a run: each ``record()`` of it is a part of that, as ``part_for`` gives it."""
     global _joined
-    _joined = stand_in
+    _joined = part_for
 
 
-def part(block: RecordBlock) -> StandIn | None:
-    """What stands in for a ``record()`` in a process that has joined a run, or ``None``."""
+def part(block: RecordBlock) -> Replacement | None:
+    """The replacement of a ``record()`` in a process that has joined a run, or ``None``."""
     return None if _joined is None else _joined(block)
 
 
-def lend(session: Session, stand_in: StandIn) -> None:
-    """The first ``record()`` inside ``session`` is that run itself: ``stand_in`` gives it."""
-    _lent[:] = [(session, stand_in)]
+def lend(session: Session, replacement_block: Replacement) -> None:
+    """The first ``record()`` inside ``session`` is that run itself, as ``replacement_block`` gives it."""
+    _lent[:] = [(session, replacement_block)]
 
 
-def borrowed(session: Session) -> StandIn | None:
-    """What ``lend`` has for a ``record()`` inside ``session``, once."""
+def borrowed(session: Session) -> Replacement | None:
+    """The block that :func:`lend` left for a ``record()`` inside ``session``; given out once."""
     if not _lent or _lent[0][0] is not session:
         return None
     return _lent.pop()[1]
 
 
 def whole_program(session: Recording | None) -> None:
-    """``session`` records the whole program, until it ends or gives way."""
+    """Set the session that records the whole program; ``None`` when it has ended or given way."""
     global _whole
     _whole = session
 
@@ -152,7 +152,7 @@ def is_whole_program(session: Session) -> bool:
 
 
 def gives_way(session: Session) -> bool:
-    """Whether ``session`` is the run of a whole program that has done nothing yet: it makes room for the program's own."""
+    """Whether ``session`` records a whole program that has made no step yet: it is discarded in favour of the program's own run."""
     global _count
     if _whole is None or session is not _whole or _whole.steps:
         return bool(session.recording and session.state.discarded)

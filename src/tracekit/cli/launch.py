@@ -323,7 +323,7 @@ class _EnclosingRun:
         self._entry = entry
         self._run = run
 
-    def stand_in(self, options: Mapping[str, Any]) -> Run:
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
         self._entry.opened = True
         return self._run
 
@@ -498,7 +498,7 @@ class Watchdog:
     def _watch(self) -> None:
         waited = 0.0
         while not self._over.acquire(timeout=0.25):
-            children.heed()
+            children.poll()
             failure = self._runs.failure
             waited = waited + 0.25 if failure is not None else 0.0
             if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _debugged():
@@ -921,7 +921,7 @@ def _replay(body: Body | None, instructions: Mapping[str, Any]) -> int:
     stdin.capture()
     stdout.capture()
     store, path = Store(instructions["store"]), instructions["path"]
-    options = dict(instructions["options"], store=store, witness=instructions.get("witness", {}).get("path"))
+    options = dict(instructions["options"], store=store, transcript=instructions.get("witness", {}).get("path"))
     compared = _ComparedReplay(instructions["witness"]) if "witness" in instructions else None
     replayed_runs = ReplayedRuns(
         store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
@@ -975,12 +975,12 @@ class _ComparedReplay:
     """A replay whose every step is written to a transcript, for a comparison with another replay."""
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
-        from .._runs.determinism import Places, Witness, WitnessedReplaying, unsettle
+        from .._runs.determinism import OutputPlaces, TranscribedReplayBlock, TranscriptWriter, perturb
 
-        unsettle(instructions["number"])
-        self._out = Places.take() if instructions["stdout"] else None
-        self._witness = witness = Witness(instructions["path"])
-        self.replay_block: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: WitnessedReplaying(
+        perturb(instructions["number"])
+        self._out = OutputPlaces.take() if instructions["stdout"] else None
+        self._witness = witness = TranscriptWriter(instructions["path"])
+        self.replay_block: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: TranscribedReplayBlock(
             path, options, witness
         )
 

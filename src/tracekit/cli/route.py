@@ -154,7 +154,7 @@ def route(
     """
     with output.reported():
         # In a replay the router is made first: a run that the app opens at its import comes before this one.
-        request = None if role.stands_in() else IntentEnvelope.from_json(_read(envelope))
+        request = None if role.has_controller() else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
             router = router_of(app)
         if request is None:

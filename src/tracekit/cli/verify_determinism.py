@@ -16,7 +16,7 @@ import click
 
 from .._journal.reader import Trace
 from .._journal.store import Store, segment_of
-from .._runs.determinism import Did, Difference, Recorded, first_difference
+from .._runs.determinism import Difference, Recorded, Transcript, first_difference
 from .._runs.environment import Program
 from ..agents import agentloom, graph, view
 from ..errors import RunStateError, TraceError, TracekitError
@@ -161,7 +161,7 @@ def main() -> None:
 
 def replayed(
     number: int, hash_seed: int, instructions: Mapping[str, Any], directory: str, cwd: str | None, *, stdout: bool
-) -> Did:
+) -> Transcript:
     """Replay once in a fresh process with this hash seed; ``instructions`` are those for ``tracekit.cli.launch``."""
     files = {name: os.path.join(directory, f"{number}.{name}") for name in ("did", "out", "err")}
     witness = {"path": files["did"], "number": number, "stdout": stdout}
@@ -169,7 +169,7 @@ def replayed(
     with open(files["out"], "wb") as out, open(files["err"], "wb") as err:
         status = follow({**instructions, "witness": witness}, environment, cwd, out, err)
     with open(files["out"], "rb") as out, open(files["err"], "rb") as err:
-        return Did.read(files["did"], f"replay {number}", hash_seed, status, out.read(), err.read())
+        return Transcript.read(files["did"], f"replay {number}", hash_seed, status, out.read(), err.read())
 
 
 # -- verify determinism ------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def _replay(
     judged = _judge(run, path, store, program, cwd, seed, expected, options)
     replays, recordings, difference = judged.replays, judged.recordings, judged.difference
     _usable(replays, run)
-    open_ones = [run_id for run_id, recording in recordings.items() if recording.unsealed]
+    open_ones = [run_id for run_id, recording in recordings.items() if recording.incomplete]
     own_end = not any(run_id == recordings[run_id].run_id for run_id in open_ones)
     if difference is not None and not own_end and _only_the_end(replays, recordings):
         difference = None
@@ -289,7 +289,7 @@ def _replay(
 class _Judgement(NamedTuple):
     """The replays, the recordings, their first difference, and whether the hash seed alone causes it (``None``: not tried)."""
 
-    replays: list[Did]
+    replays: list[Transcript]
     recordings: dict[str, Recorded]
     difference: Difference | None
     seeded: bool | None
@@ -310,10 +310,10 @@ def _judge(
     stdout = not options["no_stdout"]
     with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
 
-        def once(number: int, hash_seed: int) -> Did:
+        def once(number: int, hash_seed: int) -> Transcript:
             return replayed(number, hash_seed, instructions, directory, cwd, stdout=stdout)
 
-        def differ(found: list[Did]) -> Difference | None:
+        def differ(found: list[Transcript]) -> Difference | None:
             for did in found:
                 for run_id, file in did.runs.items():
                     if run_id not in recordings:
@@ -338,11 +338,11 @@ def _seeds(recorded: Any, count: int) -> list[int]:
     return [seed for seed in range(1, count + 2) if seed != recorded][:count]
 
 
-def _nothing_opened(replays: Sequence[Did]) -> bool:
+def _nothing_opened(replays: Sequence[Transcript]) -> bool:
     return not any(did.runs for did in replays)
 
 
-def _usable(replays: Sequence[Did], run: str) -> None:
+def _usable(replays: Sequence[Transcript], run: str) -> None:
     """``RunStateError`` where nothing of the run was replayed: there is nothing to compare."""
     kinds = {did.failure[0]["type"] if did.failure else None for did in replays}
     if kinds == {"NotReplayableError"}:
@@ -363,7 +363,7 @@ def _usable(replays: Sequence[Did], run: str) -> None:
         )
 
 
-def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bool:
+def _only_the_end(replays: Sequence[Transcript], recordings: dict[str, Recorded]) -> bool:
     """Whether all replays made every recorded step, byte for byte, and failed only by going on after the log's end."""
     first = replays[0]
     if any(did.stream() != first.stream() or did.stdout != first.stdout for did in replays):
@@ -371,14 +371,14 @@ def _only_the_end(replays: Sequence[Did], recordings: dict[str, Recorded]) -> bo
     if not all(_after_the_end(did, recordings) for did in replays):
         return False
     if first.end is None:
-        left = any(recordings[run].asked() - first.steps.get(run, {}).keys() for run in first.runs)
+        left = any(recordings[run].expected_steps() - first.steps.get(run, {}).keys() for run in first.runs)
         return first.status < 0 and not left  # it killed itself, as in the recording
     left = any(report["unconsumed"] for report in first.reports.values())
     # A refusal (of a process, a connection) then came after the log's end as well: every recorded step has been made.
     return not left and first.failure is not None
 
 
-def _after_the_end(did: Did, recordings: dict[str, Recorded]) -> bool:
+def _after_the_end(did: Transcript, recordings: dict[str, Recorded]) -> bool:
     """Whether all failures of this replay were in logs without an end."""
     return all(
         about["type"] in _AFTER_THE_END and all(_has_no_end(file, recordings) for file in _files(about))
@@ -393,10 +393,10 @@ def _files(about: dict[str, Any]) -> list[str | None]:
 
 
 def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
-    return file in recordings and recordings[file].unsealed
+    return file in recordings and recordings[file].incomplete
 
 
-def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
+def _views(did: Transcript, recordings: dict[str, Recorded]) -> str | None:
     """SHA-256 of the inter-agent views; ``None`` if no agent sent a message."""
     views = [recordings[run].view(did.steps.get(run, {})) for run in did.runs]
     return sha256(b"".join(view or b"" for view in views)).hexdigest() if any(views) else None
@@ -404,7 +404,9 @@ def _views(did: Did, recordings: dict[str, Recorded]) -> str | None:
 
 def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
     """The hint where the hash seed causes the difference; it states only what was observed."""
-    order = "the order of its threads or tasks, or from " if any(one.several for one in recordings.values()) else ""
+    order = (
+        "the order of its threads or tasks, or from " if any(one.is_concurrent for one in recordings.values()) else ""
+    )
     return (
         f"with the recording's own hash seed ({seed}) all is identical, four times, and with another one it differs in the same way "
         f"each time: what differs may come from {order}the order of a set (sort it), or from hash()"
