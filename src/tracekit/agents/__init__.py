@@ -10,7 +10,7 @@
         task = receive_task(message)
         answer = respond(task, find(task.payload))
 
-All of it stands on steps of the trace; nothing below this package knows of it. ``tracekit.agents.agentloom`` reads and writes recordings
+All of it is built on steps of the trace; no package below depends on it. ``tracekit.agents.agentloom`` reads and writes recordings
 of agentloom, ``tracekit.agents.experimental`` has the events as types.
 """
 

@@ -38,7 +38,7 @@ __all__ = [
     "request_hash",
 ]
 
-# -- recording ---------------------------------------------------------------------------------------------------------
+# -- recordings ---------------------------------------------------------------------------------------------------------
 #
 # A recording of agentloom in memory, and its files.
 
@@ -69,8 +69,8 @@ def request_hash(
         "max_tokens": max_tokens,
         "extra": dict(extra or {}),
     }
-    told = json.dumps(messages if version < 2 else whole, sort_keys=True, default=_plain)
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = json.dumps(messages if version < 2 else whole, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -111,7 +111,7 @@ class Recording:
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     def replay(self) -> Replay:
-        """Something that answers as this recording, from its beginning."""
+        """A replay of this recording from its beginning."""
 
         return Replay(self)
 
@@ -134,7 +134,7 @@ def loads(data: bytes | str, path: str = "the recording") -> Recording:
     try:
         tree = json.loads(data, object_pairs_hook=once)
     except DoubledKeyError as doubled:
-        # Readers take the last of them: an answer would be gone without a word.
+        # Readers take the last of doubled keys: an answer would be lost silently.
         raise _unusable(path, f"has the key {doubled.key!r:.80} twice in one object") from None
     except (ValueError, RecursionError) as error:
         raise _unusable(path, f"is no JSON: {error}") from None
@@ -216,7 +216,7 @@ class Replay:
         return self._turn(key, again=by_hash and not isinstance(self.recording.answers[key], list))
 
     async def acomplete(self, messages: Any, model: str | None = None, **rest: Any) -> Turn:
-        """The same for ``await``."""
+        """The recorded answer to a request, for ``await``; see :meth:`complete`."""
         return self.complete(messages, model, **rest)
 
     def finish(self) -> None:
@@ -304,21 +304,21 @@ def _exported(traces: list[Trace]) -> Recording:
         for key, turn in _answers(trace, imported=bool(beside)):
             answers.setdefault(key, []).append(turn)
     lists = set(beside.get("lists", ()))
-    told: dict[str, Turn | list[Turn]] = {
+    by_key: dict[str, Turn | list[Turn]] = {
         key: turns if len(turns) > 1 or key in lists else turns[0] for key, turns in answers.items()
     }
     found: list[Event] | None = beside.get("events")
     if not beside:
         seen = list(view_events(*traces))
         found = seen if any(event["event_type"] in ("task_sent", "task_received") for event in seen) else None
-    return Recording(told, version=beside.get("version", NEWEST), events=found, others=beside.get("others"))
+    return Recording(by_key, version=beside.get("version", NEWEST), events=found, others=beside.get("others"))
 
 
 def origin(trace: Trace) -> dict[str, Any]:
-    """What the file was beside its answers, if this run was imported from one."""
+    """The parts of the imported file beside its answers; empty for a run that was not imported."""
     trace.check()
-    given = from_json(trace.expand(trace.entry(1).get("input")))
-    mark = given.get(MARK) if isinstance(given, dict) else None
+    request = from_json(trace.expand(trace.entry(1).get("input")))
+    mark = request.get(MARK) if isinstance(request, dict) else None
     return mark if isinstance(mark, dict) and mark.keys() == _MARKED else {}
 
 
@@ -337,9 +337,9 @@ class _Open:
         return "dialect" in self.meta and isinstance(self.input, dict) and "url" in self.input
 
     def failed(self, output: Any) -> bool:
-        """Whether the provider refused: an answer that the SDK makes an exception of, or asks again after."""
-        told = [output, *(piece.get("head") for piece in self.pieces if isinstance(piece, dict))]
-        status = next((one["status"] for one in told if isinstance(one, dict) and "status" in one), 200)
+        """Whether the provider returned an error, for which the SDK raises or retries."""
+        heads = [output, *(piece.get("head") for piece in self.pieces if isinstance(piece, dict))]
+        status = next((one["status"] for one in heads if isinstance(one, dict) and "status" in one), 200)
         return self.http and not 200 <= int(status) < 300
 
 
@@ -371,14 +371,14 @@ def _key(call: _Open) -> str:
 
 def _request(call: _Open) -> tuple[Any, dict[str, Any]]:
     """The messages of a request, and its other arguments."""
-    given = call.input if isinstance(call.input, dict) else {"prompt": call.input}
+    request = call.input if isinstance(call.input, dict) else {"prompt": call.input}
     if call.http:
-        given = given["body"] if isinstance(given.get("body"), dict) else {"prompt": given.get("body")}
-    said = next((key for key in ("messages", "prompt", "input") if key in given), "")
-    parameters = {key: value for key, value in given.items() if key not in (said, "parameters")}
-    if isinstance(given.get("parameters"), dict):
-        parameters.update(given["parameters"])
-    messages = given.get(said)
+        request = request["body"] if isinstance(request.get("body"), dict) else {"prompt": request.get("body")}
+    where = next((key for key in ("messages", "prompt", "input") if key in request), "")
+    parameters = {key: value for key, value in request.items() if key not in (where, "parameters")}
+    if isinstance(request.get("parameters"), dict):
+        parameters.update(request["parameters"])
+    messages = request.get(where)
     return ([{"role": "user", "content": messages}] if isinstance(messages, str) else messages), parameters
 
 
@@ -386,11 +386,11 @@ def _turn(call: _Open, output: Any, entry: Mapping[str, Any]) -> Turn:
     meta = entry.get("meta") or {}
     if isinstance(output, dict) and "content" in output and "status" not in output:
         return output  # in agentloom's own form
-    said = _said(call, output)
+    content = _content(call, output)
     usage = meta.get("usage") or {}
     spent = [usage.get(name, 0) or 0 for name in ("input_tokens", "output_tokens")]
     turn: Turn = {
-        "content": said["content"],
+        "content": content["content"],
         "model": meta.get("model") or call.meta.get("model"),
         "usage": {
             "prompt_tokens": spent[0],
@@ -402,10 +402,10 @@ def _turn(call: _Open, output: Any, entry: Mapping[str, Any]) -> Turn:
         "latency_ms": (entry["ts_ns"] - call.started) / 1e6,
         "finish_reason": next(iter(meta.get("finish_reasons") or ()), "stop"),
     }
-    return {**turn, "tool_calls": said["tool_calls"]} if said["tool_calls"] else turn
+    return {**turn, "tool_calls": content["tool_calls"]} if content["tool_calls"] else turn
 
 
-def _said(call: _Open, output: Any) -> dict[str, Any]:
+def _content(call: _Open, output: Any) -> dict[str, Any]:
     """Text and tool calls of an answer, read by the protocol's dialect where there is one."""
     dialect = _dialect(call.meta.get("dialect"))
     if dialect is not None and isinstance(output, dict):
@@ -429,16 +429,13 @@ def _bytes(piece: str | bytes) -> bytes:
     return piece.encode() if isinstance(piece, str) else piece
 
 
-# -- agentloom ---------------------------------------------------------------------------------------------------------
-#
-# Recordings of agentloom: read, replayed, written.
+# -- format ---------------------------------------------------------------------------------------------------------
 #
 # One JSON object: ``_version`` (2; left out in version 1), the answers of a model by step id or by the hash of the request, each an
-# object or a list of turns, and since our writing ``_inter_agent_events``, the events of :mod:`tracekit.agents.view`. Readers of
+# object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of :mod:`tracekit.agents.view`. Readers of
 # agentloom leave out what begins with ``_``.
 #
-# Other than agentloom's own, the replay here has no default answer: what the recording does not hold is an error. Each turn of a list
-# answers
+# Unlike agentloom's own, this replay has no default answer: what the recording does not hold is an error. Each turn of a list answers
 # once; an object under a step id answers once; an object under a request's hash answers that very request as often as it is made.
 
 
@@ -449,7 +446,7 @@ def _bytes(piece: str | bytes) -> bytes:
 
 @runtime_checkable
 class Recorded(Protocol):
-    """What knows its file: a ``Run``, a ``TraceWriter``."""
+    """An object with the path of a run's file: a ``Run``, a ``TraceWriter``."""
 
     @property
     def path(self) -> str: ...
@@ -466,10 +463,10 @@ def events(
     ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged file. A run without an end has the events that it has.
     """
     with files_of(*runs, store=store) as traces:
-        return list(_told(traces, payloads))
+        return list(_events_of(traces, payloads))
 
 
-def _told(traces: list[Trace], payloads: bool) -> Iterator[Event]:
+def _events_of(traces: list[Trace], payloads: bool) -> Iterator[Event]:
     for trace in traces:
         imported = origin(trace).get("events")
         yield from view.events(trace, payloads=payloads) if imported is None else imported

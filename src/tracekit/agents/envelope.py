@@ -32,13 +32,13 @@ __all__ = [
     "without_secrets",
 ]
 
-# -- doubled -----------------------------------------------------------------------------------------------------------
+# -- doubled keys -----------------------------------------------------------------------------------------------------------
 #
-# JSON in which a key stands twice in one object: readers differ in which one they take, so it is refused.
+# JSON with a key twice in one object is refused: readers differ in which one they take.
 
 
 class DoubledKeyError(Exception):
-    """``key`` is in an object twice."""
+    """A JSON object has ``key`` twice."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -56,7 +56,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # -- hashing -----------------------------------------------------------------------------------------------------------
 #
-# Hashes of requests: one of all that a request says, one that leaves out what is different each time it is made.
+# Hashes of requests: one of the whole request, one without the ids and times that differ each time.
 
 #: Keys of an envelope's ``context`` and ``metadata`` that say which request it is and when, not what is asked for; in both spellings.
 IDS_AND_TIMES: Final = frozenset(
@@ -102,7 +102,7 @@ def _timeless(part: Any) -> dict[str, Any]:
 
 # -- envelope ----------------------------------------------------------------------------------------------------------
 #
-# The envelope of a request: what is wanted, of whom, by whom, and how it is to be routed.
+# The envelope of a request: what is asked, by whom, and how it is to be routed.
 #
 # In JSON the keys are in camel case (``sourceAgent``), as other systems write them; both spellings are read. What is not set is left
 # out,
@@ -132,7 +132,7 @@ class IntentRef:
 
 @dataclass(frozen=True, slots=True)
 class IntentContext:
-    """In which circumstances it is wanted. ``extra`` holds keys of your own, JSON values; they stand beside the others in JSON."""
+    """The context of a request. ``extra`` holds keys of your own, JSON values; they stand beside the others in JSON."""
 
     source_agent: str | None = None
     timestamp: str | None = None
@@ -151,7 +151,7 @@ class IntentContext:
 
 @dataclass(frozen=True, slots=True)
 class IntentMetadata:
-    """Which request it is. Nothing here is filled in by itself: an id or a time that is made here would be another in each replay.
+    """The ids and times of a request. Nothing is filled in automatically: a generated id or time would differ in each replay.
 
     ``extra`` as in :class:`IntentContext`.
     """
@@ -236,14 +236,14 @@ class IntentEnvelope:
             "version": self.version,
             "intent": {"name": self.intent.name, "version": self.intent.version},
             "payload": self.payload,
-            "context": _told(self.context),
-            "metadata": _told(self.metadata),
-            "routing": _told(self.routing),
+            "context": _as_json(self.context),
+            "metadata": _as_json(self.metadata),
+            "routing": _as_json(self.routing),
         }
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> IntentEnvelope:
-        """The envelope that :meth:`as_dict` told. Only ``intent`` must be there."""
+        """The envelope that :meth:`as_dict` returned. Only ``intent`` must be there."""
         given = _known("", _object("an envelope", tree), _names(cls))
         if "intent" not in given:
             raise EnvelopeError("an envelope has no `intent`", key="intent", next_action=_NEXT)
@@ -264,7 +264,7 @@ class IntentEnvelope:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> IntentEnvelope:
-        """The envelope that :meth:`to_json` told. A key that an object says twice is refused: which one is meant can't be told."""
+        """The envelope that :meth:`to_json` returned. A key twice in an object is refused, as it is ambiguous."""
         try:
             tree = json.loads(text, object_pairs_hook=once, parse_constant=_no_number)
         except DoubledKeyError as doubled:
@@ -278,7 +278,7 @@ class IntentEnvelope:
 
     @property
     def envelope_hash(self) -> str:
-        """:func:`stable_hash` of :meth:`as_dict`: of all that the request says."""
+        """:func:`stable_hash` of :meth:`as_dict`: of the whole request."""
         try:
             return stable_hash(self.as_dict())
         except (TypeError, ValueError) as error:
@@ -301,7 +301,7 @@ _PARTS: Final[dict[str, Any]] = {
 }
 
 
-# -- reading and telling the parts ---------------------------------------------------------------------------------------------
+# -- reading and writing the parts ---------------------------------------------------------------------------------------------
 
 
 def _camel(name: str) -> str:
@@ -314,7 +314,7 @@ def _names(kind: Any) -> dict[str, str]:
     return {spelling: name for name in own for spelling in (name, _camel(name))}
 
 
-def _told(part: Any) -> dict[str, Any]:
+def _as_json(part: Any) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, key in _KEYS[type(part)]:
         value = getattr(part, name)
@@ -443,8 +443,8 @@ def recorded_form(envelope: IntentEnvelope | Mapping[str, Any], *, redact: Patte
 
 def without_secrets(redactor: Redactor, tree: dict[str, Any]) -> dict[str, Any]:
     """An envelope's dictionary as ``redactor`` leaves it: itself where there is nothing to be taken out."""
-    told = to_json(tree)
-    if not redactor.suspicious(dumps_in_order(told)):
+    plain = to_json(tree)
+    if not redactor.suspicious(dumps_in_order(plain)):
         return tree
-    found: dict[str, Any] = from_json(redactor.redact(told)[0])
+    found: dict[str, Any] = from_json(redactor.redact(plain)[0])
     return found

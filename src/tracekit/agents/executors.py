@@ -1,4 +1,4 @@
-"""Executors: what carries out a request, be it a function, a command or a model."""
+"""Executors of a loop's requests: model clients and tools."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
 
 # -- callables ---------------------------------------------------------------------------------------------------------
 #
-# Callables that are handed to an executor: what of them is captured already, which tools they are, by what names.
+# The callables that an executor takes: whether they are captured already, which tools they are, and their names.
 
 
 def names_of(tool: Any, name: str) -> set[str]:
-    """By what it may be called: where the tool has its name from its function, by that of the function, too."""
+    """The names by which a tool may be called: its own, and its function's where it was given none."""
     tool = _function(tool)
     full = str(getattr(tool, "__qualname__", ""))
     if not full and name == f"{type(tool).__qualname__.replace('<locals>.', '')}.__call__":
@@ -55,14 +55,14 @@ def _function(tool: Any) -> Any:
 
 
 def captured_in(tool: Any) -> Captured | None:
-    """What is known of a callable whose calls are captured by themselves: as it is, with arguments given, or as the call of an object."""
+    """The capture data of a callable whose calls are captured already: a function, a ``partial``, or an object with ``__call__``."""
     tool = _function(tool)
     ways = (tool, getattr(tool, "__func__", None), getattr(type(tool), "__call__", None))  # noqa: B004 - the method itself
     return next((found for found in map(captured_of, ways) if found is not None), None)
 
 
 def tools_of(given: Any) -> Iterator[Any]:
-    """The tools that an object stands for: itself where it is callable, else its traced methods."""
+    """The tools in an object: itself where it is callable, else its traced methods."""
     if inspect.isclass(given):
         raise IntentionError(
             f"{given!r:.80} is a class", next_action="give an object of it, or the methods that are to be called"
@@ -81,17 +81,17 @@ def tools_of(given: Any) -> Iterator[Any]:
 
 
 def _is_tool(owner: type, name: str) -> bool:
-    """Whether the class has a traced tool of this name; nothing is computed to find out."""
+    """Whether the class has a traced tool of this name; no property is evaluated."""
     found = inspect.getattr_static(owner, name)
     known = captured_of(found) or captured_of(getattr(found, "__func__", None))
     return known is not None and known.spec.family == "tool"
 
 
 def check_named(tool: Any, known: Captured) -> None:
-    """``IntentionError`` for what can't be called with its arguments by name."""
+    """``IntentionError`` for a tool that can't be called with its arguments by name."""
     try:
         parameters = list(inspect.signature(tool).parameters.values())
-    except (TypeError, ValueError):  # nobody says what it takes
+    except (TypeError, ValueError):  # it has no readable signature
         return
     if parameters and parameters[0].name in ("self", "cls") and is_method(known.inner):
         raise IntentionError(
@@ -107,9 +107,9 @@ def check_named(tool: Any, known: Captured) -> None:
 
 # -- replies -----------------------------------------------------------------------------------------------------------
 #
-# What a model said, read from whatever a callable or a client returned.
+# A model's answer, read from what a callable or a client returned.
 
-#: The parts of a reply, and what they are where nothing is said.
+#: The parts of a reply and their defaults.
 _PARTS: Final[dict[str, Any]] = {
     "text": None,
     "model": None,
@@ -121,48 +121,48 @@ _PARTS: Final[dict[str, Any]] = {
 }
 
 
-def reply_of(said: Any, whose: str) -> dict[str, Any]:
+def reply_of(answered: Any, whose: str) -> dict[str, Any]:
     """``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``, ``finish_reason`` and ``message`` of an answer.
 
     It is a text; a mapping that has some of these; or an answer of the OpenAI or the Anthropic SDK. ``IntentionError`` for
     anything else, and for no answer at all.
     """
-    if isinstance(said, str):
-        return {**copied(_PARTS), "text": said}
-    if isinstance(said, Mapping):
-        return _checked(said, whose)
-    if getattr(said, "choices", None):
-        return {**copied(_PARTS), **_of_choices(said)}
-    if isinstance(getattr(said, "content", None), list):
-        return {**copied(_PARTS), **_of_blocks(said)}
+    if isinstance(answered, str):
+        return {**copied(_PARTS), "text": answered}
+    if isinstance(answered, Mapping):
+        return _checked(answered, whose)
+    if getattr(answered, "choices", None):
+        return {**copied(_PARTS), **_of_choices(answered)}
+    if isinstance(getattr(answered, "content", None), list):
+        return {**copied(_PARTS), **_of_blocks(answered)}
     raise IntentionError(
-        f"{whose} answered {said!r:.80}, and a request to a model needs an answer",
+        f"{whose} answered {answered!r:.80}, and a request to a model needs an answer",
         next_action='return a text, a mapping such as {"text": …, "usage": …, "cost_usd": …}, or the SDK\'s own answer',
     )
 
 
-def _checked(said: Mapping[str, Any], whose: str) -> dict[str, Any]:
-    unknown = said.keys() - _PARTS.keys()
-    if unknown or ("text" not in said and not said.get("tool_calls")):
+def _checked(answered: Mapping[str, Any], whose: str) -> dict[str, Any]:
+    unknown = answered.keys() - _PARTS.keys()
+    if unknown or ("text" not in answered and not answered.get("tool_calls")):
         what = f"{min(unknown)!r}, which is no part of one" if unknown else "neither text nor tool calls"
         raise IntentionError(
             f"the answer of {whose} has {what}", next_action=f"an answer has some of {', '.join(_PARTS)}"
         )
-    cost = said.get("cost_usd")
+    cost = answered.get("cost_usd")
     if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost < math.inf):
         raise IntentionError(
             f"{whose} says that its answer cost {cost!r}", next_action="cost_usd is a number, 0 or more"
         )
-    return {**copied(_PARTS), **copied(dict(said))}
+    return {**copied(_PARTS), **copied(dict(answered))}
 
 
-def _of_choices(said: Any) -> dict[str, Any]:
-    choice = said.choices[0]
-    message, counted = choice.message, getattr(said, "usage", None)
+def _of_choices(answered: Any) -> dict[str, Any]:
+    choice = answered.choices[0]
+    message, counted = choice.message, getattr(answered, "usage", None)
     calls = getattr(message, "tool_calls", None) or []
     return {
         "text": message.content,
-        "model": said.model,
+        "model": answered.model,
         "usage": _numbers(
             input_tokens=_get(counted, "prompt_tokens"),
             output_tokens=_get(counted, "completion_tokens"),
@@ -179,13 +179,13 @@ def _of_choices(said: Any) -> dict[str, Any]:
     }
 
 
-def _of_blocks(said: Any) -> dict[str, Any]:
-    counted = getattr(said, "usage", None)
+def _of_blocks(answered: Any) -> dict[str, Any]:
+    counted = getattr(answered, "usage", None)
     read, written = _get(counted, "cache_read_input_tokens"), _get(counted, "cache_creation_input_tokens")
     asked = _get(counted, "input_tokens")
     return {
-        "text": "".join(block.text for block in said.content if block.type == "text"),
-        "model": said.model,
+        "text": "".join(block.text for block in answered.content if block.type == "text"),
+        "model": answered.model,
         "usage": _numbers(
             input_tokens=None if asked is None else asked + (read or 0) + (written or 0),
             output_tokens=_get(counted, "output_tokens"),
@@ -194,11 +194,14 @@ def _of_blocks(said: Any) -> dict[str, Any]:
         ),
         "tool_calls": [
             {"id": block.id, "name": block.name, "arguments": copied(block.input)}
-            for block in said.content
+            for block in answered.content
             if block.type == "tool_use"
         ],
-        "finish_reason": said.stop_reason,
-        "message": {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]},
+        "finish_reason": answered.stop_reason,
+        "message": {
+            "role": "assistant",
+            "content": [block.model_dump(exclude_none=True) for block in answered.content],
+        },
     }
 
 
@@ -221,14 +224,14 @@ def _arguments(text: str) -> Any:
 
 # -- model calls -------------------------------------------------------------------------------------------------------
 #
-# A plain callable that asks a model, as a captured model call: what it says of usage and cost is counted.
+# A plain callable that asks a model, as a captured model call; its usage and cost are counted.
 
-#: Who is called says what it cost: no price need be known before.
+#: The callable reports its cost: no price need be known before.
 _OWN_PRICE: Final = {"own_price": True}
 
 
 class ModelCall:
-    """``function``, each call of it a model call of the log. It is called with the messages, and the rest by keyword."""
+    """A callable each call of which is recorded as a model call. It gets the messages, and the rest by keyword."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function: Final = function
@@ -238,7 +241,7 @@ class ModelCall:
             callers.include(code.co_filename)
 
     def make(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask, or be answered from the log."""
+        """Call the model, or answer from the log."""
         messages, rest = _parts(request)
         scope = here()
         if scope is None:
@@ -255,11 +258,11 @@ class ModelCall:
         except BaseException as error:
             failed(step, error)
             raise
-        step.done(reply, info=_told(reply))
+        step.done(reply, info=_usage_info(reply))
         return reply
 
     async def make_async(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for a coroutine function."""
+        """Await the model where the callable is a coroutine function, or answer from the log."""
         messages, rest = _parts(request)
         scope = here()
         if scope is None:
@@ -277,7 +280,7 @@ class ModelCall:
         except BaseException as error:
             failed(step, error, driven.suspended)
             raise
-        step.done(reply, info={**_told(reply), **({"suspended": True} if driven.suspended else {})})
+        step.done(reply, info={**_usage_info(reply), **({"suspended": True} if driven.suspended else {})})
         return reply
 
     def _outside(self, model: str) -> None:
@@ -305,8 +308,8 @@ def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
     return Request(spec, {"messages": messages, **rest}, _OWN_PRICE)
 
 
-def _told(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What the outcome says beside the answer: it is what budgets and metrics read."""
+def _usage_info(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The usage and cost that the outcome records beside the answer, for budgets and metrics."""
     return {key: reply[key] for key in ("usage", "model", "cost_usd") if reply[key] is not None}
 
 
@@ -317,7 +320,7 @@ def _given(outcome: Any) -> dict[str, Any]:
 
 # -- executors ---------------------------------------------------------------------------------------------------------
 #
-# Executors: what does what was intended. A request goes to the first that takes it.
+# The executors themselves. A request goes to the first one that takes it.
 #
 # ::
 #
@@ -325,38 +328,38 @@ def _given(outcome: Any) -> dict[str, Any]:
 #     LLMExecutor(lambda messages, **rest: "an answer")      # or any callable
 #     ToolExecutor(fetch, search, side_effect="read_only")   # tools by their side-effect class
 #
-# What an executor does is a captured step inside the entry of the intention, so that budgets, contracts and recovery hold for it, it is
-# counted once, and a replay does nothing.
+# Whatever an executor calls is a captured step inside the entry of the request, so that budgets, contracts and recovery apply to it, it
+# is counted once, and a replay executes nothing.
 
 
 class Executor:
-    """Does requests of one ``kind``. ``asynchronous`` ones are awaited, and run at once with others.
+    """Executes requests of one ``kind``. ``asynchronous`` executors are awaited, and run concurrently.
 
-    Derive from it for another way to do things: ``perform`` returns the event's data (or a coroutine of it). What it does must be
-    captured steps, else a replay does it again.
+    Derive from it for an executor of your own: ``perform`` returns the event's data (or a coroutine of it). Its effects must be
+    captured steps, else a replay repeats them.
     """
 
     kind: str
     asynchronous: bool = False
 
     def takes(self, request: Intention) -> bool:
-        """Whether this one does it."""
+        """Whether this executor executes ``request``."""
         return request.kind == self.kind
 
     def asynchronous_for(self, request: Intention) -> bool:
-        """Whether this very request is to be awaited."""
+        """Whether ``request`` is to be awaited."""
         return self.asynchronous
 
     def takings(self) -> str:
-        """What it takes, in words."""
+        """A text for messages: which requests it takes."""
         return self.kind
 
     def name_of(self, request: Intention) -> str:
-        """The name of the step in which it is done."""
+        """The name of the step that executes ``request``."""
         return request.name
 
     def perform(self, request: Intention) -> Any:
-        """Do it, and return what is to be said of it."""
+        """Execute ``request`` and return the event's data."""
         raise NotImplementedError(f"{type(self).__name__} has no `perform`")
 
 
@@ -394,12 +397,12 @@ class LLMExecutor(Executor):
         self.asynchronous = _awaited(function)
         known = captured_in(function)
         self._client: Final = way is not None
-        #: Whether what is called is on the log by itself.
+        #: Whether its calls are captured already.
         self.captured: Final = captured or self._client or (known is not None and known.spec.family == "llm")
         self._function: Final = function
         self._call: Final = None if self.captured else ModelCall(function, self.name)
         if self._client:
-            _see_to(client)
+            _capture_client(client)
 
     def takes(self, request: Intention) -> bool:
         if request.kind != self.kind:
@@ -520,7 +523,7 @@ async def _output(made: Any) -> dict[str, Any]:
 
 
 def _client_call(given: Any) -> tuple[Any, Any]:
-    """The method by which a client is asked, and the client: it was given, or the method itself. ``(None, None)`` for anything else."""
+    """The method that asks a client, and the client, from either of them. ``(None, None)`` for anything else."""
     for path in (("chat", "completions", "create"), ("messages", "create")):
         found = given
         for name in path:
@@ -542,8 +545,8 @@ def _awaited(function: Any) -> bool:
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
 
 
-def _see_to(client: Any) -> None:
-    """Capture the calls of this one client, as ``wrap`` does, where nothing captures all of them."""
+def _capture_client(client: Any) -> None:
+    """Capture the calls of this client, as ``wrap`` does, unless all clients are captured already."""
     package = type(client).__module__.partition(".")[0]
     for integration in discover().values():
         if package in integration.modules:

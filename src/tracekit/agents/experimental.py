@@ -34,7 +34,7 @@ class _Event(TypedDict):
 
 
 class TaskSent(_Event):
-    """An agent gives another one something to do."""
+    """An agent sends another one a task."""
 
     event_type: Literal["task_sent"]
     recipient_agent_id: str
@@ -81,5 +81,5 @@ class StateTransition(_Event):
     name: str
 
 
-#: Any line of the inter-agent view; ``event_type`` tells which.
+#: Any line of the inter-agent view; ``event_type`` distinguishes them.
 InterAgentEvent: TypeAlias = TaskSent | TaskReceived | ResponseSent | ToolCall | ToolReturn | StateTransition

@@ -20,30 +20,29 @@ from .view import Event, check_links, dump
 
 __all__ = ["Difference", "Labelled", "Undecided", "alike", "compare", "ordered", "serialize"]
 
-# -- likeness ----------------------------------------------------------------------------------------------------------
+# -- graph matching ----------------------------------------------------------------------------------------------------------
 #
-# Whether two labelled graphs are the same but for the names of their nodes.
+# Whether two labelled graphs are isomorphic.
 #
-# Each node has a colour, a hash of its label; colours are refined by those of its neighbours until that tells no more of them apart
-# (Weisfeiler and Leman's method). What then still looks alike is settled by trying: the graphs fall into parts that no longer
-# influence each other, and in each part one node is paired with each of the other graph's that it could be, and refinement goes on from
-# there. *Equal* is a pairing that was checked edge by edge, *different* that every one was tried. The tries are bounded: beyond, it is
-# undecided.
+# Each node has a colour, a hash of its label; colours are refined by those of its neighbours until that distinguishes no more of them
+# (Weisfeiler and Leman's method). Nodes that are still alike are decided by search: the graphs fall into independent parts, in each part
+# one node is paired with each possible node of the other graph, and refinement goes on from there. *Equal* means a pairing that was
+# checked edge by edge, *different* that every pairing was tried. The search is bounded: beyond, the result is undecided.
 
-#: How many nodes may be coloured while trying: some seconds.
+#: How many nodes may be coloured in the search: some seconds.
 MOST: Final = 1_000_000
-#: For each node, what the first refinement may take.
+#: How many colourings for each node the first refinement may take.
 _FREE: Final = 100
 
 Colours: TypeAlias = dict[int, bytes]
 
 
 class Undecided(Exception):
-    """Too many pairings were possible."""
+    """The search for a pairing was given up: too many were possible."""
 
 
 class Labelled:
-    """Nodes in an order in which parents come first; each has a label, parents, and links of other kinds to any nodes."""
+    """A labelled graph: nodes in an order in which parents come first, each with a label, parents, and other links."""
 
     def __init__(
         self, labels: Sequence[bytes], parents: Sequence[Iterable[int]], links: Sequence[Iterable[tuple[int, int]]]
@@ -61,7 +60,7 @@ class Labelled:
                 self.linked[other].append((kind, node))
 
     def edges(self, nodes: Iterable[int]) -> Iterable[tuple[int, int, int]]:
-        """From, kind, to."""
+        """The edges from ``nodes``, as (from, kind, to)."""
         for node in nodes:
             for parent in self.parents[node]:
                 yield node, -1, parent
@@ -111,7 +110,7 @@ def _paired(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work
         for place, candidate in enumerate(candidates):
             found = _tried(one, other, part, candidate, work)
             if found is not None:
-                # Likeness is an equivalence: no later part is wronged by taking this one.
+                # Isomorphism is an equivalence: pairing these parts can't spoil a later pair.
                 del candidates[place]
                 pairing.update(found)
                 break
@@ -121,7 +120,7 @@ def _paired(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work
 
 
 def _tried(one: Labelled, other: Labelled, mine: Colours, theirs: Colours, work: _Work) -> dict[int, int] | None:
-    """A pairing of two parts, by pairing one node of the rarest colour with each that it could be."""
+    """A pairing of two parts, found by pairing one node of the rarest colour with each possible one."""
     counts = Counter(mine.values())
     if len(counts) == len(mine):
         there = {found: node for node, found in theirs.items()}
@@ -197,25 +196,23 @@ def _parts(graph: Labelled, colours: Colours) -> list[Colours]:
 #
 # The graph of what caused what among events: its order, and whether two recordings of one workflow are the same.
 #
-# **Order.** An event comes after all its parents; where several could come next, the one with the lowest id does. Time is never looked
-# at, nor the order in which lines were written: the same events give the same bytes.
+# **Order.** An event comes after all its parents; where several could come next, the one with the lowest id does. Neither time stamps
+# nor the order of lines matter: the same events give the same bytes.
 #
-# **Comparison.** Ids, times and places are other ones in every recording, so :func:`compare` looks at what events say and how they hang
-# together: at their labels, their causes, and which events a payload mentions. See :mod:`.likeness`: *equal* and *different* are both
-# proven, and where that would take too long it is an error. In which order an event names its parents is not compared: a join that
-# takes
-# answers as they come is the same workflow.
+# **Comparison.** Ids, times and places differ between recordings, so :func:`compare` looks at labels, causes, and the events that a
+# payload mentions, as graphs (see above): *equal* and *different* are both proven, and where that would take too long it is an error.
+# The order in which an event names its parents is not compared: a join that takes answers as they come is the same workflow.
 
-#: What is another one in each recording.
+#: The fields that differ between recordings of one workflow.
 _INCIDENTAL: Final = frozenset(
     {"event_id", "timestamp_ns", "parent_event_id", "parent_event_ids", "payload_ref", "call_event_id", "payload"}
 )
-#: How many ids a message names.
+#: At most this many ids are named in a message.
 _NAMED: Final = 5
 
 
 class _Graph:
-    """Events by position, with the positions of their parents and children; checked, but for circles."""
+    """The graph of events: parents and children by position; checked, but for cycles."""
 
     def __init__(self, found: Iterable[Event]) -> None:
         self.events: Final = list(found)
@@ -261,7 +258,7 @@ class _Graph:
         return found
 
     def _circle(self, waiting: list[int]) -> EventCycleError:
-        """One circle among the events that wait for ever: from any of them, back along parents that wait, until one comes again."""
+        """The error for a cycle among ``waiting``, found by following parents from any of them until one repeats."""
         place = next(place for place, count in enumerate(waiting) if count)
         seen: dict[int, int] = {}
         path: list[int] = []
@@ -298,9 +295,9 @@ def serialize(found: Iterable[Event]) -> bytes:
 
 
 class Difference(NamedTuple):
-    """The first difference of two recordings: the first event of each, in order, that the other has not.
+    """The first difference of two recordings: the first event of each, in order, that the other lacks.
 
-    ``None`` where one recording has no such event. ``text`` says it in words.
+    ``None`` where one recording has no such event. ``text`` describes it.
     """
 
     first: Event | None
@@ -312,7 +309,7 @@ class Difference(NamedTuple):
 
 
 def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | None:
-    """``None`` if two recordings tell the same workflow, else the first difference.
+    """``None`` if two recordings are of the same workflow, else the first difference.
 
     Raises as :func:`ordered`, and ``UndecidedComparisonError`` where so many events look alike that trying was given up.
     """
@@ -332,19 +329,19 @@ def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | Non
 
 
 class _Shape:
-    """What of a graph is the same in each recording."""
+    """The part of a graph that is the same in each recording of one workflow."""
 
     def __init__(self, graph: _Graph) -> None:
         self.graph: Final = graph
         self.labels: Final = [_label(event, graph.places) for event in graph.events]
         self.topological: Final = graph.order(graph.ids)
-        #: Of each event, the hash of its label and of all that came before it.
+        #: For each event, the hash of its label and of all its ancestors.
         self.pasts: Final = [b""] * len(self.labels)
         for place in self.topological:
             self.pasts[place] = mixed(self.labels[place], [self.pasts[parent] for parent in graph.parents[place]])
 
     def labelled(self) -> Labelled:
-        """The graph in topological order, with a node for each agent that is called as its run is."""
+        """The graph in topological order, with a node for each agent that has its run's name."""
         events, there = self.graph.events, {place: node for node, place in enumerate(self.topological)}
         nameless: dict[str, int] = {}
         links: list[list[tuple[int, int]]] = []
@@ -371,26 +368,26 @@ class _Shape:
 
 
 def _label(event: Mapping[str, Any], places: Mapping[str, int]) -> bytes:
-    said = {key: value for key, value in event.items() if key not in _INCIDENTAL}
+    compared = {key: value for key, value in event.items() if key not in _INCIDENTAL}
     if event.get("agent_is_run"):
-        del said["agent_id"]
+        del compared["agent_id"]
     if "comparison_sha256" in event:
-        del said["payload_hash"], said["payload_sha256"]
+        del compared["payload_hash"], compared["payload_sha256"]
         # A mention of an event that is in this recording is a link; of any other, its id is all that is known.
-        said["mentions"] = [None if id in places else id for id in event.get("mentions", ())]
-    return sha256(dumps(said)).digest()
+        compared["mentions"] = [None if id in places else id for id in event.get("mentions", ())]
+    return sha256(dumps(compared)).digest()
 
 
-# -- in words ------------------------------------------------------------------------------------------------------------
+# -- texts ------------------------------------------------------------------------------------------------------------
 
 
 def _described(first: Event | None, second: Event | None) -> str:
     if first is None and second is None:
         return "the same events, hanging together in another way: what two events share as a cause in one, they have apart in the other"
-    return f"first:  {_told(first)}\nsecond: {_told(second)}"
+    return f"first:  {_event_text(first)}\nsecond: {_event_text(second)}"
 
 
-def _told(event: Event | None) -> str:
+def _event_text(event: Event | None) -> str:
     if event is None:
         return "nothing that the other has not"
     about = {

@@ -1,8 +1,8 @@
-"""What an event is called: an id in the form of a random UUID, worked out from where the event stands.
+"""Ids of events: in the form of a random UUID, computed from the event's place in its trace.
 
 An event *is* an entry of a trace, and its id the SHA-256 of run id, segment and ``seq`` with the version and variant bits of a
-UUID v4. So it needs no room in the trace, any reader can work it out, and a replay, which follows the recorded entries, has the
-ids of the recording in every task, thread and process, without a draw.
+UUID v4. So it takes no room in the trace, any reader can compute it, and a replay, which follows the recorded entries, has the
+ids of the recording in every task, thread and process, without random numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 class Origin(NamedTuple):
-    """Where an event stands: the run, the segment (``None`` for the run's own file), the entry."""
+    """The place of an event: the run, the segment (``None`` for the run's own file), the entry."""
 
     run_id: str
     segment: str | None

@@ -1,4 +1,4 @@
-"""Intentions: what agents ask for, and the ledger of requests and responses that belong together."""
+"""Requests that agents make as data, and the record of events with their causes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 # -- intentions --------------------------------------------------------------------------------------------------------
 #
-# Intentions and events: what a responder wants to happen, as data, and what did happen, with a typed reference to its cause.
+# An intention is a request as data: what a responder wants to happen. An event is what did happen, with a reference to its cause.
 #
 # ::
 #
@@ -44,13 +44,13 @@ __all__ = [
 #     create("page-1", {"url": url, "status": "new"})                      # an object of the world
 #     patch("page-1", {"status": "done"})                                  # a change of one: a JSON merge patch (RFC 7396)
 #
-# Making one does nothing. A :class:`~tracekit.agents.Loop` writes it down, then has an executor do it, or changes the world.
+# Making one has no effect. A :class:`~tracekit.agents.Loop` records it, then has an executor execute it, or changes the world.
 
-#: What answers a request, by its kind.
+#: The kind of the answer to a request, by the request's kind.
 ANSWERS: Final = {"llm.request": "llm.response", "tool.call": "tool.return"}
-#: What tells that a request failed, by its kind.
+#: The kind of the failure of a request, by the request's kind.
 FAILURES: Final = {"llm.request": "llm.error", "tool.call": "tool.error"}
-#: What a responder may respond to.
+#: The kinds of event that a responder may respond to.
 EVENTS: Final = frozenset({"object.created", "object.patched", *ANSWERS.values(), *FAILURES.values()})
 #: JSON nested deeper than this is refused.
 _DEPTH: Final = 100
@@ -58,7 +58,7 @@ _DEPTH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to an event: of which kind it is, and where it stands in which log. ``run_id`` is ``None`` outside every run."""
+    """A reference to an event: its kind, its run and its entry. ``run_id`` is ``None`` outside every run."""
 
     type: str
     seq: int
@@ -66,7 +66,7 @@ class Ref:
     segment: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What an entry says of its cause."""
+        """The form in which an entry names its cause."""
         return {"type": self.type, "seq": self.seq}
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Intention:
-    """Something that is to happen. ``kind`` is ``"llm.request"``, ``"tool.call"``, ``"object.created"`` or ``"object.patched"``.
+    """A request as data. ``kind`` is ``"llm.request"``, ``"tool.call"``, ``"object.created"`` or ``"object.patched"``.
 
     ``name`` is the model (or ``"model"``), the tool or the object; ``object`` the object of the world that it is for; ``cause`` the event
     that it answers to, where that is not the one its responder was given. Make one with :func:`ask`, :func:`call`, :func:`create` or
@@ -89,13 +89,13 @@ class Intention:
     cause: Ref | None = None
 
     def alone(self) -> Intention:
-        """The same with data of its own, that nobody else can change."""
+        """A copy with data of its own, which nothing else can change."""
         return replace(self, data=copied(dict(self.data)))
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, and what caused it: ``ref`` is its own place, ``cause`` that of what caused it.
+    """An event: ``ref`` is the reference to it, ``cause`` the one to its cause.
 
     ``data`` is the same in a replay: of a ``"llm.response"`` ``text``, ``model``, ``usage``, ``cost_usd``, ``tool_calls``,
     ``finish_reason`` and ``message``; of a ``"tool.return"`` ``output``; of an error ``type`` and ``text``; of an object's event ``value``
@@ -153,10 +153,10 @@ def ask(
 ) -> Intention:
     """A question to a model. A text is one message of the user. ``parameters`` (``temperature``, ``tools``, ``system`` …) go to the
     executor's callable or client as they are. ``object`` is what the answer is for: it must be there when the question is asked."""
-    told = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    if not told:
+    turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if not turns:
         raise IntentionError("a question needs a message", next_action="give `ask` a text, or a list of messages")
-    data: dict[str, Any] = {"messages": told, **parameters}
+    data: dict[str, Any] = {"messages": turns, **parameters}
     if model is not None:
         data["model"] = model
     if max_tokens is not None:
@@ -209,14 +209,14 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def copied(value: Any) -> Any:
-    """A copy of a value's dictionaries and lists, so that whoever made it can't change it any more."""
+    """A deep copy of a value's dictionaries and lists."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
-    """A copy of ``value``, which must be a JSON object; ``IntentionError`` names the place of what is none."""
+    """A copy of ``value``, which must be a JSON object; ``IntentionError`` names the place of what is not JSON."""
     if not isinstance(value, Mapping):
         raise IntentionError(f"{what} is a JSON object, not {value!r:.80}")
     made: dict[str, Any] = _json(dict(value), what, "", 0)
@@ -245,15 +245,14 @@ def _at(path: str) -> str:
     return f" at {path.removeprefix('.')}" if path else ""
 
 
-# -- ledger ------------------------------------------------------------------------------------------------------------
+# -- events with causes ------------------------------------------------------------------------------------------------------------
 #
-# The ledger of a world: every event with its cause, checked when it is written.
+# The events of a world, each with its cause, which is checked when the event is written.
 #
-# An event is an entry of the run's trace (outside every run: a number in memory). What it names as its cause must be an event that is
-# in
-# the ledger, of the kind that the reference says, and of a kind that can cause it.
+# An event is an entry of the run's trace (outside every run: a number in memory). Its cause must be an event
+# of the same world, of the kind that the reference names, and of a kind that can cause it.
 
-#: The responder that is deciding: it must change nothing.
+#: The responder that is running: it must change nothing.
 deciding: Final[ContextVar[str | None]] = ContextVar("tracekit.deciding", default=None)
 
 #: The numbers of events outside every run.
@@ -261,10 +260,10 @@ _numbers: Final = count(1)
 
 
 class _Names(dict[str, "Ledger"]):
-    """Whose each name of a world is in a run: in a trace a world is known by its name."""
+    """The owner of each world name in a run: a trace identifies a world by its name."""
 
 
-#: What alone can cause an event, where that is one kind: an answer answers a request.
+#: The only kind that can cause an event, where there is one: an answer answers a request.
 CAUSES: Final = {
     **{answer: request for request, answer in ANSWERS.items()},
     **{failure: request for request, failure in FAILURES.items()},
@@ -272,7 +271,7 @@ CAUSES: Final = {
 
 
 def check_cause(kind: str, cause: Ref | None, known: str | None) -> None:
-    """``DanglingCauseError`` unless ``cause``, of which the log says that it is of the kind ``known``, can cause a ``kind``."""
+    """``DanglingCauseError`` unless ``cause``, recorded with the kind ``known``, can cause a ``kind``."""
     needs = CAUSES.get(kind)
     if cause is None:
         if needs is not None:
@@ -297,25 +296,25 @@ class Ledger:
         #: The run that its first event was in, in a tuple of its own: ``None`` is no run.
         self._run: tuple[str | None] | None = None
         #: The last conversation about each object: the request's ``seq``, its messages.
-        self._said: Final[dict[str | None, tuple[int, list[Any]]]] = {}
+        self._conversations: Final[dict[str | None, tuple[int, list[Any]]]] = {}
 
     def kind_of(self, ref: Ref) -> str | None:
-        """Of which kind the event is that stands there."""
+        """The kind of the event that ``ref`` refers to, or ``None``."""
         return self._kinds.get((ref.run_id, ref.segment, ref.seq))
 
     def ask(self, by: str, kind: str, name: str, data: Mapping[str, Any], object: str | None, cause: Ref | None) -> Ref:
-        """Write a request. Messages that the last one about this object had already are told as its number (``after``): a long
-        conversation is on the log once."""
-        told: dict[str, Any] = {"kind": kind, "name": name, "object": object, "data": dict(data)}
+        """Write a request. Messages that the last request about this object had already are referred to by its number (``after``), so that
+        a long conversation is recorded once."""
+        content: dict[str, Any] = {"kind": kind, "name": name, "object": object, "data": dict(data)}
         messages = data.get("messages") if kind == "llm.request" else None
-        before = self._said.get(object)
+        before = self._conversations.get(object)
         if before is not None and messages is not None and messages[: len(before[1])] == before[1]:
-            told["data"]["messages"] = messages[len(before[1]) :]
-            told["after"] = before[0]
+            content["data"]["messages"] = messages[len(before[1]) :]
+            content["after"] = before[0]
         on = None if cause is None else cause.as_dict()
-        ref = self.write("decision", by, kind, input=on, output=told, cause=cause)
+        ref = self.write("decision", by, kind, input=on, output=content, cause=cause)
         if messages is not None:
-            self._said[object] = ref.seq, copied(messages)
+            self._conversations[object] = ref.seq, copied(messages)
         return ref
 
     def write(
@@ -330,7 +329,7 @@ class Ledger:
         about: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> Ref:
-        """Write an event as an entry of this type, once its cause is checked; returns where it stands.
+        """Check an event's cause and write it as an entry of this type; returns the reference to it.
 
         ``about`` is compared in a replay, ``info`` is not. ``LogWriteError`` where there is a log and it can't be written.
         """

@@ -32,11 +32,11 @@ __all__ = ["Agenda", "Answer", "Loop", "LoopResult", "Request"]
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
-# Requests on their way: who does each, what it came to, and where in the log that is.
+# One request of a loop: its executor, its answer, and the step that it was executed in.
 
 
 class Answer(NamedTuple):
-    """What a request came to: ``data``, or ``error``. ``exchange`` is the step in which it was done, 0 where there is none."""
+    """The result of a request: ``data``, or ``error``. ``exchange`` is the step that executed it, 0 where there is none."""
 
     data: Mapping[str, Any]
     error: BaseException | None = None
@@ -45,26 +45,26 @@ class Answer(NamedTuple):
 
 
 class Request:
-    """An intention that is to be done by ``executor``; ``None``: nobody takes it."""
+    """A request for a model or tool call, to be executed by ``executor``; ``None``: none takes it."""
 
     def __init__(self, ref: Ref, intention: Intention, executor: Executor | None, by: str) -> None:
         self.ref: Final = ref
         self.intention: Final = intention
         self.executor: Final = executor
-        #: The responder that intends it.
+        #: The responder that asked for it.
         self.by: Final = by
-        #: What it waits for before anything is done.
+        #: Set once it may start, where the recorded loop had not started it yet.
         self.held: asyncio.Event | None = None
         self.begun = False
 
     def about(self) -> dict[str, Any]:
-        """Its facts, for whoever asks what is pending."""
+        """Its facts, for lists of pending requests."""
         one = self.intention
         return {"seq": self.ref.seq, "kind": one.kind, "name": one.name, "object": one.object, "by": self.by}
 
     @property
     def step_name(self) -> str:
-        """The name of the step in which it is done."""
+        """The name of the step that executes it."""
         return self.intention.name if self.executor is None else self.executor.name_of(self.intention)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Request:
         return f"{one.kind} {one.name!r}{about} (entry {self.ref.seq}, from {self.by})"
 
     def make(self) -> Answer:
-        """Have it done. What makes a run or a replay fail is raised; any other exception is the answer."""
+        """Execute it. What makes a run or a replay fail is raised; any other exception is the answer."""
         executor = self._executor()
         with self._place() as place:
             try:
@@ -84,7 +84,7 @@ class Request:
                 return place.failed(error)
 
     async def make_async(self) -> Answer:
-        """The same, beside others: what is not to be awaited runs in a thread."""
+        """Execute it beside others; a synchronous executor runs in a thread."""
         if self.held is not None:
             await self.held.wait()
         self.begun = True
@@ -105,7 +105,7 @@ class Request:
 
     @contextmanager
     def _place(self) -> Iterator[_Place]:
-        """Inside the entry of the intention."""
+        """A block inside the request's entry."""
         scope = here()
         place = _Place(self)
         if scope is None:
@@ -119,7 +119,7 @@ class Request:
 
 
 class _Place:
-    """Where a request is done: it knows whether anything came on the log."""
+    """The execution of one request: finds the step that it made, and whether the log answered it."""
 
     def __init__(self, request: Request) -> None:
         self._request: Final = request
@@ -145,16 +145,16 @@ class _Place:
 
     def failed(self, error: Exception) -> Answer:
         exchange = self._exchange()
-        told = {"type": f"{type(error).__module__}:{type(error).__qualname__}", "text": str(error)}
-        return Answer(told, error, exchange, self._replayed(exchange))
+        description = {"type": f"{type(error).__module__}:{type(error).__qualname__}", "text": str(error)}
+        return Answer(description, error, exchange, self._replayed(exchange))
 
     def _exchange(self) -> int:
-        """The last step that was made here; 0 where there is none."""
+        """The last step inside it; 0 where there is none."""
         scope = self._scope
         return 0 if scope is None or scope.lane.last == self._before else scope.lane.last
 
     def _replayed(self, exchange: int) -> bool:
-        """Whether the log answered: the step is one of it, and none that a partial replay lets go live."""
+        """Whether the log answered: the step is recorded, and not live in a partial replay."""
         scope = self._scope
         if scope is None or not exchange:
             return False
@@ -179,14 +179,14 @@ class _Place:
 
 # -- agenda ------------------------------------------------------------------------------------------------------------
 #
-# What is on the agenda of a loop: events that nobody has responded to yet, and requests without an answer.
+# The state of a running loop: events that no responder has seen yet, and requests without an answer.
 
-#: Who intends what the program itself gives to the loop.
+#: The source of intentions that the program itself passes to the loop.
 PROGRAM: Final = "(program)"
 
 
 class Agenda:
-    """One run of a loop: the events that nobody has responded to yet, and the requests without an answer."""
+    """The state of one run of a loop: its unprocessed events, and its requests without an answer."""
 
     def __init__(
         self, world: World, responders: Sequence[Responder[Any]], executors: Sequence[Executor], max_events: int
@@ -200,11 +200,11 @@ class Agenda:
         self._max_events: Final = max_events
         self._unseen: Final[deque[Event]] = deque()
         self._events: Final[list[Event]] = []
-        #: Who reads what, and what nobody read.
+        #: Which responders read which events, and events that none read.
         self.readings: Final = Readings(world, responders)
         self.pending: Final[dict[Ref, Request]] = {}
         self._new: Final[list[Request]] = []
-        #: The first request that nobody takes.
+        #: The first request that no executor takes.
         self._untaken: Request | None = None
         self._arrived: Final[dict[Ref, Answer]] = {}
         self._fatal: BaseException | None = None
@@ -212,20 +212,20 @@ class Agenda:
         trace = None if scope is None else scope.session.log.trace
         past = Past({}, frozenset()) if trace is None else past_of(trace)
         self._log: Final = past.deliveries
-        #: For which requests something was done in the recording.
+        #: The requests that were started in the recording.
         self._begun: Final = past.begun
-        #: Whether nothing else may be done.
+        #: Whether nothing more may be started.
         self._replaying: Final = scope is not None and isinstance(scope.session, Replay)
         self._held: Final[set[Ref]] = set()
 
-    # -- what comes next ---------------------------------------------------------------------------------------------------
+    # -- scheduling ---------------------------------------------------------------------------------------------------
 
     def begin(self, intentions: Iterable[Intention]) -> None:
         for intention in intentions:
             self._emit(intention, None, PROGRAM)
 
     def goes_on(self) -> bool:
-        """Let responders see what happened; whether a request waits for its answer then."""
+        """Pass new events to the responders; returns whether a request is pending afterwards."""
         while self._unseen:
             event = self._unseen.popleft()
             for responder in self.readings.of(event):
@@ -236,7 +236,7 @@ class Agenda:
         return bool(self.pending)
 
     def new(self) -> list[Request]:
-        """The requests that came up since this was asked last."""
+        """The requests that are new since the last call."""
         found = self._new.copy()
         self._new.clear()
         for request in found if self._replaying else ():
@@ -246,12 +246,11 @@ class Agenda:
         return found
 
     def begun(self, request: Request) -> bool:
-        """Whether something was done for a request, now or in the recording."""
+        """Whether a request was started, now or in the recording."""
         return request.begun or request.ref.seq in self._begun
 
     def let_go(self) -> None:
-        """Where only such requests are left as the recorded loop had left before it began with them, begin with them now: that
-        is the divergence."""
+        """Start the requests that the recorded loop never started, once only such are left: that is the divergence."""
         if self._held and self.pending.keys() - self._arrived.keys() == self._held:
             for ref in self._held:
                 held = self.pending[ref].held
@@ -260,11 +259,11 @@ class Agenda:
             self._held.clear()
 
     def next(self) -> Request:
-        """The request that is done next, where one is done after another."""
+        """The request to execute next, where they are executed one after another."""
         return next(iter(self.pending.values()))
 
     def arrive(self, request: Request, answer: Answer | BaseException) -> None:
-        """Take in what a request came to. What makes the run fail is raised when the log has nothing more to give."""
+        """Accept a request's result. An error that ends the run is raised once the log has no further answers."""
         if isinstance(answer, ReplayError):
             raise answer
         if isinstance(answer, BaseException):
@@ -273,21 +272,21 @@ class Agenda:
             self._arrived[request.ref] = answer
 
     def ready(self) -> tuple[Request, Answer] | None:
-        """The request whose answer is given to the responders next, with the answer, once it is there.
+        """The next request whose answer goes to the responders, with the answer, once it has arrived.
 
-        As long as the log says which that was, it is that one; then the first that came.
+        In a replay that is the recorded next one; beyond the log, the first that arrived.
         """
         log = self._log
-        told = [(log[ref.seq].seq, ref) for ref in self.pending if ref.seq in log] if log else []
-        if not told and self._fatal is not None:
+        recorded = [(log[ref.seq].seq, ref) for ref in self.pending if ref.seq in log] if log else []
+        if not recorded and self._fatal is not None:
             raise self._fatal
-        ref = min(told)[1] if told else next(iter(self._arrived), None)
+        ref = min(recorded)[1] if recorded else next(iter(self._arrived), None)
         return None if ref not in self._arrived else (self.pending[ref], self._arrived.pop(ref))
 
-    # -- what happens ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def _emit(self, intention: Intention, event: Ref | None, by: str) -> None:
-        """Write an intention down; what is about the world alone happens with that."""
+        """Record an intention; one that only changes the world is thereby done."""
         if not isinstance(intention, Intention):
             raise IntentionError(
                 f"{intention!r:.80} is no intention", next_action="make one with `ask`, `call`, `create` or `patch`"
@@ -305,7 +304,7 @@ class Agenda:
     def _ask(self, intention: Intention, cause: Ref | None, by: str) -> None:
         if intention.object is not None:
             self._world.needs(intention.object, f"the {intention.kind} of {by}")
-        intention = intention.alone()  # what is done is what is written down
+        intention = intention.alone()  # execute exactly what is recorded
         kind, name, object = intention.kind, intention.name, intention.object
         ref = self._world.ledger.ask(by, kind, name, intention.data, object, cause)
         request = self.pending[ref] = Request(ref, intention, self._executor_of(intention), by)
@@ -317,16 +316,16 @@ class Agenda:
         return next((executor for executor in self._executors if executor.takes(intention)), None)
 
     def deliver(self, request: Request, answer: Answer) -> None:
-        """Give an answer to the responders; what failed and no responder responds to is raised."""
+        """Pass an answer to the responders; an error that none of them reads is raised."""
         intention, error = request.intention, answer.error
         kind = (ANSWERS if error is None else FAILURES)[intention.kind]
         data, info = dict(answer.data), {"exchange": answer.exchange or None, "cost_usd": answer.data.get("cost_usd")}
         recorded = self._log.get(request.ref.seq)
-        if recorded is not None and "cost_usd" in data:  # as it was priced then
+        if recorded is not None and "cost_usd" in data:  # with the price at the time of the recording
             data["cost_usd"] = recorded.info.get("cost_usd")
-        told = "answered" if error is None else "failed"
+        result = "answered" if error is None else "failed"
         ref = self._world.ledger.write(
-            "decision", kind, kind, input=request.ref.as_dict(), output=told, cause=request.ref,
+            "decision", kind, kind, input=request.ref.as_dict(), output=result, cause=request.ref,
             info={key: value for key, value in info.items() if value is not None},
         )  # fmt: skip
         del self.pending[request.ref]
@@ -348,29 +347,29 @@ class Agenda:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened, in order."""
+        """All events, in order."""
         return tuple(self._events)
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """A block that no request leaves unanswered without a word, and in which what responders put off is held back, too."""
+        """A block whose end reports unanswered requests, and in which deferred work of responders is refused too."""
         scope = here()
-        told = [] if scope is None else scope.session.state.extras.of(Unfinished).says
-        told.append(self._undone)
+        sentences = [] if scope is None else scope.session.state.extras.of(Unfinished).says
+        sentences.append(self._undone)
         try:
             with self._world.looping(), guard.Watch() if self.readings and here() is not None else nullcontext():
                 yield
         except BaseException as error:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):
-                said = f"left without an answer: {self._names()}"
-                error.add_note(said)
-                _remark(said)
+                sentence = f"left without an answer: {self._names()}"
+                error.add_note(sentence)
+                _remark(sentence)
             raise
         finally:
-            told.remove(self._undone)
+            sentences.remove(self._undone)
 
     def _undone(self) -> str | None:
-        """What the run says where it ends while the loop is still running."""
+        """The run's warning where it ends while the loop is still running."""
         return (
             f"the run ended while a loop was running; left without an answer: {self._names()}" if self.pending else None
         )
@@ -394,7 +393,7 @@ class Agenda:
 
 
 def _remark(sentence: str) -> None:
-    """The run says so at its end; the exception is loud enough for now."""
+    """Add a warning to the run's end; the exception is reported already."""
     scope = here()
     if scope is not None and scope.session.state.live:
         scope.session.report.warn(sentence, quiet=True)
@@ -402,7 +401,7 @@ def _remark(sentence: str) -> None:
 
 # -- loop --------------------------------------------------------------------------------------------------------------
 #
-# The loop in which intentions become events: responders decide, executors do, the world is what the log says.
+# The loop: responders decide, executors execute, and the log determines the world.
 #
 # ::
 #
@@ -415,14 +414,14 @@ def _remark(sentence: str) -> None:
 #     with replay(run):                       # the same code: no model is asked, the same world
 #         ...
 #
-# Every intention is an entry of its own, written before anything is done; what an executor does is a step inside it; giving the answer
-# to the responders is an entry, too, and so the order in which answers came is that of the log, in a replay as well. A loop ends when
-# nothing is pending. A request that nobody can answer, or that is left without an answer, is an error that names it.
+# Every intention is an entry of its own, written before it is executed; executing it is a step inside it. Passing the answer to the
+# responders is an entry too, so that answers have the same order in a replay. A loop ends when nothing is pending. A request that no
+# executor takes, or that is left without an answer, is an error that names it.
 
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """What a loop came to: the world, its hash, and every event in order."""
+    """The result of a loop: the world, its hash, and every event in order."""
 
     world: World
     hash: str
@@ -430,7 +429,7 @@ class LoopResult:
 
     @property
     def answers(self) -> tuple[Event, ...]:
-        """What models and tools answered, in the order in which it was given to the responders."""
+        """The answers of models and tools, in the order in which the responders got them."""
         return tuple(event for event in self.events if event.request is not None)
 
     @property
@@ -440,7 +439,7 @@ class LoopResult:
 
     @property
     def cost_usd(self) -> float:
-        """What the models cost now, as far as that is known: nothing for what the log answered."""
+        """The known cost of the live model calls; answers from the log cost nothing."""
         return round(sum(event.cost_usd or 0.0 for event in self.answers), 9)
 
 
@@ -468,15 +467,15 @@ class Loop:
         self.unread: Final = unread
         if unread not in ("error", "ok"):
             raise IntentionError(f"unread={unread!r} is not known", next_action="use unread='error' or unread='ok'")
-        for given, kind, word in ((self.responders, Responder, "responder"), (self.executors, Executor, "executor")):
-            wrong = next((one for one in given if not isinstance(one, kind)), None)
+        for objects, kind, word in ((self.responders, Responder, "responder"), (self.executors, Executor, "executor")):
+            wrong = next((one for one in objects if not isinstance(one, kind)), None)
             if wrong is not None:
                 raise IntentionError(
                     f"{wrong!r:.80} is no {word}", next_action=f"make one with `{kind.__name__}`, or its decorator"
                 )
 
     def run(self, *intentions: Intention) -> LoopResult:
-        """Do what is intended, and what responders intend on it. Without async executors one thing after another.
+        """Execute these intentions and those that responders return, one after another unless executors are asynchronous.
 
         Raises what a responder raises; what an executor raises, where no responder responds to ``"llm.error"`` or ``"tool.error"``;
         ``PendingRequestsError``; ``UnreadEventsError``; ``IntentionError`` for an intention that can't be.
@@ -493,9 +492,9 @@ class Loop:
             return self._outcome(agenda)
 
     async def run_async(self, *intentions: Intention) -> LoopResult:
-        """The same with every pending request on its way at once; their answers are given to the responders as they come, one by one.
+        """Like :meth:`run`, with all pending requests at once; the responders get the answers one by one as they arrive.
 
-        Where it fails, what has begun is waited for; where it is cancelled, it is cancelled too.
+        On a failure, started requests are waited for; on a cancellation, they are cancelled too.
         """
         agenda = Agenda(self.world, self.responders, self.executors, self.max_events)
         tasks: dict[asyncio.Task[None], Request] = {}
@@ -512,7 +511,7 @@ class Loop:
                     agenda.deliver(*ready)
                 return self._outcome(agenda)
             except (Exception, BudgetExceededError):
-                await _wound_up(agenda, tasks)
+                await _finish_begun(agenda, tasks)
                 raise
             finally:
                 for task in tasks:
@@ -539,8 +538,8 @@ class Loop:
         )
 
 
-async def _wound_up(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]) -> None:
-    """What has begun is paid for: its answer comes on the log, and a replay has it there. The rest never begins."""
+async def _finish_begun(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]) -> None:
+    """Wait for the requests that have started, so that their answers are recorded; the others never start."""
     begun = [task for task, request in tasks.items() if agenda.begun(request)]
     for task in tasks.keys() - begun:
         task.cancel()
@@ -551,5 +550,5 @@ async def _wound_up(agenda: Agenda, tasks: dict[asyncio.Task[None], Request]) ->
 async def _made(request: Request, arrived: asyncio.Queue[tuple[Request, Answer | BaseException]]) -> None:
     try:
         arrived.put_nowait((request, await request.make_async()))
-    except BaseException as error:  # whoever waits for it must learn of it
+    except BaseException as error:  # the waiting loop raises it
         arrived.put_nowait((request, error))

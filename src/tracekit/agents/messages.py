@@ -44,7 +44,7 @@ __all__ = [
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 #
-# Messages between agents: sent, received, answered, each a step of one entry that names what caused it.
+# Messages between agents: sending, receiving and answering each is a step of one entry that names its causes.
 #
 # ::
 #
@@ -56,22 +56,21 @@ __all__ = [
 #         answer = respond(task, find(task.payload))
 #
 #     with agent("planner"):
-#         send_task("writer", summary, causes=[answer, other_answer])       # a join carries all that it waited for
+#         send_task("writer", summary, causes=[answer, other_answer])       # a join names all that it waited for
 #
-# How a message gets from one to the other is the program's own affair: an argument, a queue, a file, HTTP. What travels is the
-# :class:`Message` itself (it pickles, and becomes a dictionary and back), or its headers (``inject``, ``extract``). In a replay the
-# steps
-# are compared with the recorded ones, causes included, and a message is what it was. Outside a run nothing is recorded.
+# The program transports messages itself: as an argument, by a queue, a file, HTTP. A :class:`Message` can be pickled, or converted to a
+# dictionary and back, or carried in headers (``inject``, ``extract``). In a replay the steps are compared with the recorded ones, causes
+# included, and a message equals the recorded one. Outside a run nothing is recorded.
 
-#: What the log has for the other side of a message where that side did not say who it is.
+#: The name in the log for the other side of a message where that side has no name.
 OUTSIDE: Final = "(outside)"
 
 MessageType: TypeAlias = Literal["task_sent", "task_received", "response_sent", "state_transition"]
-#: What caused something: messages, or one.
+#: The causes of an event: one message or several.
 Causes: TypeAlias = "Iterable[Message] | Message"
 _TYPES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
 _HEX: Final = frozenset("0123456789abcdef")
-#: A ``seq`` above this is nobody's: JSON readers elsewhere would round it.
+#: The largest valid ``seq``: other JSON readers would round a larger one.
 _MOST: Final = 2**53
 
 
@@ -79,8 +78,7 @@ _MOST: Final = 2**53
 class Message:
     """A message between two agents, its receipt, or a change of state: what can cause something. It never changes, and may go anywhere.
 
-    ``origin`` says where it stands in a trace, and ``event_id`` is its id there; both are ``None`` for a message that is on no log: it
-    was sent outside every run.
+    ``origin`` is its place in a trace, and ``event_id`` its id there; both are ``None`` for a message that was sent outside every run.
     """
 
     type: MessageType
@@ -108,12 +106,12 @@ class Message:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Message:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Message:
         """A message from its dictionary. ``InvalidMessageError`` for anything else."""
         try:
-            kind, origin = told["type"], told["origin"]
-            names = [told["sender"], told["recipient"], told["task"]]
-            payload = told["payload"]
+            kind, origin = fields["type"], fields["origin"]
+            names = [fields["sender"], fields["recipient"], fields["task"]]
+            payload = fields["payload"]
         except (KeyError, TypeError) as error:
             raise _invalid(f"a message needs type, sender, recipient, task, payload and origin: {error!r}") from None
         if kind not in _TYPES:
@@ -124,11 +122,11 @@ class Message:
         return cls(kind, names[0], names[1], payload, names[2], where)
 
 
-def origin_of(told: Any) -> Origin:
-    """Where a message stands, from what came from elsewhere. ``InvalidMessageError`` if that can't be."""
-    if not isinstance(told, Mapping):
-        raise _invalid(f"the origin of a message is an object, not {told!r:.80}")
-    run_id, segment, seq = told.get("run_id"), told.get("segment"), told.get("seq")
+def origin_of(fields: Any) -> Origin:
+    """The origin of a message from its untrusted fields. ``InvalidMessageError`` if they are invalid."""
+    if not isinstance(fields, Mapping):
+        raise _invalid(f"the origin of a message is an object, not {fields!r:.80}")
+    run_id, segment, seq = fields.get("run_id"), fields.get("segment"), fields.get("seq")
     if not isinstance(run_id, str) or not valid_run_id(run_id):
         raise _invalid(f"{run_id!r:.80} can't be a run id")
     if segment is not None and (not isinstance(segment, str) or len(segment) != 16 or not _HEX.issuperset(segment)):
@@ -141,16 +139,16 @@ def origin_of(told: Any) -> Origin:
 def send_task(
     recipient: str, payload: Any = None, *, task: str | None = None, causes: Causes = (), **meta: Any
 ) -> Message:
-    """Record that the acting agent gives ``recipient`` something to do, and return the message to hand over.
+    """Record that the acting agent sends ``recipient`` a task, and return the message to hand over.
 
     ``task`` names what is to be done. ``causes`` are the messages that this one answers to: a join that waited for two answers names
     both. ``meta`` is recorded, and compared in a replay.
     """
-    return _said("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
+    return _send("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
 
 
 def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
-    """Record that the acting agent has got ``message`` (or its dictionary), and return the receipt: what ``respond`` is given.
+    """Record that the acting agent has received ``message`` (or its dictionary), and return the receipt, for ``respond``.
 
     A response may be received in the same way, where that is a step of its own; else name it in ``causes`` of what it leads to.
     """
@@ -167,7 +165,7 @@ def respond(message: Message | Mapping[str, Any], payload: Any = None, *, causes
     ``causes`` are further messages that went into it: answers of other agents.
     """
     message = as_message(message, "respond()")
-    return _said("response_sent", message.sender, payload, message.task, [message, *_messages(causes)], meta)
+    return _send("response_sent", message.sender, payload, message.task, [message, *_messages(causes)], meta)
 
 
 def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes = (), **meta: Any) -> Message:
@@ -182,7 +180,7 @@ def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes
     return Message("state_transition", acting, None, to, None, origin)
 
 
-def _said(
+def _send(
     kind: MessageType, recipient: str | None, payload: Any, task: str | None, causes: Causes, meta: Any
 ) -> Message:
     scope = here()
@@ -206,18 +204,18 @@ def _noted(
         return None
     session = scope.session
     seq = session.note(scope, kind, name, input=input, output=output, signature=signature, info=info)
-    # 0: the log could not be written, or the run has ended. What is on no log can't be referred to.
+    # 0: the log could not be written, or the run has ended. An event that is not recorded can't be referred to.
     return Origin(session.run_id, segment_of_path(session.log.path, session.run_id), seq) if seq else None
 
 
-def as_message(given: Any, by: str) -> Message:
-    """A message that was given to ``by``: itself, or made of its dictionary. ``InvalidMessageError`` for anything else."""
-    if isinstance(given, Message):
-        return given
-    if isinstance(given, Mapping):
-        return Message.from_dict(given)
+def as_message(value: Any, by: str) -> Message:
+    """A message from an argument of function ``by``: a message, or its dictionary. ``InvalidMessageError`` for anything else."""
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, Mapping):
+        return Message.from_dict(value)
     raise InvalidMessageError(
-        f"{by} needs a message, not {given!r:.80}",
+        f"{by} needs a message, not {value!r:.80}",
         next_action="give what send_task(), receive_task(), respond() or extract() returned, or Message.as_dict() of it",
     )
 
@@ -240,26 +238,25 @@ def _invalid(what: str) -> InvalidMessageError:
 #
 # Messages over any transport that has headers: W3C ``traceparent`` and ``baggage``.
 #
-# ``baggage`` says where the message stands (run, segment, entry) and who sent what to whom; the payload is the body's affair. A
-# ``traceparent`` is set where there is none, so that other tools see one trace; one that is there already stays as it is. What other
-# members ``baggage`` has stay, too.
+# ``baggage`` has the message's origin (run, segment, entry), sender, recipient and task; the payload belongs in the body. A
+# ``traceparent`` is set where there is none, so that other tools see one trace; an existing one stays, and so do other members of
+# ``baggage``.
 #
-# What comes in is untrusted. Headers that say nothing of tracekit are a message from outside every run; headers that do, and are
-# malformed,
-# are an ``InvalidMessageError``: they were cut or made up.
+# Incoming headers are untrusted. Headers without members of tracekit are a message from outside every run; malformed members (cut, or
+# forged) are an ``InvalidMessageError``.
 
-#: What frameworks have for headers: something with ``items()``, or pairs; names and values are text or bytes.
+#: Headers as frameworks represent them: something with ``items()``, or pairs; names and values are text or bytes.
 Headers: TypeAlias = Any
 
 _PREFIX: Final = "tracekit."
 _FIELDS: Final = ("run", "segment", "seq", "type", "sender", "recipient", "task")
-#: What may stand unquoted in a baggage value, beyond what ``quote`` leaves alone.
+#: The characters allowed unquoted in a baggage value, beyond those that ``quote`` leaves.
 _SAFE: Final = "!#$&'()*+/:<=>?@[]^`{|}"
 _VALUE: Final = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*", re.ASCII)
 _PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,15}", re.ASCII)
-#: The limits of the W3C recommendation: what a receiver need not take.
+#: The limits of the W3C recommendation, beyond which a receiver may refuse.
 _LONGEST: Final = 8192
 _HEADER_TYPES: Final[dict[str, MessageType]] = {
     "sent": "task_sent",
@@ -277,7 +274,7 @@ def inject(headers: MutableMapping[str, str], message: Message) -> MutableMappin
     """
     message = as_message(message, "inject()")
     name, others = _present(headers)
-    members = [*others, *(f"{_PREFIX}{key}={quote(value, safe=_SAFE)}" for key, value in _told(message))]
+    members = [*others, *(f"{_PREFIX}{key}={quote(value, safe=_SAFE)}" for key, value in _baggage_members(message))]
     baggage = ",".join(members)
     if len(baggage) > _LONGEST:
         raise InvalidMessageError(
@@ -295,10 +292,10 @@ def inject(headers: MutableMapping[str, str], message: Message) -> MutableMappin
 
 
 def extract(headers: Headers, payload: Any = None) -> Message:
-    """The message that headers brought, with ``payload`` as what the body said.
+    """The message in headers, with ``payload`` from the body.
 
-    Where they say nothing of tracekit this is a message from outside: its ``origin`` is ``None``. ``InvalidMessageError`` where what they
-    say can't be.
+    Without members of tracekit this is a message from outside: its ``origin`` is ``None``. ``InvalidMessageError`` for malformed
+    members.
     """
     found = _collected(headers)
     members = _members(found.get("baggage", []))
@@ -312,7 +309,7 @@ def extract(headers: Headers, payload: Any = None) -> Message:
     return Message(kind, members.get("sender"), members.get("recipient"), payload, members.get("task"), origin)
 
 
-def _told(message: Message) -> Iterable[tuple[str, str]]:
+def _baggage_members(message: Message) -> Iterable[tuple[str, str]]:
     origin = message.origin
     if origin is not None:
         yield "run", origin.run_id
@@ -326,7 +323,7 @@ def _told(message: Message) -> Iterable[tuple[str, str]]:
 
 
 def _present(headers: Mapping[str, str]) -> tuple[str, list[str]]:
-    """What the baggage header is called here, and the members of others in it."""
+    """The spelling of the baggage header here, and its members that are not tracekit's."""
     for name, value in headers.items():
         if name.lower() == "baggage":
             members = [member.strip() for member in value.split(",")]
@@ -338,11 +335,11 @@ def _span(origin: Origin) -> str:
     return origin.event_id.replace("-", "")[:16]
 
 
-# -- coming in -----------------------------------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------------------------------
 
 
 def _collected(headers: Headers) -> dict[str, list[str]]:
-    """``traceparent`` and ``baggage``, however they are spelled, each as often as it is there."""
+    """All values of the headers ``traceparent`` and ``baggage``, in any spelling."""
     try:
         pairs = [(raw, value) for raw, value in (headers.items() if hasattr(headers, "items") else headers)]
     except (TypeError, ValueError):
@@ -364,7 +361,7 @@ def _text(value: Any) -> str:
 
 
 def _members(lines: Iterable[str]) -> dict[str, str]:
-    """Our members of the baggage, decoded. Those of others are not looked at."""
+    """The decoded baggage members of tracekit; others are ignored."""
     found: dict[str, str] = {}
     for line in lines:
         for member in line.split(","):
@@ -400,7 +397,7 @@ def _origin(members: Mapping[str, str]) -> Origin | None:
 
 
 def _agree(lines: list[str]) -> None:
-    """A ``traceparent`` beside our baggage is well-formed. Which event is the cause, baggage says alone: a hop on the way that keeps to
+    """Check that a ``traceparent`` beside tracekit's baggage is well-formed. Only baggage names the causing event: a proxy that follows
     the standard puts its own span into ``traceparent``, or begins a trace of its own."""
     if len(lines) > 1:
         raise _malformed("there are two traceparent headers")
@@ -424,7 +421,7 @@ def _malformed(what: str) -> InvalidMessageError:
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
 #
-# Handlers of work that comes from outside, and a replay that drives them without whatever brought it.
+# Handlers of tasks that arrive from outside, and a replay that calls them without the server or queue.
 #
 # ::
 #
@@ -437,15 +434,14 @@ def _malformed(what: str) -> InvalidMessageError:
 #     with replay(run):
 #         replay_tasks(handle)                                        # no server: each recorded task, in recorded order
 #
-# Each task runs in a line of execution (a lane) of its own, counted by handler as tasks come, whatever thread or task of whatever
-# server
-# calls it; so a replay needs none of them.
+# Each task runs in a lane of its own, numbered per handler as tasks arrive, in whatever thread or task the server calls it; so a replay
+# needs no server.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-#: The handlers of this process: a replayed one gives them what the recorded one got.
+#: The handlers of this process: a replay passes them the recorded tasks.
 registered: Final[dict[str, Handler[Any]]] = {}
 
 
@@ -467,7 +463,7 @@ class Handler(Generic[R]):
 
     def __call__(self, message: Message) -> Any:
         scope = here()
-        if scope is None or scope.live:  # what happens inside a tool is not run in a replay: it belongs to the tool
+        if scope is None or scope.live:  # inside a live tool: a replay does not run it, so it is not recorded
             return self._run(message, None)
         return self._run(
             message, Scope(scope.session, started(scope.lane.root, self.lane), ROOT, scope.agent, call=scope.call)
@@ -487,7 +483,7 @@ class Handler(Generic[R]):
 
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
-    """Let a function, sync or async, do the tasks of agent ``name``: it gets a message and returns the payload of the answer."""
+    """Make a function, sync or async, the handler of agent ``name``'s tasks: it gets a message and returns the answer's payload."""
     name = named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
@@ -499,7 +495,7 @@ def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
 
 @contextmanager
 def _within(scope: Scope | None) -> Iterator[None]:
-    """Inside a lane of its own, which ends with the block."""
+    """A block with a lane of its own."""
     if scope is None:
         yield
         return
@@ -516,10 +512,10 @@ def _within(scope: Scope | None) -> Iterator[None]:
 
 
 def replay_tasks(*handlers: Handler[Any]) -> list[Message | Exception]:
-    """Inside ``with replay(run):``, give every task that the recorded run got to its handler again, all at once, as they came.
+    """Inside ``with replay(run):``, pass every recorded task to its handler again, concurrently as recorded.
 
-    Returns what each came to, in recorded order: the response, or the exception that the handler raised then too. Raises what makes the
-    replay fail, and ``RunStateError`` outside a replay, or where a task's handler is not among ``handlers``.
+    Returns the result of each, in recorded order: the response, or the recorded exception of the handler. Raises what makes the replay
+    fail, and ``RunStateError`` outside a replay, or where a task's handler is not among ``handlers``.
     """
     work = _work(handlers)
     found: list[Message | Exception] = [RunStateError("not done")] * len(work)
@@ -562,7 +558,7 @@ async def replay_tasks_async(*handlers: Handler[Any]) -> list[Message | Exceptio
 
 
 def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Message, Scope]]:
-    """Handler, message and lane of each task that the recorded run got, in recorded order."""
+    """Handler, message and lane of each recorded task, in recorded order."""
     scope = here()
     trace = None if scope is None else scope.session.log.trace
     if scope is None or trace is None:
@@ -588,12 +584,12 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
 
 
 def has_tasks(trace: Trace) -> bool:
-    """Whether the recorded run got a task for a handler."""
+    """Whether the recorded run received a task for a handler."""
     return next(_received(trace), None) is not None
 
 
 def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
-    """Handler's name, number of the lane, and message, of each task that a handler got."""
+    """The handler's name, the lane's number and the message of each task that a handler received."""
     lanes: dict[int, tuple[str, int]] = {}
     for entry in trace.entries():
         if entry["type"] == "lane":

@@ -1,4 +1,4 @@
-"""Execution records: one run as a document with its shape, what it retrieved and how it ended."""
+"""Execution records: one routed request of a run as a document, from the request to its response."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ __all__ = [
     "wrong",
 ]
 
-# -- shape -------------------------------------------------------------------------------------------------------------
+# -- schema checks -------------------------------------------------------------------------------------------------------------
 #
-# What of a JSON Schema the schemas of this package use, in plain code: whoever reads a record needs no validator installed.
+# The part of JSON Schema that the schemas of this package use, in plain code, so that reading a record needs no validator.
 
 
 def wrong(value: Any, schema: Mapping[str, Any], where: str = "", root: Mapping[str, Any] | None = None) -> str | None:
-    """What is wrong with a value, and where; ``None`` if it keeps to the schema."""
+    """A text on how and where a value violates the schema; ``None`` if it does not."""
     root = schema if root is None else root
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -87,7 +87,7 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
 }
 
 
-def _told(value: Any, where: str, instead: str) -> str:
+def _violation(value: Any, where: str, instead: str) -> str:
     return f"{where or 'it'} is {value!r:.80}, not {instead}"
 
 
@@ -95,11 +95,11 @@ def _kind(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, 
     kinds = schema.get("type", ())
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     if kinds and not any(_is(value, kind) for kind in kinds):
-        return _told(value, where, " or ".join(_WORDS[kind] for kind in kinds))
+        return _violation(value, where, " or ".join(_WORDS[kind] for kind in kinds))
     if "enum" in schema and value not in schema["enum"]:
-        return _told(value, where, "one of " + ", ".join(schema["enum"]))
+        return _violation(value, where, "one of " + ", ".join(schema["enum"]))
     if "const" in schema and value is not schema["const"]:
-        return _told(value, where, repr(schema["const"]))
+        return _violation(value, where, repr(schema["const"]))
     return None
 
 
@@ -119,13 +119,13 @@ def _text(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, 
     if len(value) < schema.get("minLength", 0):
         return f"{where} is empty"
     if "pattern" in schema and re.search(schema["pattern"], value) is None:
-        return _told(value, where, f"what {schema['pattern']} describes")
+        return _violation(value, where, f"what {schema['pattern']} describes")
     return None
 
 
 def _number(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[str, Any]) -> str | None:
     if "minimum" in schema and isinstance(value, int) and value < schema["minimum"]:
-        return _told(value, where, f"{schema['minimum']} or more")
+        return _violation(value, where, f"{schema['minimum']} or more")
     return None
 
 
@@ -170,12 +170,12 @@ def _condition(value: Any, schema: Mapping[str, Any], where: str, root: Mapping[
 
 # -- executions --------------------------------------------------------------------------------------------------------
 #
-# The executions in a trace: which entries belong to which request.
+# Which entries of a trace belong to which request.
 
 #: Of each execution the ``seq`` of its entries.
 Places = Sequence[Sequence[int]]
 
-#: What routing writes. An execution's entries are in one lane, inside one step, from ``intent.received`` to ``final.response``.
+#: The entries that routing writes. An execution's are in one lane, inside one step, from ``intent.received`` to ``final.response``.
 _TYPES: Final = frozenset(
     (
         "agent.attempt.start", "agent.attempt.end", "fallback.triggered", "fallback.exhausted", "router.decision",
@@ -211,7 +211,7 @@ class Execution:
 
 
 def _places(trace: Trace) -> Places:
-    """Of each execution the entries that it consists of, by the order of the requests."""
+    """The entries of each execution, in the order of the requests."""
     found: list[array[int]] = []
     under_way: dict[tuple[int, int], array[int]] = {}
     for entry in trace.entries():
@@ -227,18 +227,18 @@ def _places(trace: Trace) -> Places:
     return found
 
 
-#: Files are remembered by what tells them from others and from themselves before a change; the one that was asked for last comes last.
+#: A cache of files by identity and modification state; the one used last comes last.
 _known: Final[OrderedDict[tuple[int, ...], tuple[Reading, Places]]] = OrderedDict()
 _knowing: Final = threading.Lock()
 _MOST_FILES: Final = 8
 _MOST_ENTRIES: Final = 1_000_000
-#: Nanoseconds in which a file system may give two changes one instant.
+#: Nanoseconds within which two changes of a file may get the same time stamp.
 _INSTANT: Final = 100_000_000
 
 
 @contextmanager
 def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
-    """The trace in a file that verifies, and the entries of each of its executions. A file that is as it was is not read through again."""
+    """The trace in a file that verifies, and the entries of each of its executions. An unchanged file is not read again."""
     with Trace(path) as trace:
         file = trace.file
         with _knowing:
@@ -294,7 +294,7 @@ def _is_one(line: bytes, digest: str) -> bool:
 
 # -- recorded ----------------------------------------------------------------------------------------------------------
 #
-# The parts of a record, as the trace of its execution has them.
+# The parts of a record, read from the trace.
 
 
 def id_of(path: str, seq: int) -> str:
@@ -307,7 +307,7 @@ def parts(trace: Trace, execution: Execution) -> dict[str, Any]:
     received = execution.events[0]
     info = _info(received)
     decision, response = execution.last("router.decision"), execution.last("final.response")
-    told, unreadable = (None, None) if response is None else _response(trace, response)
+    content, unreadable = (None, None) if response is None else _response(trace, response)
     reason = execution.reason if response is None else unreadable
     return {
         "header": {
@@ -318,17 +318,17 @@ def parts(trace: Trace, execution: Execution) -> dict[str, Any]:
             "identity_hash": info.get("identity_hash", ""),
             "replayable": reason is None,
             "replayable_reason": reason,
-            "redacted": response is not None and told is not None and _redacted(response, told),
+            "redacted": response is not None and content is not None and _redacted(response, content),
         },
         "envelope": _value(trace, received["input"])[0],
         "router_decision": None if decision is None else _decision(trace, decision),
         "events": [_event(trace, number, entry) for number, entry in enumerate(execution.events, 1)],
-        "final_response": told,
+        "final_response": content,
     }
 
 
 def readable(tree: Any) -> tuple[Any, str | None]:
-    """The value that a tree stands for, or the tree itself and why that is not all."""
+    """The value of a tree, or the tree itself and why its value is not complete."""
     try:
         return from_json(tree), None
     except NotReplayableError as error:
@@ -349,15 +349,15 @@ def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    told, unreadable = _value(trace, entry["output"])
-    if "status" not in told:  # all of it was too much
+    content, unreadable = _value(trace, entry["output"])
+    if "status" not in content:  # the whole response was too large to be recorded
         return None, unreadable
-    return {**told, "error": _failure(trace, entry)}, unreadable
+    return {**content, "error": _failure(trace, entry)}, unreadable
 
 
-def _redacted(entry: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
-    """Whether a secret was taken out of what came of it: here, or before, where a placeholder was handed on."""
-    return "redacted" in _info(entry) or PLACEHOLDER.search(dumps_in_order(to_json(told)).decode()) is not None
+def _redacted(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
+    """Whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
+    return "redacted" in _info(entry) or PLACEHOLDER.search(dumps_in_order(to_json(content)).decode()) is not None
 
 
 def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
@@ -367,7 +367,7 @@ def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
 
 def _event(trace: Trace, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     payload: dict[str, Any] = {"name": entry["name"]}
-    if entry["type"] == "intent.received":  # the envelope stands beside the events
+    if entry["type"] == "intent.received":  # the envelope is a field of its own
         payload |= _value(trace, entry["output"])[0]
     elif entry["type"] == "final.response":
         output = trace.expand(entry["output"])
@@ -409,7 +409,7 @@ class HasPath(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionHeader:
-    """Which execution it is, and whether its record can stand for it.
+    """The header of a record: which execution it is, and whether it can be replayed from the record.
 
     ``execution_id`` is the run's id and the number of the entry that the request is in. A partial execution is not ``replayable``;
     ``replayable_reason`` says why. ``redacted``: placeholders stand for secrets in the answer, or in what is said of why there is none,
@@ -428,7 +428,7 @@ class ExecutionHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionEvent:
-    """One event. ``seq`` (1, 2, 3 …) is the order, ``timestamp_ns`` information, ``entry`` its place in the trace."""
+    """One event of a record. ``seq`` (1, 2, 3 …) is the order, ``timestamp_ns`` information, ``entry`` its place in the trace."""
 
     seq: int
     type: str
@@ -476,8 +476,8 @@ class ExecutionRecord:
     @property
     def failure(self) -> StructuredFailure | None:
         """Why there is no answer, where there is none."""
-        told = None if self.final_response is None else self.final_response["error"]
-        return None if told is None else StructuredFailure.from_dict(told)
+        error = None if self.final_response is None else self.final_response["error"]
+        return None if error is None else StructuredFailure.from_dict(error)
 
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
@@ -493,23 +493,23 @@ class ExecutionRecord:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> ExecutionRecord:
-        """The record that :meth:`as_dict` told. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """The record that :meth:`as_dict` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
         if not isinstance(tree, Mapping):
             raise _none(f"it is no object but {tree!r:.80}")
         try:
-            told = {key: readable(value)[0] for key, value in tree.items()}
+            content = {key: readable(value)[0] for key, value in tree.items()}
         except (TypeError, ValueError, RecursionError) as error:
             raise _none(f"{type(error).__name__}: {error}") from None
-        problem = wrong(told, schema())
+        problem = wrong(content, schema())
         if problem is not None:
             raise _none(problem)
-        header = {"redacted": False, **told["header"]}
+        header = {"redacted": False, **content["header"]}
         return cls(
             header=ExecutionHeader(**{name: header[key] for name, key in _HEADER}),
-            envelope=told["envelope"],
-            router_decision=told["routerDecision"],
-            events=tuple(ExecutionEvent(**{name: event[key] for name, key in _EVENT}) for event in told["events"]),
-            final_response=told["finalResponse"],
+            envelope=content["envelope"],
+            router_decision=content["routerDecision"],
+            events=tuple(ExecutionEvent(**{name: event[key] for name, key in _EVENT}) for event in content["events"]),
+            final_response=content["finalResponse"],
         )
 
     def to_json(self) -> str:
@@ -518,7 +518,7 @@ class ExecutionRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:
-        """The record that :meth:`to_json` told. ``InvalidRecordError``, a ``ValueError``, for what is none."""
+        """The record that :meth:`to_json` returned. ``InvalidRecordError``, a ``ValueError``, for what is none."""
         try:
             tree = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
@@ -585,7 +585,7 @@ def _paths(run: Any, store: str | os.PathLike[str] | None) -> Iterator[str]:
 def place_of(
     run: str | os.PathLike[str] | HasPath, execution: str | None, store: str | os.PathLike[str] | None
 ) -> tuple[str, int]:
-    """The file that an execution is in, and the how-manieth there it is; see :meth:`ExecutionRecord.of`."""
+    """The file that an execution is in, and its number there; see :meth:`ExecutionRecord.of`."""
     found = [one for path in _paths(run, store) for one in _executions(path)]
     chosen = found if execution is None else [one for one in found if one[0] == execution]
     if len(chosen) == 1:
@@ -607,28 +607,28 @@ def place_of(
 
 
 def record_at(path: str, number: int) -> ExecutionRecord:
-    """The record of an execution by its place."""
+    """The record of an execution by its file and number."""
     with indexed(path) as (trace, places):
         return _record(trace, places[number])
 
 
 def _executions(path: str) -> list[tuple[str, str, int]]:
-    """Of each execution in a file its id, the file, and the how-manieth there it is."""
+    """The id, file and number of each execution in a file."""
     with indexed(path) as (_, places):
         return [(id_of(path, place[0]), path, number) for number, place in enumerate(places)]
 
 
 def _record(trace: Trace, place: Sequence[int]) -> ExecutionRecord:
-    told = parts(trace, Execution(trace.entry(seq) for seq in place))
-    events = tuple(ExecutionEvent(**event) for event in told.pop("events"))
-    return ExecutionRecord(header=ExecutionHeader(**told.pop("header")), events=events, **told)
+    content = parts(trace, Execution(trace.entry(seq) for seq in place))
+    events = tuple(ExecutionEvent(**event) for event in content.pop("events"))
+    return ExecutionRecord(header=ExecutionHeader(**content.pop("header")), events=events, **content)
 
 
-# -- retrieval ---------------------------------------------------------------------------------------------------------
+# -- replay ---------------------------------------------------------------------------------------------------------
 #
-# The answer of a recorded execution, from its record alone.
+# The response of a recorded execution, from its record alone.
 
-#: The beginning of a hash that is long enough to mean one request.
+#: A hash, or a prefix long enough to identify one request.
 _DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-fA-F]{12,64})")
 
 
@@ -640,7 +640,7 @@ def replay_execution(
     redact: Patterns = (),
     store: str | os.PathLike[str] | None = None,
 ) -> ReplayResult:
-    """What a recorded execution came to. No agent is asked, nothing is imported or run.
+    """The response of a recorded execution. No agent is asked, nothing is imported or run.
 
     ``verify_envelope=True`` hashes the recorded request again and compares it with the recorded hash. An envelope (its dictionary or
     its JSON too), or one of its two hashes, or the first 12 digits of one or more, is compared with what the record says; an envelope
@@ -673,7 +673,7 @@ def replay_execution(
 
 
 def _advice(record: ExecutionRecord, path: str) -> str | None:
-    """What to do about an execution without an answer, or with one that is not whole."""
+    """Advice for an execution without an answer, or with an incomplete one."""
     if record.events[-1].type == "FINAL_RESPONSE":
         return _unrecorded(record.final_response)
     with indexed(path) as (trace, _):
@@ -749,7 +749,7 @@ def _envelope(given: object) -> IntentEnvelope:
 
 
 def _hashes(envelope: IntentEnvelope, redact: Patterns) -> list[str]:
-    """The hashes that the log may have of a request: which secrets it knew in its environment is not known here."""
+    """The hashes that the log may have of a request: which secrets the recording process redacted is not known here."""
     tree = envelope.as_dict()
     redactors = (Redactor.of_process(redact), Redactor(redact))
     return list(dict.fromkeys(stable_hash(one) for one in (*(without_secrets(r, tree) for r in redactors), tree)))

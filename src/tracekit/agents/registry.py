@@ -1,4 +1,4 @@
-"""Agents that are declared, and one attempt of an agent at an intent."""
+"""Agents by the intents that they handle, and one attempt of an agent at a request."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ __all__ = ["AgentRegistry", "Attempt", "BaseAgent", "Terms", "Together", "class_
 
 # -- registry ----------------------------------------------------------------------------------------------------------
 #
-# Who there is to ask: agents by the intents that they handle, in an order that never depends on chance.
+# Agents by the intents that they handle, in a deterministic order.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The priority of an agent that names none; a lower number comes first.
 _PRIORITY: Final = 100
-#: An intent that every version of a name falls under, by its name; or one version of it.
+#: An intent by its name (all versions), or by name and version.
 Key = tuple[str, str | None]
 
 
@@ -90,41 +90,41 @@ class BaseAgent:
                 "an agent without a handler, and without a `handle` of its own",
                 next_action="give it a function, or derive from BaseAgent and write `handle(self, envelope)`",
             )
-        self.name: Final = _name(self._said("name", name), handler, self)
+        self.name: Final = _name(self._option("name", name), handler, self)
         _no_generator(self.name, self.handler)
-        self.intents: Final[tuple[Key, ...]] = _keys(self.name, self._said("intent", intent))
-        self.priority = _checked(self.name, "priority", self._said("priority", priority), int, "a whole number")
-        self.node_id = _checked(self.name, "node_id", self._said("node_id", node_id), str, "a text")
-        self.side_effect = class_of(self._said("side_effect", side_effect))
-        self.contract = contract_of(self._said("contract", contract), f"agent {self.name!r}")
-        said = _checked(self.name, "version", self._said("version", version), (str, int, float), "a text")
-        self.version = None if said is None else str(said)
-        self.identity = _checked(self.name, "identity", self._said("identity", identity), Mapping, "a mapping")
-        #: What is said of it beside its class, to be compared in a replay.
+        self.intents: Final[tuple[Key, ...]] = _keys(self.name, self._option("intent", intent))
+        self.priority = _checked(self.name, "priority", self._option("priority", priority), int, "a whole number")
+        self.node_id = _checked(self.name, "node_id", self._option("node_id", node_id), str, "a text")
+        self.side_effect = class_of(self._option("side_effect", side_effect))
+        self.contract = contract_of(self._option("contract", contract), f"agent {self.name!r}")
+        declared = _checked(self.name, "version", self._option("version", version), (str, int, float), "a text")
+        self.version = None if declared is None else str(declared)
+        self.identity = _checked(self.name, "identity", self._option("identity", identity), Mapping, "a mapping")
+        #: Its options beside the class that a replay compares.
         self.declared: Final[dict[str, Any]] = _set(version=self.version, identity=self.identity)
-        #: What else its step is told.
+        #: The other options of its step.
         self.options: Final[dict[str, Any]] = _set(
-            idempotency_key=self._said("idempotency_key", idempotency_key),
-            compensate=self._said("compensate", compensate),
-            cost_units=self._said("cost_units", cost_units),
+            idempotency_key=self._option("idempotency_key", idempotency_key),
+            compensate=self._option("compensate", compensate),
+            cost_units=self._option("cost_units", cost_units),
         )
-        #: The handler as a step, by the terms on which it is asked.
+        #: The handler as a step, for each set of terms.
         self.calls: Final[dict[Any, Callable[[Any], Any]]] = {}
         #: Whether the handler is to be awaited.
         self.asynchronous: Final = _asynchronous(self.handler)
         self._wants_payload: Final = _wants_payload(self.name, self.handler)
         self._agreed: Final = self._terms() if self.contract or self.options else None
 
-    def _said(self, option: str, given: Any) -> Any:
-        """What was given, else what its class says in an attribute of that name."""
-        return getattr(self, option, None) if given is None else given
+    def _option(self, option: str, argument: Any) -> Any:
+        """The argument, or else the class attribute of that name."""
+        return getattr(self, option, None) if argument is None else argument
 
     def _terms(self) -> ToolTerms:
-        """What was agreed; refuses here what no request could keep, as where a tool is declared."""
+        """Its contract and options, checked when it is declared, as a tool's are."""
         from .._capture.contracted import Terms as ToolTerms
         from .._capture.contracted import merged
 
-        # A class that the call of route gives is not known here: this one has the most to say.
+        # The class that a call of route may supply is not known here; this is the strictest one.
         side_effect = self.side_effect or "reversible"
         shape = "coroutine" if self.asynchronous else "function"
         return ToolTerms(
@@ -132,12 +132,12 @@ class BaseAgent:
         )
 
     def units(self, payload: Any) -> float:
-        """What it costs to ask it."""
+        """The cost units of one call."""
         cost = None if self._agreed is None else self._agreed.units({"payload": payload})
         return 1 if cost is None else cost
 
     def declared_units(self, payload: Any) -> float:
-        """The same, and nothing where it can't be said: that is told when it is asked."""
+        """The cost units of one call, 0 where they can't be computed: that error is reported at the call."""
         try:
             return self.units(payload)
         except ContractViolationError:
@@ -153,7 +153,7 @@ class BaseAgent:
 
     @property
     def returns(self) -> Any:
-        """What the handler says that it returns, or ``None``."""
+        """The return annotation of the handler, or ``None``."""
         function = inspect.unwrap(self.handler)
         try:
             return typing.get_type_hints(function).get("return")
@@ -162,7 +162,7 @@ class BaseAgent:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Local ones first, then the lower number, then the name."""
+        """The sort key: local agents first, then by priority, then by name."""
         return (0 if self.node_id is None else 1), self.priority, self.name
 
     def about(self) -> dict[str, Any]:
@@ -235,13 +235,13 @@ class AgentRegistry:
         return decorate
 
     def tracekit_specs(self) -> Iterator[Spec]:
-        """Its agents as steps, for whoever undoes what they did: by the class that each says, or that its ``compensate`` asks for."""
+        """The specs of its agents' steps, for recovery: of the class that each declares, or that its ``compensate`` requires."""
 
         for agent in self:
             yield spec_of(agent)
 
     def for_intent(self, intent: IntentRef | str) -> tuple[BaseAgent, ...]:
-        """Those who handle ``intent``, in the order in which they are asked."""
+        """The agents that handle ``intent``, in the order in which they are asked."""
         if isinstance(intent, str):
             intent = IntentRef(intent)
         if not isinstance(intent, IntentRef):
@@ -272,12 +272,12 @@ class AgentRegistry:
 
 
 def class_of(side_effect: object) -> str | None:
-    """A side-effect class by its word, however it was given; ``None`` where none was."""
+    """The name of a side-effect class, from any accepted form; ``None`` for none."""
     return None if side_effect is None else side_effect_class(side_effect).value
 
 
 def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: str) -> ExecutionContract | None:
-    """A contract, however it was given; ``None`` where none was, or nothing is set in it."""
+    """A contract, from any accepted form; ``None`` for none, or one in which nothing is set."""
     if not isinstance(contract, (ExecutionContract, Mapping, NoneType)):
         raise RegistryError(f"the contract of {whose} is an ExecutionContract or a mapping, not {contract!r:.80}")
     if isinstance(contract, Mapping):
@@ -357,26 +357,26 @@ def _wants_payload(name: str, handler: Any) -> bool:
 
 # -- attempt -----------------------------------------------------------------------------------------------------------
 #
-# One agent asked once: the same step as a traced tool, so that contracts, budgets, retries and the log hold for it, too.
+# One call of one agent. It is a step like a traced tool's, so that contracts, budgets, retries and the log apply to it.
 
-#: What an attempt may come to. The rest is an interruption, or a replay that differs.
+#: The exceptions that are a failed attempt. All others are an interruption or a divergence.
 _FAILURES: Final = (Exception, BudgetExceededError)
-#: What a function may come to beside: nobody can end it as one does a generator, so it is the function that says so.
+#: More exceptions that are a failure of a plain function: nothing can close it as a generator is closed.
 _OF_FUNCTIONS: Final = (*_FAILURES, GeneratorExit)
 
-#: What a handler may return by mistake, beside what can be awaited: something that has yet to be gone through.
+#: Types that a handler may return by mistake, beside awaitables: iterators that are not consumed yet.
 _UNFINISHED: Final = (GeneratorType, AsyncGeneratorType)
 
-#: The attempt that is running. Its step has the payload as its input; the handler gets the whole envelope from here.
+#: The running attempt. Its step has the payload as its input; the handler gets the whole envelope from here.
 _running: Final[ContextVar[Attempt]] = ContextVar("tracekit.attempt")
 
 
-#: What the beginning of a step came to: an answer, a coroutine, or a failure.
+#: The result of starting a step: an answer, a coroutine, or a failure.
 Begun: TypeAlias = "tuple[Any, BaseException | None]"
 
 
 class Terms:
-    """On which terms an agent is asked: its own side-effect class and contract, else those of the route."""
+    """The side-effect class and contract of one call of an agent: its own, else those of the route."""
 
     __slots__ = ("contract", "side_effect")
 
@@ -390,7 +390,7 @@ class Terms:
 
 
 class Together:
-    """Agents that are all asked, whatever comes of each: none of them is where not all can be afforded."""
+    """Agents that are all asked or none: none where the budget does not allow all."""
 
     def __init__(self, agents: Sequence[tuple[BaseAgent, Terms]]) -> None:
         self._agents: Final = agents
@@ -399,7 +399,7 @@ class Together:
         self._refusal: BudgetExceededError | None = None
 
     def refusal(self, spending: Spending, payload: Any, *, metered: bool) -> BudgetExceededError | None:
-        """Why none is asked, found out before the first. ``metered``: agents without a class count in the request's own budget."""
+        """The refusal of all, if any, before the first is asked. ``metered``: agents without a class count in the request's budget."""
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -420,7 +420,7 @@ class Together:
 
 
 class Attempt:
-    """One agent that is asked, and what it comes to."""
+    """One call of one agent, and its result."""
 
     __slots__ = (
         "agent",
@@ -455,23 +455,23 @@ class Attempt:
         self.payload: Any = None
         self.error: BaseException | None = None
         self.failure: StructuredFailure | None = None
-        #: Whether it came to something, and was not interrupted.
+        #: Whether it has a result, and was not interrupted.
         self.finished = False
-        #: Whether the handler was really called; not where the log answered, or something forbade it.
+        #: Whether the handler was really called; not where the log answered, or it was refused.
         self.called = False
-        #: Whether somebody may stand in for it where it fails.
+        #: Whether another agent may be its fallback.
         self.followed = False
-        #: Whether what it costs is counted in a budget of the request, where its agent has no class.
+        #: Whether its cost counts in the request's budget, where its agent has no class.
         self.metered = False
-        #: Those that are asked with it, whatever comes of it.
+        #: The agents that are all asked with it, or none.
         self.together: Together | None = None
-        #: Whether its step says that nothing may follow it: it may take effect yet.
+        #: Whether its step forbids a fallback: it may still take effect.
         self.final = False
-        #: Whether its step was to be undone, and that failed.
+        #: Whether undoing its step failed.
         self.stuck = False
-        #: Whether its thread has begun and not ended.
+        #: Whether its thread is running.
         self.under_way = False
-        #: Whether what happens below it is counted, since somebody may stand in; and what that came to.
+        #: Whether the effects below it are counted, because of a possible fallback; and the count.
         self.counted = False
         self.open: OpenCall | None = None
         self.below = Below()
@@ -492,9 +492,9 @@ class Attempt:
                 self.under_way = False
 
     async def make_async(self, *, beside: bool = False, pool: Executor | None = None) -> None:
-        """The same without blocking the loop; a handler that is no coroutine does, unless it is asked ``beside`` others.
+        """Ask the agent and await it. A plain function blocks the loop, unless it is asked ``beside`` others.
 
-        Then it has a thread of ``pool``, or of the loop's own.
+        Then it runs in a thread of ``pool``, or of the loop's own pool.
         """
         with self._asked():
             try:
@@ -524,7 +524,7 @@ class Attempt:
         return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, self._apart)
 
     def _apart(self) -> Begun:
-        """In a thread beside others; what comes of it counts when the task goes on with it."""
+        """Begin the step in a thread beside others; its result counts when the task continues with it."""
         self.under_way = True
         try:
             return self._begin("function")
@@ -532,9 +532,9 @@ class Attempt:
             self.under_way = False
 
     def _begin(self, shape: str) -> Begun:
-        """The coroutine of the step, where that is its shape, or what the handler returned is one; else the answer, or the failure.
+        """Start the step: its coroutine, where it or the handler's result is one; else the answer, or the failure.
 
-        What a function raises is handed on like an answer: no future takes its ``StopIteration``.
+        An exception is returned like an answer, since a future can't hold a ``StopIteration``.
         """
         try:
             return self._call(shape), None
@@ -545,7 +545,7 @@ class Attempt:
         self.payload, self.finished = payload, True
 
     def _call(self, shape: str) -> Any:
-        """The step, begun."""
+        """Call the step."""
         tool: Any = _call(self.agent, self.terms, shape)
         payload = self.envelope.payload
         if self.together is not None:
@@ -557,18 +557,18 @@ class Attempt:
             return tool(payload)
         call = Invocation(captured, tool.__wrapped__, None, {"payload": payload}, (payload,), {}, here())
         call.followed = self.followed
-        return self._settled(call) if captured.shape == "coroutine" else self._came_to(follow(course(call)))
+        return self._awaited_result(call) if captured.shape == "coroutine" else self._result_of(follow(course(call)))
 
-    async def _settled(self, call: Invocation) -> Any:
-        return self._came_to(await follow_async(course(call)))
+    async def _awaited_result(self, call: Invocation) -> Any:
+        return self._result_of(await follow_async(course(call)))
 
-    def _came_to(self, done: Done) -> Any:
+    def _result_of(self, done: Done) -> Any:
         self.final, self.stuck = "final" in done.about, done.stuck
         self.below = Below(done.about.get("irreversible"))
         return came_to(done)
 
     def _afford(self, together: Together, tool: Any, payload: Any) -> None:
-        """Refuse in the place of its step where what all of them cost can't be afforded."""
+        """Refuse instead of its step where the budget does not allow all agents of ``together``."""
         scope = here()
         if scope is None or scope.spending is None:
             return
@@ -581,7 +581,7 @@ class Attempt:
             raise session.refuse(scope, Request(spec, {"payload": payload}), error) from None
 
     def _spend(self, payload: Any) -> None:
-        """What an agent without a class costs, which is no call of its own: refused in the place of its step."""
+        """Charge for an agent without a class, whose call is no step of its own; a refusal takes the step's place."""
         scope = here()
         if scope is None or scope.spending is None:
             return
@@ -594,7 +594,7 @@ class Attempt:
             raise session.refuse(scope, Request(Spec("span", self.agent.name), {"payload": payload}), error) from None
 
     def ask(self) -> Any:
-        """Call the handler: from within the step. A coroutine, which is to be awaited there, where it returned one."""
+        """Call the handler from within the step; returns a coroutine for the step to await where the handler did."""
         self.called = True
         made = self.agent.ask(self.envelope)
         waits = type(made) is CoroutineType or (self.agent.asynchronous and inspect.isawaitable(made))
@@ -604,13 +604,13 @@ class Attempt:
         return self._whole(await made)
 
     def end(self) -> None:
-        """It is over: what happened below it decides on what follows."""
+        """End the attempt: the effects below it decide whether a fallback is allowed."""
         if self.open is not None:
             below = self.open.end(failed=self.failure is not None)
             self.below = Below(below.irreversible or self.below.irreversible, below.in_doubt)
 
     def _whole(self, answer: Any) -> Any:
-        """``answer``, unless it is only the beginning of one."""
+        """``answer``, unless it is an iterator or awaitable that is not complete."""
         if not isinstance(answer, _UNFINISHED) and not inspect.isawaitable(answer):
             return answer
         if isinstance(answer, (CoroutineType, GeneratorType)):
@@ -644,7 +644,7 @@ class Attempt:
 
 
 def _call(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
-    """The agent's handler as a step on these terms; made once."""
+    """The agent's handler as a step on these terms, cached."""
     key = *terms.key, shape
     found = agent.calls.get(key)
     if found is None:
@@ -653,12 +653,12 @@ def _call(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
 
 
 def _is_exit(error: BaseException) -> bool:
-    """Whether it stands for what ended a coroutine, which no log brings back."""
+    """Whether it stands for an exception that ended a coroutine and that no log can recreate."""
     return isinstance(error, RecordedError) and getattr(error, "type_name", None) == "builtins:GeneratorExit"
 
 
 def spec_of(agent: BaseAgent) -> Spec:
-    """The step of an agent as it registered."""
+    """The spec of an agent's step, on its own terms."""
     side_effect = agent.side_effect or ("reversible" if "compensate" in agent.options else None)
     terms = Terms(agent, None, side_effect)
     captured = captured_of(_call(agent, terms, "coroutine" if agent.asynchronous else "function"))
@@ -667,7 +667,7 @@ def spec_of(agent: BaseAgent) -> Spec:
 
 def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
     code = getattr(inspect.unwrap(agent.handler), "__code__", None)
-    if code is not None:  # what reads the clock in there is the program's own code
+    if code is not None:  # the handler is the program's own code: its clock readings are captured
         callers.include(code.co_filename)
     body = _coroutine(agent) if shape == "coroutine" else _function(agent)
     body.__annotations__ = {"return": agent.returns}
@@ -675,9 +675,9 @@ def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
     try:
         made: Callable[[Any], Any] = _step(agent, terms)(body)
         return made
-    except ContractViolationError as error:  # nobody could keep it: told at each call, in the place of the step
+    except ContractViolationError as error:  # it can't be kept: reported at each call, instead of the step
         return _refused(agent, terms, error, shape)
-    except TypeError as error:  # the terms of a route, for a function that can't keep them
+    except TypeError as error:  # the terms of a route that the function can't fulfil
         return _refused(agent, terms, impossible(agent.name, "timeout_ms", str(error)), shape)
 
 

@@ -21,18 +21,18 @@ from .world import World
 
 __all__ = ["Forbidding", "Readings", "Responder", "forbidding", "responder"]
 
-# -- forbidding --------------------------------------------------------------------------------------------------------
+# -- refusing effects --------------------------------------------------------------------------------------------------------
 #
-# A session in which some calls may not be made: each is refused before it happens, and is on the log as refused.
+# A session that refuses some calls before they happen, and records the refusals.
 
-#: Says why a call may not be made here; ``None`` where it may.
+#: A function that returns why a call is refused, or ``None``.
 Rule = Callable[[Spec], ContractViolationError | None]
-#: Says why this may not be reached: the operation, and ``file:line`` of the caller.
+#: A function that returns the error for a refused operation, at ``file:line`` of the caller.
 Reach = Callable[[Attempt, str | None], ContractViolationError]
 
 
 class Forbidding(Around):
-    """``session``, but for the calls that ``rule`` forbids. ``decides``: nothing may be done in it at all."""
+    """A session around ``session`` that refuses the calls that ``rule`` forbids."""
 
     def __init__(self, session: Session, rule: Rule, reach: guard.Refuse | None = None) -> None:
         super().__init__(session)
@@ -78,12 +78,12 @@ def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = Non
 
 
 def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
-    """What ``reach`` says, once it is on the log. The target is told only: ports and paths differ between runs that are the same."""
+    """``reach`` with its refusals recorded. The target is not compared in a replay: ports and paths differ between equal runs."""
 
     def refused(attempt: Attempt, location: str | None) -> BaseException:
         error = reach(attempt, location)
         scope = here()
-        if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own changes nothing
+        if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own must not bypass the rule
             scope = forbidden
         spec = Spec("tool", attempt.operation, side_effect="irreversible")
         return scope.session.refuse(scope, Request(spec, {}), error)
@@ -93,7 +93,7 @@ def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
 
 # -- responders --------------------------------------------------------------------------------------------------------
 #
-# Responders: functions that look at an event and say what is to happen next. They decide, and do nothing.
+# Functions that look at an event and return what is to happen next. They have no effects themselves.
 #
 # ::
 #
@@ -101,11 +101,9 @@ def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
 #     def note_down(event, world):
 #         return patch(event.object, {"text": event.text, "status": "done"})
 #
-# A responder runs in a replay, too, and must come to the same intentions there: what it reads is the event and the world (clock and
-# dice
-# are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the
-# process:
-# a connection, a look-up of a name, listening, another process.
+# A responder runs in a replay too, and must return the same intentions there: it reads the event and the world (clock and random numbers
+# are captured as anywhere). A captured call inside one is refused before it happens, and so is whatever else reaches out of the process:
+# a connection, a name look-up, listening, another process.
 
 R = TypeVar("R", bound="Intention | Iterable[Intention] | None")
 
@@ -143,7 +141,7 @@ class Responder(Generic[R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """The plain function, for tests of it: nothing of what it returns is done."""
+        """Call the plain function, for tests: the intentions that it returns are not executed."""
         return self.function(*args, **kwargs)
 
     def responds_to(self, event: Event) -> bool:
@@ -153,18 +151,24 @@ class Responder(Generic[R]):
         return self.of is None or self.of == about
 
     def decide(self, event: Event, world: World) -> list[Intention]:
-        """What it intends on this event. ``IntentionError`` for what is no intention."""
+        """The intentions that it returns for an event. ``IntentionError`` for anything else."""
         token = deciding.set(self.name)
         try:
             with forbidding(self._forbidden, reach=self._reached):
-                said: Any = self.function(event, world) if self._wants_world else self.function(event)
-                found = [said] if isinstance(said, Intention) else [] if said is None else self._all(said)
+                returned: Any = self.function(event, world) if self._wants_world else self.function(event)
+                found = (
+                    [returned] if isinstance(returned, Intention) else [] if returned is None else self._all(returned)
+                )
         finally:
             deciding.reset(token)
         return found
 
-    def _all(self, said: Any) -> list[Intention]:
-        found = list(said) if isinstance(said, Iterable) and not isinstance(said, str | bytes | dict) else [said]
+    def _all(self, returned: Any) -> list[Intention]:
+        found = (
+            list(returned)
+            if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict)
+            else [returned]
+        )
         for one in found:
             if not isinstance(one, Intention):
                 raise IntentionError(
@@ -190,7 +194,7 @@ class Responder(Generic[R]):
 
     @property
     def reads(self) -> str:
-        """What it responds to, in words."""
+        """A text for messages: the events that it responds to."""
         return ", ".join(self.kinds) + ("" if self.of is None else f" of {self.of!r}")
 
     def __repr__(self) -> str:
@@ -214,10 +218,10 @@ def responder(
 
 
 def _wants_world(name: str, function: Callable[..., Any]) -> bool:
-    """Whether it is called with the world, too: it can't do without a second argument, or has one of that name."""
+    """Whether it takes the world too: it has a second required parameter, or one of that name."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a readable signature
         return False
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [one for one in signature.parameters.values() if one.kind in places]
@@ -233,17 +237,17 @@ def _wants_world(name: str, function: Callable[..., Any]) -> bool:
     )
 
 
-# -- readings ----------------------------------------------------------------------------------------------------------
+# -- unread events ----------------------------------------------------------------------------------------------------------
 #
-# Who reads what happens in a loop, and what nobody read: an answer that goes unread is a name that is wrong, or a responder that is
-# missing, and the agent would wait for it without a word.
+# Which responders read which events of a loop. An unread answer means a wrong name or a missing responder, and the agent would wait for
+# it silently.
 
-#: How many events are told by name.
-_TOLD: Final = 10
+#: At most this many events are named in a message.
+_MAX_NAMED: Final = 10
 
 
 class Readings:
-    """What the ``responders`` of one run of a loop read."""
+    """The events of one run of a loop that its ``responders`` read."""
 
     def __init__(self, world: World, responders: Sequence[Responder[Any]]) -> None:
         self._world: Final = world
@@ -251,37 +255,37 @@ class Readings:
         self._unread: Final[list[Event]] = []
 
     def __bool__(self) -> bool:
-        """Whether anybody reads at all."""
+        """Whether there are any responders."""
         return bool(self._responders)
 
     def of(self, event: Event) -> list[Responder[Any]]:
-        """The responders that are to read an event, in order."""
+        """The responders for an event, in order."""
         readers = [responder for responder in self._responders if responder.responds_to(event)]
         if not readers:
             self._unread.append(event)
         return readers
 
     def has(self, failure: Event) -> bool:
-        """Whether a failure has a reader. Where some read failures of its kind, and not this one, its exception says so."""
+        """Whether a responder reads a failure. Where some read its kind, but not this one, a note on its exception says so."""
         if any(responder.responds_to(failure) for responder in self._responders):
             return True
         if failure.error is not None and any(failure.kind in responder.kinds for responder in self._responders):
-            note = f"no responder reads {failure}; the responders read: {self._told()}"
+            note = f"no responder reads {failure}; the responders read: {self._read_kinds()}"
             if note not in getattr(failure.error, "__notes__", ()):
                 failure.error.add_note(note)
         return False
 
     def check(self) -> None:
-        """``UnreadEventsError`` where an answer has no reader, unless there are no responders at all: the program reads it then.
+        """``UnreadEventsError`` where no responder reads an answer, unless there are no responders: the program reads it then.
 
-        Nobody has to read that an object was made or changed; a responder to that of an object which never was is warned of.
+        Events of objects need no reader; a responder for an object that never existed is a warning.
         """
         answers = [event for event in self._unread if event.request is not None]
         if answers and self._responders:
-            more = f" and {len(answers) - _TOLD} more" if len(answers) > _TOLD else ""
+            more = f" and {len(answers) - _MAX_NAMED} more" if len(answers) > _MAX_NAMED else ""
             scope = here()
             raise UnreadEventsError(
-                f"no responder reads {', '.join(map(str, answers[:_TOLD]))}{more}; the responders read: {self._told()}",
+                f"no responder reads {', '.join(map(str, answers[:_MAX_NAMED]))}{more}; the responders read: {self._read_kinds()}",
                 run_id=None if scope is None else scope.session.run_id,
                 unread=[event.about() for event in answers],
                 next_action="correct `of=`, or add a responder (one that returns None reads it, too); where the program itself reads "
@@ -295,18 +299,18 @@ class Readings:
             if responder.of is not None and responder.of not in self._world and kinds.intersection(responder.kinds):
                 _warn(
                     f"responder {responder.name!r} reads {responder.reads}, and the world {self._world.name!r} has no such object; "
-                    f"nobody read what happened to {', '.join(sorted(self._passed_by(responder))[:_TOLD])}"
+                    f"nobody read what happened to {', '.join(sorted(self._passed_by(responder))[:_MAX_NAMED])}"
                 )
 
     def _passed_by(self, responder: Responder[Any]) -> set[str]:
         return {repr(event.object) for event in self._unread if event.kind in responder.kinds}
 
-    def _told(self) -> str:
+    def _read_kinds(self) -> str:
         return "; ".join(f"{one.name}: {one.reads}" for one in self._responders)
 
 
 def _warn(sentence: str) -> None:
-    """Tell it as a warning: of the run, where one is recorded. A replay has it in its recording."""
+    """Warn: on the run where one is recorded, else as a Python warning. A replay has it in its recording."""
     scope = here()
     if scope is None:
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)

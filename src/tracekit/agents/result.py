@@ -1,4 +1,4 @@
-"""What came of a request: the response, and what each agent that was asked contributed."""
+"""The response to a routed request, and the result of each agent that was asked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Status = Literal["success", "partial", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """What one agent that was asked came to: its ``payload``, or why there is none.
+    """The result of one agent: its ``payload``, or why there is none.
 
     ``exception`` is the exception itself, for a debugger; ``error`` says what it means.
     """
@@ -29,7 +29,7 @@ class AgentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentResponse:
-    """What a request came to.
+    """The response to a request.
 
     ``payload`` is what the agent returned; of ``broadcast`` and ``parallel`` a list with ``agent``, ``status`` and ``payload`` of each
     agent in the registry's order. ``agent`` is who answered, ``results`` are all who were asked, in the order in which they were. ``error``
@@ -46,7 +46,7 @@ class IntentResponse:
 
     @property
     def ok(self) -> bool:
-        """Whether every agent that had to answer did."""
+        """Whether every agent that had to answer has answered."""
         return self.status == "success"
 
     def unwrap(self) -> Any:
@@ -82,7 +82,7 @@ class IntentResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What a recorded execution came to, read from its record: no agent was asked.
+    """The response of a recorded execution, read from its record: no agent was asked.
 
     ``redacted``: secrets were taken out of the answer, and placeholders stand for them.
     """

@@ -1,4 +1,4 @@
-"""Routing an intent to agents: the order of attempts, strategies, and the final response."""
+"""Routing of requests to agents: which agents are asked, in which order, and the final response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .result import IntentResponse, Status
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Course", "IntentRouter", "Plan", "plan"]
+__all__ = ["IntentRouter", "Plan", "Routing", "plan"]
 
 # -- strategies --------------------------------------------------------------------------------------------------------
 #
@@ -31,7 +31,7 @@ __all__ = ["Course", "IntentRouter", "Plan", "plan"]
 
 
 class Plan(NamedTuple):
-    """Whom to ask, in order. ``failure`` is set where there is nobody."""
+    """The agents to ask, in order. ``failure`` is set where there is none."""
 
     agents: tuple[BaseAgent, ...]
     failure: StructuredFailure | None = None
@@ -79,19 +79,19 @@ def _unable(name: str, envelope: IntentEnvelope, registry: AgentRegistry) -> Str
     )
 
 
-# -- course ------------------------------------------------------------------------------------------------------------
+# -- routing ------------------------------------------------------------------------------------------------------------
 #
-# The course of one request: who is asked when, what is decided, and what is written down of it.
+# The execution of one request: which agents are asked when, what is decided, and what is recorded.
 
-#: Why nobody else is asked.
+#: Why no other agent is asked.
 _NOBODY: Final = "nobody may stand in for it"
 _NOT_OVER: Final = f"something in it may take effect yet, and {_NOBODY}"
 #: After these nobody else is asked: what forbade one call forbids the next.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
 
 
-class Course:
-    """One request on its way. ``terms`` says on which terms an agent is asked."""
+class Routing:
+    """One request while it is routed. ``terms`` gives the terms (side-effect class, contract) on which an agent is asked."""
 
     def __init__(
         self,
@@ -101,20 +101,20 @@ class Course:
         terms: Callable[[BaseAgent], Terms],
     ) -> None:
         self.envelope: Final = envelope
-        #: Worked out first, since it refuses a payload that is no JSON.
+        #: Computed first, since it refuses a payload that is not JSON.
         self._hash: Final = envelope.envelope_hash
         self.plan: Final = plan(envelope, registry)
         self._terms: Final = terms
         self._scope: Final = here()
         self._budget: Final = None if budget_limit is None else Budget(cost_units=budget_limit)
         self._made: Final[list[Attempt]] = []
-        #: Why agents were passed over that might have stood in.
+        #: Why agents were skipped that might have been fallbacks.
         self._passed_over: Final[list[StructuredFailure]] = []
         #: Why nobody else is asked.
         self._stopped = ""
 
     def needs_no_loop(self) -> None:
-        """``RunStateError`` where an agent would have to be awaited, and can't."""
+        """``RunStateError`` where an agent is asynchronous and the caller is synchronous in a running loop."""
         waiting = [agent.name for agent in self.plan.agents if agent.asynchronous]
         if not waiting:
             return
@@ -128,13 +128,13 @@ class Course:
         )
 
     def spending(self) -> AbstractContextManager[object]:
-        """A block in which what is called counts in the request's own budget, where it has one."""
-        return nullcontext() if self._budget is None else limit(self._budget, name=self._whose)
+        """A block whose calls count in the request's own budget, if it has one."""
+        return nullcontext() if self._budget is None else limit(self._budget, name=self._budget_name)
 
-    # -- the course --------------------------------------------------------------------------------------------------------
+    # -- strategies in progress --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> Generator[list[Attempt], None, IntentResponse]:
-        """Yields the attempts to be made next, one or several at once, and goes on when they are; returns the response."""
+        """Yields the attempts to make next, one or several at once, and is resumed when they are made; returns the response."""
         self._received()
         if self.plan.failure is not None:
             return self._respond(None, "error", None, self.plan.failure, "nobody to ask")
@@ -150,14 +150,14 @@ class Course:
         return response
 
     def _beyond(self, error: BaseException | None) -> bool:
-        """Whether a budget around the request was exceeded, not its own: that ends more than the request."""
-        return isinstance(error, BudgetExceededError) and (self._budget is None or error.budget != self._whose)
+        """Whether a budget outside the request was exceeded: that ends more than the request."""
+        return isinstance(error, BudgetExceededError) and (self._budget is None or error.budget != self._budget_name)
 
     def _one_after_another(self) -> Generator[list[Attempt], None, IntentResponse]:
-        """The first that answers; after it nobody is asked."""
+        """Ask one agent after another until one answers."""
         agents = self.plan.agents
         for place, agent in enumerate(agents):
-            if self._made and not self._stands_in(agent):
+            if self._made and not self._is_fallback(agent):
                 continue
             followed = any(_may_follow(self._class(agent), self._class(one)) for one in agents[place + 1 :])
             attempt = yield from self._ask([agent], followed)
@@ -175,23 +175,23 @@ class Course:
             if last.failure is not None and last.failure.type is FailureType.BUDGET_EXCEEDED:
                 self._stopped = _NOBODY
                 break
-        told = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
+        payloads = [{"agent": one.agent.name, "status": one.status, "payload": one.payload} for one in self._made]
         failed = [one for one in self._made if one.failure is not None]
         if not failed:
-            return self._respond(None, "success", told, None, "every agent answered")
+            return self._respond(None, "success", payloads, None, "every agent answered")
         if len(failed) < len(self._made):
             return self._respond(
-                None, "partial", told, failed[0].failure, f"{len(failed)} of {len(told)} agents failed"
+                None, "partial", payloads, failed[0].failure, f"{len(failed)} of {len(payloads)} agents failed"
             )
         return self._nobody_answered()
 
     def _ask(
         self, agents: list[BaseAgent], followed: bool = False, together: bool = False
     ) -> Generator[list[Attempt], None, Attempt]:
-        """The agents at once, the beginnings written down before, the ends after, each in the order of the agents.
+        """Ask agents at once; record their starts before and their ends after, each in the order of the agents.
 
-        ``followed``: somebody may stand in for the one. ``together``: every agent of the plan is asked, so that none is where not all can
-        be afforded.
+        ``followed``: another agent may be its fallback. ``together``: every agent of the plan is asked, or none where the budget does
+        not allow all.
         """
         run_id = None if self._scope is None else self._scope.session.run_id
         first = len(self._made)
@@ -223,7 +223,7 @@ class Course:
         return attempts[-1]
 
     def _final(self, attempt: Attempt, last: bool) -> str:
-        """Why nobody may stand in for an agent that failed; empty where somebody may."""
+        """Why no other agent may be a fallback for one that failed; empty where one may."""
         assert attempt.failure is not None
         if attempt.failure.type in _FINAL or attempt.terms.side_effect == "irreversible" or attempt.stuck:
             return _NOBODY
@@ -246,8 +246,8 @@ class Course:
     def _class(self, agent: BaseAgent) -> str | None:
         return self._terms(agent).side_effect
 
-    def _stands_in(self, agent: BaseAgent) -> bool:
-        """Write down that ``agent`` is asked in place of the one that failed, unless its class forbids that."""
+    def _is_fallback(self, agent: BaseAgent) -> bool:
+        """Record that ``agent`` is asked instead of the one that failed, unless its side-effect class forbids that."""
         before = self._made[-1]
         one, other = before.terms.side_effect, self._terms(agent).side_effect
         assert before.failure is not None
@@ -274,7 +274,7 @@ class Course:
         assert first.failure is not None
         assert last.failure is not None
         if self._stopped or self.envelope.routing.strategy == "direct":
-            # What stopped it is told first, what began it stays behind.
+            # What ended it is reported first, its first cause stays at the end of the chain.
             failure = _behind(last.failure, first.failure)
             reason = self._stopped or "the only one to ask"
             return self._respond(None, "error", None, failure, f"{last.agent.name} failed: {reason}")
@@ -292,14 +292,14 @@ class Course:
         )
         return self._respond(None, "error", None, failure, "every agent failed")
 
-    # -- what is written down ----------------------------------------------------------------------------------------------
+    # -- recording ----------------------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
         return self.envelope.intent.name
 
     @property
-    def _whose(self) -> str:
+    def _budget_name(self) -> str:
         """The name of its budget."""
         return f"intent {self._name}"
 
@@ -308,7 +308,7 @@ class Course:
         if scope is None:
             return
         tree = self.envelope.as_dict()
-        # Of what the log keeps, not of what it was given: a hash of a short secret gives the secret away.
+        # The hash of what the log keeps, not of the input: a hash of a short secret would reveal it.
         stored = without_secrets(scope.session.redactor, tree)
         digest = self._hash if stored is tree else stable_hash(stored)
         hashes = {"envelope_hash": digest, "identity_hash": stable_hash(identity_of(stored))}
@@ -319,16 +319,16 @@ class Course:
         attempt.end()
         cut = interrupted is not None and not attempt.finished
         about = {"attempt": attempt.index + 1}
-        said = {"status": "interrupted" if cut else attempt.status}
+        outcome = {"status": "interrupted" if cut else attempt.status}
         info = dict(interrupted) if cut and interrupted is not None else {}
         if cut and attempt.under_way:
             info["goes_on"] = True
         if attempt.failure is not None:
             info |= {key: name for key, name in attempt.below._asdict().items() if name is not None}
-        seq = self._note("agent.attempt.end", attempt.agent.name, about, said, failure=attempt.failure, info=info)
+        seq = self._note("agent.attempt.end", attempt.agent.name, about, outcome, failure=attempt.failure, info=info)
         recorded = self._recorded(seq)
         if recorded is not None and attempt.failure is not None:
-            attempt.failure = self._recalled(seq, attempt.failure)
+            attempt.failure = self._recorded_failure(seq, attempt.failure)
             attempt.below = Below(recorded.get("irreversible"), recorded.get("in_doubt"))
 
     def _respond(
@@ -346,7 +346,7 @@ class Course:
             version=self.envelope.version,
         )  # fmt: skip
         seq = self._note("final.response", self._name, None, response.about(), failure=failure)
-        recalled = self._recalled(seq, failure)
+        recalled = self._recorded_failure(seq, failure)
         return response if recalled is failure else _replace(response, error=recalled)
 
     def _note(
@@ -359,7 +359,7 @@ class Course:
         failure: StructuredFailure | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> int:
-        """One entry. A failure is told beside what a replay compares: of an exception that is made again less may be known."""
+        """Write one entry. A failure is not compared in a replay: a recreated exception may carry less information."""
         scope = self._scope
         if scope is None:
             return 0
@@ -367,14 +367,14 @@ class Course:
             info = {**(info or {}), "failure": failure.as_dict()}
         return scope.session.note(scope, kind, name, input=input, output=output, info=info)
 
-    def _recalled(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
+    def _recorded_failure(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
         """The failure as the log has it, where the log answers."""
         recorded = None if failure is None else self._recorded(seq)
-        told = None if recorded is None else recorded.get("failure")
-        return failure if told is None else StructuredFailure.from_dict(told)
+        kept = None if recorded is None else recorded.get("failure")
+        return failure if kept is None else StructuredFailure.from_dict(kept)
 
     def _recorded(self, seq: int) -> Mapping[str, Any] | None:
-        """What the log says of an entry beside what a replay compares, where the log answers."""
+        """The part of a recorded entry that a replay does not compare, where the log answers."""
         trace = None if self._scope is None else self._scope.session.log.trace
         if trace is None or not 0 < seq <= len(trace):
             return None
@@ -382,7 +382,7 @@ class Course:
 
 
 def _may_follow(one: str | None, other: str | None) -> bool:
-    """Whether an agent of the class ``other`` may stand in for one of the class ``one``."""
+    """Whether an agent of class ``other`` may be the fallback of one of class ``one``."""
     if one is None or other is None:
         return True
     try:
@@ -401,16 +401,14 @@ def _behind(failure: StructuredFailure, first: StructuredFailure) -> StructuredF
 
 
 def _fresh(envelope: IntentEnvelope) -> IntentEnvelope:
-    """The same request, for an agent of its own: what one does to the payload is not the next one's."""
+    """A copy of the request for one agent, which may change its payload."""
     return _replace(envelope, payload=deepcopy(dict(envelope.payload)))
 
 
 # -- router ------------------------------------------------------------------------------------------------------------
 #
-# Routing: one request to the agents that handle it, everything that decides on the trace.
-#
-# What to do next is one generator (:meth:`Course.steps`); ``route`` and ``route_async`` only make the attempts that it asks for, and
-# wait for them or await them.
+# The public router. All decisions are in one generator (:meth:`Routing.steps`); ``route`` and ``route_async`` only make the attempts
+# that it yields, and wait for them or await them.
 
 
 class IntentRouter:
@@ -433,16 +431,16 @@ class IntentRouter:
         default_contract: ExecutionContract | Mapping[str, Any] | None = None,
         default_side_effect: SideEffectClass | str | None = None,
     ) -> IntentResponse:
-        """Ask the agents, and return what they came to.
+        """Ask the agents, and return their response.
 
         ``budget_limit`` is what all attempts together may cost, in cost units. The defaults hold for agents that were registered
         without a contract or a class of their own. In a run the whole execution is on the trace; in its replay it is answered from there.
         Agents that are coroutine functions are run in an event loop of their own: in a running one, await :meth:`route_async`.
         """
-        course = self._course(envelope, budget_limit, default_contract, default_side_effect)
-        course.needs_no_loop()
-        steps = course.steps()
-        with course.spending():
+        routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
+        routing.needs_no_loop()
+        steps = routing.steps()
+        with routing.spending():
             try:
                 while True:
                     _make(next(steps), steps)
@@ -459,9 +457,9 @@ class IntentRouter:
         default_side_effect: SideEffectClass | str | None = None,
     ) -> IntentResponse:
         """:meth:`route` for coroutines. An agent that is a plain function runs in the loop, or in a thread where several run at once."""
-        course = self._course(envelope, budget_limit, default_contract, default_side_effect)
-        steps = course.steps()
-        with course.spending():
+        routing = self._routing(envelope, budget_limit, default_contract, default_side_effect)
+        steps = routing.steps()
+        with routing.spending():
             try:
                 while True:
                     await _make_async(next(steps), steps)
@@ -470,15 +468,15 @@ class IntentRouter:
         return response
 
     def tracekit_specs(self) -> Iterator[Spec]:
-        """The steps of its agents, for whoever undoes what they did."""
+        """The specs of its agents' steps, for recovery, which undoes them."""
         return self.registry.tracekit_specs()
 
-    def _course(
+    def _routing(
         self, envelope: IntentEnvelope | Mapping[str, Any], budget_limit: float | None, contract: Any, side_effect: Any
-    ) -> Course:
+    ) -> Routing:
         asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
         default, word = contract_of(contract, "the route"), class_of(side_effect)
-        return Course(asked, self.registry, budget_limit, lambda agent: Terms(agent, default, word))
+        return Routing(asked, self.registry, budget_limit, lambda agent: Terms(agent, default, word))
 
 
 Steps = Generator[list[Attempt], None, IntentResponse]
@@ -490,7 +488,7 @@ def _make(attempts: list[Attempt], steps: Steps) -> None:
             attempts[0].make()
         else:
             _make_at_once(attempts)
-    except BaseException as error:  # no failure of an agent: an interruption, or a replay that differs
+    except BaseException as error:  # not a failure of an agent: an interruption, or a divergence
         steps.throw(error)
         raise
 
@@ -502,7 +500,7 @@ def _make_at_once(attempts: list[Attempt]) -> None:
     try:
         made = [pool.submit(attempt.make) for attempt in attempts]
         pool.shutdown(wait=True)
-    except BaseException:  # Ctrl-C: nobody waits for the threads any longer
+    except BaseException:  # Ctrl-C: the threads are no longer waited for
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     for one in made:
@@ -524,7 +522,7 @@ async def _make_at_once_async(attempts: list[Attempt]) -> None:
     pool = _pool(sum(not attempt.agent.asynchronous for attempt in attempts))
     tasks = [asyncio.ensure_future(attempt.make_async(beside=True, pool=pool)) for attempt in attempts]
     try:
-        # One that cancels itself is no reason to cut the others off; what ends the program is.
+        # An agent that cancels itself does not cancel the others; what ends the program does.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in sorted(tasks, key=asyncio.Task.cancelled):
             if task.done():
@@ -538,7 +536,7 @@ async def _make_at_once_async(attempts: list[Attempt]) -> None:
 
 
 def _pool(threads: int) -> Executor | None:
-    """A pool where the log answers: the one of the loop may have fewer threads here than where it was recorded."""
+    """A pool of its own in a replay: the loop's pool may have fewer threads here than in the recording."""
     scope = here()
     if not threads or scope is None or scope.session.log.trace is None:
         return None

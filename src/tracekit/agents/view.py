@@ -42,14 +42,13 @@ __all__ = [
 
 # -- mentions ----------------------------------------------------------------------------------------------------------
 #
-# What a payload says of recorded events: messages and headers that were handed through a tool name runs and entries.
+# References to recorded events in a payload: messages and headers that pass through a tool name runs and entries.
 #
-# Those are other ones in each recording, so a comparison can't take the payload as it stands. :class:`Mentions` finds them in the
-# canonical
-# payload and puts a placeholder for each in its place; which events they are is told beside it.
+# They differ in each recording, so payloads can't be compared as they are. :class:`Mentions` replaces each in the canonical payload by a
+# placeholder, and lists the events beside it.
 
 _SEGMENT: Final = rb'(?:null|"([0-9a-f]{16})")'
-#: Where a message stands: in its dictionary, as a value of its own, in baggage.
+#: The forms of a message's origin: in its dictionary, as a value of its own, in baggage.
 _ORIGIN: Final = re.compile(
     rb'"run_id":"([^"\\]+)","segment":' + _SEGMENT + rb',"seq":([1-9][0-9]{0,15})(?=[,}])'
     rb'|"tracekit\.agents\.ids:Origin","v":\["([^"\\]+)",' + _SEGMENT + rb",([1-9][0-9]{0,15})\]"
@@ -57,15 +56,15 @@ _ORIGIN: Final = re.compile(
 )
 _ID_IN_TEXT: Final = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-")
-#: No JSON has this byte, so nothing that a program says can look like a placeholder.
+#: JSON never contains this byte, so no payload can contain a placeholder.
 _HOLE: Final = b"\0%d\0"
 _RUN: Final = b"\0run\0"
-#: A text is taken for a run's id if it is at least so long: a run may be called "a".
+#: A text is taken for a run's id only if it is at least this long: a run may be called "a".
 _TELLING: Final = 16
 
 
 class Mentions:
-    """The runs and events of one file that its payloads may speak of, as far as it has been read."""
+    """The runs and events of one file that later payloads in it may refer to."""
 
     def __init__(self) -> None:
         self._runs: Final[dict[bytes, bytes]] = {}
@@ -121,10 +120,10 @@ class Mentions:
                 rest = re.sub(rb"(?<![\w-])" + re.escape(run) + rb"(?![\w-])", _RUN, rest)
         return None if rest == data else (sha256(rest).hexdigest(), named)
 
-    def causes(self, told: Any) -> list[str]:
+    def causes(self, named: Any) -> list[str]:
         """The ids of the events that an entry names as its causes; their runs take part."""
         found = []
-        for cause in told or ():
+        for cause in named or ():
             self.run(cause["run_id"])
             found.append(event_id(cause["run_id"], cause.get("segment"), cause["seq"]))
             self.event(found[-1])
@@ -270,15 +269,12 @@ def _wrong(event: Mapping[str, Any], fields: tuple[_Field, ...]) -> str | None:
 
 # -- view --------------------------------------------------------------------------------------------------------------
 #
-# The inter-agent view of a trace: what agents said to one another and what they did between, one event a line.
+# The inter-agent view of a trace: messages, changes of state, tool calls and their results, one event a line.
 #
-# It is worked out from the entries and adds nothing to them: messages, changes of state, tool calls and what came of them, each with
-# the events that it waited for. Those are, in this order: what the entry names as its causes; for a tool's return its call; for a
-# call inside a call the outer one; and the event before it in its line of execution (its lane). A receipt has no event before it: which
-# of
-# several workers took a task, and after which other one, is chance, and what follows it in the lane follows from it. Nothing else is
-# taken
-# for a cause: not time, and not that a task or thread was started, which no entry says.
+# It is computed from the entries and adds nothing to them. Each event has its parents, in this order: the causes that the entry names;
+# for a tool's return its call; for a call inside a call the outer one; and the event before it in its lane. A receipt has no event
+# before it: which of several workers took a task, and after which other one, is chance. Nothing else is taken for a cause: not time,
+# and not the start of a task or thread, which has no entry.
 
 #: One event: an object of the inter-agent schema.
 Event: TypeAlias = dict[str, Any]
@@ -298,7 +294,7 @@ class View:
         self._payloads: Final = payloads
         self._run_id = ""
         self._acting = ""
-        #: Whether the acting agent is called as the run is, for want of a name of its own.
+        #: Whether the acting agent has the run's name, since it has none of its own.
         self._nameless = False
         self._mentions: Final = Mentions()
         #: Lane → its last event.
@@ -400,9 +396,9 @@ class View:
         if agent is None and self._nameless:
             event["agent_is_run"] = True
         self._mentions.event(itself)
-        told = self._mentions.found(data)
-        if told is not None:
-            event["comparison_sha256"], event["mentions"] = told
+        mentioned = self._mentions.found(data)
+        if mentioned is not None:
+            event["comparison_sha256"], event["mentions"] = mentioned
         if self._payloads:
             event["payload"] = payload
         return event
@@ -480,8 +476,8 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
 
 
 def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
-    told = event.get("event_id") if isinstance(event, dict) else None
-    ids = (told,) if isinstance(told, str) else ()
+    id = event.get("event_id") if isinstance(event, dict) else None
+    ids = (id,) if isinstance(id, str) else ()
     return InvalidEventError(
         f"line {number} is no inter-agent event: {problem}" + "".join(f" (event {one[:80]})" for one in ids),
         line=number,
@@ -491,15 +487,15 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
     )
 
 
-# -- live --------------------------------------------------------------------------------------------------------------
+# -- following a run --------------------------------------------------------------------------------------------------------------
 #
-# Inter-agent events while a run is being written: for an observer that can't wait for its end.
+# Inter-agent events of a run that is still being written.
 
 
 class Follower:
     """Reads a file as it grows, and hands each inter-agent event to ``observer`` once, in recorded order.
 
-    An observer never breaks what it observes: the first exception that it raises is told to ``warn``, and it is not asked again.
+    An observer never breaks what it observes: the first exception that it raises is passed to ``warn``, and it is not called again.
     """
 
     def __init__(
@@ -514,18 +510,18 @@ class Follower:
         self._lock: Final = threading.Lock()
 
     def poll(self) -> None:
-        """Look for new entries. An observer that writes to the run itself is told of that when it has returned."""
+        """Deliver new entries. What an observer itself writes to the run is delivered after it has returned."""
         while self._observer is not None and self._lock.acquire(blocking=False):
             try:
                 self._read()
             finally:
                 self._lock.release()
-            # Whoever wrote meanwhile found the lock taken, and left it to us.
+            # A concurrent writer found the lock taken and left its entries to this call.
             if self._fd < 0 or os.fstat(self._fd).st_size <= self._ends[-1]:
                 return
 
     def close(self) -> None:
-        """Tell the rest, and let go of the file. Idempotent."""
+        """Deliver the rest, and close the file. Idempotent."""
         self.poll()
         fd, self._fd = self._fd, -1
         self._observer = None
@@ -533,14 +529,14 @@ class Follower:
             os.close(fd)
 
     def _read(self) -> None:
-        """Tell what whole lines there are."""
+        """Deliver all complete lines."""
         start = self._ends[-1]
         data = os.pread(self._fd, os.fstat(self._fd).st_size - start, start)
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._ends.append(self._ends[-1] + len(line))
-            self._tell(orjson.loads(line))
+            self._deliver(orjson.loads(line))
 
-    def _tell(self, entry: dict[str, Any]) -> None:
+    def _deliver(self, entry: dict[str, Any]) -> None:
         event = self._view.feed(entry)
         if event is None or self._observer is None:
             return

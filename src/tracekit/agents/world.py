@@ -21,7 +21,7 @@ __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_reque
 
 # -- world -------------------------------------------------------------------------------------------------------------
 #
-# A world of objects that is what the log says of them.
+# A set of objects whose state is determined by the log.
 #
 # ::
 #
@@ -30,7 +30,7 @@ __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_reque
 #     world.patch("page-1", {"status": "done"})          # a JSON merge patch (RFC 7396)
 #     World.of(run).hash == world.hash                   # the same, from the trace alone
 #
-# An object changes by events only: each is checked, then written down, then applied. What is refused is not on the log.
+# An object changes by events only: each is checked, then recorded, then applied. A refused one is not recorded.
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -47,7 +47,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class World:
-    """Objects by id, each a JSON object. Reading one gives a copy. ``name`` tells several worlds of one run apart: a second one of
+    """Objects by id, each a JSON object. Reading one gives a copy. ``name`` distinguishes several worlds of one run: a second one of
     a name is a ``RunStateError`` when something is written of it.
 
     Change a world in one line of execution, that of its :class:`~tracekit.agents.Loop`: the order of the log is the order of events.
@@ -57,7 +57,7 @@ class World:
     def __init__(self, name: str = "world") -> None:
         self.name: Final = name
         self.ledger: Final = Ledger(name)
-        #: How many events made it what it is.
+        #: The number of its events so far.
         self.changes = 0
         self._objects: Final[dict[str, Any]] = {}
         #: The same as the log has it, without secrets: the very same object where it had none.
@@ -105,7 +105,7 @@ class World:
     # -- events ------------------------------------------------------------------------------------------------------------
 
     def create(self, id: str, value: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Event:
-        """Write down and make a new object. ``IntentionError`` where there is one of this id."""
+        """Record and make a new object. ``IntentionError`` where there is one of this id."""
         value = json_object(value, f"object {id!r}")
         if id in self._objects:
             raise IntentionError(
@@ -115,7 +115,7 @@ class World:
         return self._change("object.created", id, {"value": value}, cause)
 
     def patch(self, id: str, patch: Mapping[str, Any], *, cause: Ref | Event | None = None) -> Event:
-        """Write down and apply a JSON merge patch. ``UnknownObjectError`` where there is no such object: nothing is written then."""
+        """Record and apply a JSON merge patch. ``UnknownObjectError`` where there is no such object: nothing is written then."""
         patch = json_object(patch, f"the patch of {id!r}")
         self.needs(id, "a patch")
         return self._change("object.patched", id, {"patch": patch}, cause)
@@ -130,7 +130,7 @@ class World:
             )
 
     def end(self) -> str:
-        """Write down the hash of the world as it is now, and return it. A replay in which it is another one is a divergence."""
+        """Record the hash of the current world, and return it. Another hash in a replay is a divergence."""
         digest = self.hash
         told = {"objects": len(self), "events": self.changes}
         self.ledger.write("data", self.name, "world.hash", input=told, output=digest)
@@ -160,7 +160,7 @@ class World:
         return Event(kind, itself, ref, copied(body), id)
 
     def apply(self, id: str, body: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
-        """Let an event that is on the log have happened; ``stored`` is its body as the log has it, where that is another."""
+        """Apply a recorded event; ``stored`` is its recorded body, where that differs."""
         stored = body if stored is None else stored
         before, told = self._objects.get(id), self._stored.get(id)
         self._objects[id] = _after(before, body)
@@ -170,7 +170,7 @@ class World:
 
     @classmethod
     def of(cls, run: Any, *, store: Any = None, name: str | None = None) -> World:
-        """The world that a recorded run came to, from its trace alone: an id, a path or a ``Run``.
+        """The final world of a recorded run (an id, a path or a ``Run``), from its trace alone.
 
         Without a ``name`` it is the only one (an empty one where there is none). Raises ``RunStateError`` where there are several, or
         none of this name; ``RunNotFoundError``; ``TraceIntegrityError`` where the trace is damaged, or its world
@@ -199,22 +199,22 @@ def _as_stored(body: dict[str, Any]) -> dict[str, Any]:
 
 # -- projection --------------------------------------------------------------------------------------------------------
 #
-# What a trace says of a world, and of the requests in it.
+# A world and its requests, read from a trace.
 
 _ANSWERS: Final = frozenset((*ANSWERS.values(), *FAILURES.values()))
-#: Every kind of event that a trace may have.
+#: All kinds of event.
 _KINDS: Final = EVENTS | {*ANSWERS, "world.hash"}
 
 
 class Delivery(NamedTuple):
-    """When a recorded answer was given to the responders (the ``seq`` of that), and what was said of it."""
+    """The entry (``seq``) that passed a recorded answer to the responders, and its recorded facts."""
 
     seq: int
     info: Mapping[str, Any]
 
 
 class Past(NamedTuple):
-    """What a log says of requests, by the ``seq`` of each: its delivery, and whether anything was done for it at all."""
+    """The recorded requests by ``seq``: their deliveries, and which of them were started."""
 
     deliveries: Mapping[int, Delivery]
     begun: Set[int]
@@ -270,7 +270,7 @@ def _name(trace: Trace, name: str | None) -> str:
 def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
     """The requests of a recorded run that have no answer, in order: ``{"seq", "kind", "name", "object", "by"}``.
 
-    A run that was killed may have some; a run that ended in order has none, or says in its error which.
+    A run that was killed may have some; a run that ended cleanly has none, or names them in its error.
     """
     where = store if isinstance(store, Store) else Store(store)
     found: dict[int, dict[str, Any]] = {}
@@ -315,7 +315,7 @@ _known: WeakKeyDictionary[Trace, Past] = WeakKeyDictionary()
 
 
 def past_of(trace: Trace) -> Past:
-    """What the log of a replay, or of a run that is resumed, says of requests."""
+    """The recorded requests in the log of a replay or of a resumed run."""
     found = _known.get(trace)
     if found is None:
         given: dict[int, Delivery] = {}
