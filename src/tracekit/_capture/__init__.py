@@ -1,1 +1,1 @@
-"""How calls are caught: patches, wrappers and guards around the gate; knows nothing of any one SDK."""
+"""How calls are caught: patches, wrappers and guards that pass each call to the session; knows nothing of any one SDK."""

@@ -222,7 +222,7 @@ def is_background(function: Any) -> bool:
 
 
 def pass_through(path: str) -> None:
-    """See through the file or directory ``path``: its callers count (thin wrappers over clocks and dice)."""
+    """See through the file or directory ``path``: its callers count (thin wrappers over clocks and random numbers)."""
     _passed.add(os.path.abspath(path))
     _kinds.clear()
 

@@ -49,12 +49,12 @@ __all__ = [
     "recorded_items",
     "resumed",
     "shape_of",
-    "tells",
+    "shows_real_signature",
     "tool",
     "wrap",
 ]
 
-# -- binding -----------------------------------------------------------------------------------------------------------
+# -- binding arguments -------------------------------------------------------------------------------------------------
 #
 # The arguments of a call by parameter name, defaults filled in: positional and keyword calls are one.
 #
@@ -119,11 +119,11 @@ def _items(parameters: list[inspect.Parameter]) -> str:
 
 
 def loose(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call to what does not say its parameters."""
+    """The arguments of a call to a callable without a known signature: ``args`` and ``kwargs``."""
     return {"args": args, "kwargs": kwargs}
 
 
-def tells(function: Any) -> bool:
+def shows_real_signature(function: Any) -> bool:
     """Whether the signature that ``function`` shows is that by which Python itself binds a call.
 
     A decorator that passes other arguments on than it takes shows the signature of what it wraps: such a call may go well.
@@ -137,7 +137,7 @@ def tells(function: Any) -> bool:
     return type(function) is FunctionType and not {"__wrapped__", "__signature__"} & vars(function).keys()
 
 
-# -- driving -----------------------------------------------------------------------------------------------------------
+# -- noticing whether a coroutine suspends -----------------------------------------------------------------------------
 #
 # A coroutine run by hand, to learn whether it ever suspended.
 #
@@ -146,7 +146,7 @@ def tells(function: Any) -> bool:
 
 
 class drive:
-    """An awaitable that runs ``awaitable`` and tells in ``suspended`` whether it ever gave control away."""
+    """An awaitable that runs ``awaitable``; ``suspended`` then says whether it ever gave control to the event loop."""
 
     __slots__ = ("_iterator", "suspended")
 
@@ -196,9 +196,9 @@ class resumed:
         self._iterator.close()
 
 
-# -- items -------------------------------------------------------------------------------------------------------------
+# -- generators --------------------------------------------------------------------------------------------------------
 #
-# Generators and async generators around the gate: a chunk an item, live or from the log.
+# Generators and async generators as steps: one chunk for each item, live or from the log.
 #
 # What the caller sends or throws in is recorded with the chunk that answers it, and compared in a replay. Closing one, or
 # forgetting it, is no step: what was delivered is kept, and the recording says that it was left there.
@@ -207,23 +207,23 @@ _SUSPENDED: Final = {"suspended": True}
 
 
 def failed(step: Any, error: BaseException, suspended: bool = False, info: Mapping[str, Any] | None = None) -> None:
-    """Tell that the live call raised, unless it was a replay's failure that came through it."""
+    """Record that the live call raised, unless the error is a replay's own failure passing through."""
     if not isinstance(error, ReplayError):
         step.failed(error, info={**(info or {}), **_SUSPENDED} if suspended else info)
 
 
 def given(outcome: Outcome) -> Any:
-    """What was recorded: returned or raised."""
+    """The recorded outcome: returned or raised."""
     if outcome.error is not None:
         raise outcome.error
     return outcome.output
 
 
-def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) -> Any:
-    """The items of a live generator; ``told`` goes into the ``meta`` of the first."""
+def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
+    """The items of a live generator; ``info`` goes into the ``meta`` of the first."""
     body: Scope = step.body()
     resume: Callable[[], Any] = generator.__next__
-    if told is not None:  # it was made some time ago
+    if info is not None:  # its step began some time ago
         step.resumed()
     while True:
         token = current.set(body)
@@ -231,15 +231,15 @@ def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) ->
             item = resume()
         except StopIteration as stop:
             current.reset(token)
-            step.done(stop.value, info=told)
+            step.done(stop.value, info=info)
             return stop.value
         except BaseException as error:
             current.reset(token)
-            failed(step, error, info=told)
+            failed(step, error, info=info)
             raise
         current.reset(token)
-        step.chunk(item, info=told)
-        resume, told = generator.__next__, None
+        step.chunk(item, info=info)
+        resume, info = generator.__next__, None
         try:
             sent = yield item
         except GeneratorExit:
@@ -251,45 +251,45 @@ def live_items(step: Any, generator: Any, told: dict[str, Any] | None = None) ->
                 step.done(None, info={"abandoned": True})
             raise
         except BaseException as thrown:
-            resume, told = partial(generator.throw, thrown), {"thrown": _shown(thrown)}
+            resume, info = partial(generator.throw, thrown), {"thrown": _error_text(thrown)}
         else:
             if sent is not None:
-                resume, told = partial(generator.send, sent), {"sent": sent}
+                resume, info = partial(generator.send, sent), {"sent": sent}
         step.resumed()
 
 
 def recorded_items(step: Any) -> Any:
-    """The recorded items; the caller must do with them what was done then."""
-    told: dict[str, Any] = {}
+    """The recorded items of a generator; what the caller sends or throws in is compared."""
+    info: dict[str, Any] = {}
     count = 0
     while True:
         chunk = step.next_chunk()
         if chunk is None:
             outcome = step.answer()
-            _same(step, told, outcome)
+            _check_sent(step, info, outcome)
             finished = given(_finished(step, outcome))
-            if not _settled(outcome):
+            if not _resolved_by_hand(outcome):
                 return finished
-            return (yield from _rest(step, finished, count))
-        _same(step, told, chunk)
-        told = {}
+            return (yield from _remaining_items(step, finished, count))
+        _check_sent(step, info, chunk)
+        info = {}
         count += 1
         try:
             sent = yield chunk.output
         except GeneratorExit:
             raise
         except BaseException as thrown:
-            told = {"thrown": _shown(thrown)}
+            info = {"thrown": _error_text(thrown)}
         else:
             if sent is not None:
-                told = {"sent": sent}
+                info = {"sent": sent}
 
 
-async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | None = None) -> Any:
-    """The items of a live async generator; also told is whether the event loop ran while each was made."""
+async def live_async_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
+    """The items of a live async generator; each is recorded with whether the event loop ran meanwhile."""
     body: Scope = step.body()
     resume = generator.__anext__()
-    if told is not None:
+    if info is not None:
         step.resumed()
     while True:
         driven = drive(resume)
@@ -298,15 +298,15 @@ async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | Non
             item = await driven
         except StopAsyncIteration:
             current.reset(token)
-            step.done(None, info=_about(driven, told))
+            step.done(None, info=_about(driven, info))
             return
         except BaseException as error:
             current.reset(token)
-            failed(step, error, driven.suspended, told)
+            failed(step, error, driven.suspended, info)
             raise
         current.reset(token)
-        step.chunk(item, info=_about(driven, told))
-        told = None
+        step.chunk(item, info=_about(driven, info))
+        info = None
         try:
             sent = yield item
         except GeneratorExit:
@@ -318,11 +318,11 @@ async def live_async_items(step: Any, generator: Any, told: dict[str, Any] | Non
                 step.done(None, info={"abandoned": True})
             raise
         except BaseException as thrown:
-            resume, told = generator.athrow(thrown), {"thrown": _shown(thrown)}
+            resume, info = generator.athrow(thrown), {"thrown": _error_text(thrown)}
         else:
             resume = generator.asend(sent)
             if sent is not None:
-                told = {"sent": sent}
+                info = {"sent": sent}
         step.resumed()
 
 
@@ -333,45 +333,45 @@ def _back(token: Any) -> None:
         pass
 
 
-def _about(driven: drive, told: dict[str, Any] | None) -> dict[str, Any] | None:
-    return {**(told or {}), **_SUSPENDED} if driven.suspended else told
+def _about(driven: drive, info: dict[str, Any] | None) -> dict[str, Any] | None:
+    return {**(info or {}), **_SUSPENDED} if driven.suspended else info
 
 
 async def recorded_async_items(step: Any) -> Any:
     """The recorded items of an async generator."""
-    told: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     count = 0
     while True:
         chunk = await step.next_chunk_async()
         if chunk is None:
             outcome = await step.answer_async()
-            _same(step, told, outcome)
+            _check_sent(step, info, outcome)
             finished = given(_finished(step, outcome))
-            if _settled(outcome):
-                for item in _rest(step, finished, count):
+            if _resolved_by_hand(outcome):
+                for item in _remaining_items(step, finished, count):
                     yield item
             return
-        _same(step, told, chunk)
-        told = {}
+        _check_sent(step, info, chunk)
+        info = {}
         count += 1
         try:
             sent = yield chunk.output
         except GeneratorExit:
             raise
         except BaseException as thrown:
-            told = {"thrown": _shown(thrown)}
+            info = {"thrown": _error_text(thrown)}
         else:
             if sent is not None:
-                told = {"sent": sent}
+                info = {"sent": sent}
 
 
-def _settled(outcome: Outcome) -> bool:
-    """Whether a person has said what the generator gave."""
+def _resolved_by_hand(outcome: Outcome) -> bool:
+    """Whether the outcome of the generator was entered by hand (``tracekit recovery settle``)."""
     return "settled" in ((outcome.meta or {}).get("info") or {})
 
 
-def _rest(step: Any, output: Any, count: int) -> Any:
-    """Of all items, as a person has told them, those after the ``count`` that the log has."""
+def _remaining_items(step: Any, output: Any, count: int) -> Any:
+    """The items after the ``count`` that the log has, of all those entered by hand."""
     if type(output) is not list or len(output) < count:
         raise step.session.fail(
             NotReplayableError(
@@ -385,17 +385,17 @@ def _rest(step: Any, output: Any, count: int) -> Any:
     yield from output[count:]
 
 
-def _shown(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {error}"
 
 
-def _same(step: Any, told: dict[str, Any], outcome: Outcome) -> None:
-    """What was sent or thrown into the generator must be what was then."""
+def _check_sent(step: Any, given_now: dict[str, Any], outcome: Outcome) -> None:
+    """Fail the replay unless the same was sent or thrown into the generator as in the recording."""
     for key in ("sent", "thrown"):
         recorded = outcome.meta.get(key)
-        if recorded is None and key not in told:
+        if recorded is None and key not in given_now:
             continue
-        actual = step.session.redactor.redact(to_json(told.get(key)))[0]
+        actual = step.session.redactor.redact(to_json(given_now.get(key)))[0]
         if not step.session.equal(recorded, actual):
             raise step.session.fail(
                 DivergenceError(
@@ -425,9 +425,9 @@ def _finished(step: Any, outcome: Outcome) -> Outcome:
     return outcome
 
 
-# -- proxy -------------------------------------------------------------------------------------------------------------
+# -- the decorated object ----------------------------------------------------------------------------------------------
 #
-# The object that stands in for a decorated callable: as good as the original for signatures, methods, pickling and copying.
+# The object that replaces a decorated callable: like the original for signatures, methods, pickling and copying.
 
 
 class _BoundTool(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
@@ -476,11 +476,10 @@ def _named(module: str, qualname: str) -> Any:
     return found
 
 
-# -- wrapper -----------------------------------------------------------------------------------------------------------
+# -- wrappers ----------------------------------------------------------------------------------------------------------
 #
-# Any callable around the gate: functions, coroutines, generators and async generators, as methods or not.
-#
-# Each shape has a thin shell that awaits or not; what a call means is decided by the session.
+# One thin wrapper for each kind of callable: functions, coroutines, generators and async generators, as methods or not. What a call
+# means is decided by the session.
 
 
 class Point:
@@ -538,7 +537,7 @@ class Captured(Point):
         #: How it is called with its object; what has it already (``desk.write``) does not show it.
         self.bind_bound: Final[Binder] = binder(inner, skip_first=getattr(inner, "__self__", None) is None)
         #: Whether a call that can't be bound is certain to be refused by Python.
-        self.sure: Final = tells(function)
+        self.sure: Final = shows_real_signature(function)
 
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
@@ -549,7 +548,7 @@ class Captured(Point):
 
 
 def captured_of(tool: Any) -> Captured | None:
-    """What is known of a decorated callable, a bound method too; ``None`` for anything else."""
+    """The ``Captured`` of a decorated callable or bound method; ``None`` for anything else."""
     if not isinstance(tool, Tool | wrapt.BoundFunctionWrapper):
         return None
     found = getattr(tool._self_wrapper, "captured", None)
@@ -569,7 +568,7 @@ def wrap(captured: Captured, wrapped: Any) -> Any:
 
 
 def tool(wrapped: Any, wrapper: Any, captured: Captured) -> Any:
-    """The object that stands in for ``wrapped``, its calls going to ``wrapper``."""
+    """The object that replaces ``wrapped``; its calls go to ``wrapper``."""
     wrapper.captured = captured
     return Tool(wrapped, wrapper)
 
@@ -587,7 +586,7 @@ def _generator_wrapper(captured: Captured) -> Any:
 
 
 def _like(made: Any, function: Any) -> Any:
-    """What becomes of it is named after the tool: tasks, their lanes, "never awaited" warnings."""
+    """Name a coroutine or generator after its tool, for tasks, their lanes and "never awaited" warnings."""
     name = getattr(function, "__name__", None)
     if name is not None:
         made.__name__, made.__qualname__ = name, getattr(function, "__qualname__", name)
@@ -595,7 +594,7 @@ def _like(made: Any, function: Any) -> Any:
 
 
 def shape_of(function: Any) -> str:
-    """What a callable is called as."""
+    """The kind of a callable: function, coroutine function, generator or async generator function."""
     for one in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - it may be a coroutine function
         if inspect.isasyncgenfunction(one):
             return "async generator"
@@ -670,14 +669,14 @@ def answered(step: Any) -> Any:
     return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
 
 
-#: What is told of a coroutine that gave control away.
+#: The ``info`` of a coroutine that gave control to the event loop.
 
 
 async def _answered_later(step: Any) -> Any:
     return given(await step.answer_async())
 
 
-# -- coroutines and generators: their arguments are bound when they are called, the step begins when they start --------------
+# -- coroutines and generators: arguments are bound at the call, the step begins at the start --------------------------
 
 
 def _coroutine_wrapper(captured: Captured) -> Any:
@@ -740,8 +739,8 @@ def _coroutine_wrapper(captured: Captured) -> Any:
 
 
 async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
-    """Await the live coroutine of a step and tell what came of it, and whether the event loop ran meanwhile."""
-    if info is not None:  # it was made some time ago
+    """Await the live coroutine of a step and record its outcome, and whether the event loop ran meanwhile."""
+    if info is not None:  # its step began some time ago
         step.resumed()
     driven = drive(coroutine)
     token = current.set(step.body())
@@ -842,9 +841,9 @@ _RUNS: Final[dict[str, Any]] = {
     "async generator": _run_async_generator,
 }
 
-# -- taking ------------------------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
 #
-# What a callable takes, by name; for functions that are called with some of a tool's arguments.
+# The parameters of callables, for functions that are called with some of a tool's arguments.
 
 
 def called(function: Any) -> str:
@@ -880,7 +879,7 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
 
 
 def parameters_of(function: Any, *, skip_first: bool = False) -> list[Parameter] | None:
-    """The parameters by which a tool is called, its own object left out; ``None`` where nothing tells."""
+    """The parameters by which a tool is called, its own object left out; ``None`` where they are unknown."""
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

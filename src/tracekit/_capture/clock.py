@@ -1,8 +1,8 @@
-"""The clocks: every read by the run's own code is the session's to answer.
+"""Clocks: every read by the run's own code is answered by the session.
 
 Covered for every reference taken earlier: the clock functions of ``time``, ``now``/``utcnow``/``today`` of ``datetime`` and
-``date`` (which stay the same classes), ``loop.time()``, and freezegun's fakes of all these. What is faked below us (freezegun,
-time-machine) is what is live for the run.
+``date`` (which stay the same classes), ``loop.time()``, and freezegun's fakes of all these. For the run, the live time is what freezegun or
+time-machine fake below us.
 """
 
 from __future__ import annotations

@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFUSALS",
+    "ArgumentPassing",
     "Block",
     "Compensation",
     "Completed",
     "Done",
+    "Fallback",
     "Invocation",
     "Ledger",
     "Overdue",
-    "Passing",
     "Plan",
-    "StandIn",
     "Terms",
     "UnderWay",
     "Work",
@@ -79,16 +79,16 @@ __all__ = [
     "wrap_contracted",
 ]
 
-# -- stand ins ---------------------------------------------------------------------------------------------------------
+# -- fallbacks ---------------------------------------------------------------------------------------------------------
 #
-# Tools that stand in for others, and how a tool's arguments are passed on to them.
+# Tools that are called in place of one that failed, and how its arguments are passed on to them.
 
-#: Stands for an argument where only the way of passing it counts.
+#: A placeholder for an argument where only the way of passing it matters.
 _ANY: Final = object()
 
 
-class StandIn:
-    """A tool that stands in for another: what is known of it, and how it is called."""
+class Fallback:
+    """A tool that is called in place of one that failed, and how to call it."""
 
     __slots__ = ("captured", "escalation", "instance", "needs_object", "tool")
 
@@ -101,7 +101,7 @@ class StandIn:
         self.escalation = False
 
     @classmethod
-    def of(cls, tool: str, given: Any) -> StandIn:
+    def of(cls, tool: str, given: Any) -> Fallback:
         captured = captured_of(given)
         if captured is None or captured.spec.side_effect is None:
             raise impossible(
@@ -115,7 +115,7 @@ class StandIn:
         return cls(given, captured, instance, instance is None and plain and is_method(captured.inner))
 
     def reached(self) -> list[tuple[str, str]]:
-        """Name and class of every tool that may come to stand in by way of this one."""
+        """Name and side-effect class of this fallback and of all its own fallbacks."""
         found = [(self.captured.spec.name, str(self.captured.spec.side_effect))]
         terms = self.captured.terms
         for one in () if terms is None else terms.fallback:
@@ -123,14 +123,14 @@ class StandIn:
         return found
 
     def bound(self, instance: Any) -> tuple[Any, Any]:
-        """The function to call, and its object: ``instance`` where the stand-in is a method of the same object."""
+        """The function to call, and its object: ``instance`` where the fallback is a method of the same object."""
         if self.needs_object:
             tool = self.tool.__get__(instance, type(instance))
             return tool.__wrapped__, instance
         return self.tool.__wrapped__, self.instance
 
 
-class Passing:
+class ArgumentPassing:
     """How the bound arguments of a tool are passed on to another: by name, where Python lets them."""
 
     __slots__ = ("_keyword", "_parameters", "_positional")
@@ -162,7 +162,7 @@ class Passing:
         return tuple(args), kwargs
 
     def misfit(self, captured: Captured, instance: Any) -> str | None:
-        """Why a stand-in can't take these arguments, or ``None``."""
+        """Why a fallback can't take the tool's arguments, or ``None``."""
         if self._parameters is None:
             return None
         sample: dict[str, Any] = {}
@@ -182,7 +182,7 @@ class Passing:
 
 # -- compensation ------------------------------------------------------------------------------------------------------
 #
-# How what a reversible tool did is undone.
+# How the effect of a reversible tool is undone.
 
 #: The object whose method is being called: a compensation that is a method too belongs to it.
 acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
@@ -324,11 +324,11 @@ class Completed:
         return self.compensation.invocation(scope, self.seq, self.bound, self.output, self.instance)
 
 
-# -- terms -------------------------------------------------------------------------------------------------------------
+# -- what a tool declares ----------------------------------------------------------------------------------------------
 #
-# What a tool is declared with beyond its name: contract, key, cost, stand-ins, compensation. Checked where it is written.
+# What a tool is declared with beyond its name: contract, key, cost, fallbacks, compensation. Checked at the declaration.
 
-#: Fields that a call which comes piece by piece can't keep.
+#: Fields that a generator's contract can't have.
 _NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
 
 
@@ -356,18 +356,18 @@ def merged(contract: object, given: Mapping[str, Any]) -> ExecutionContract:
 
 
 class Terms:
-    """What holds for each call of one tool."""
+    """The contract, key, cost, fallbacks and compensation of one tool, checked once and applied at each call."""
 
     __slots__ = (
         "checks_only",
         "compensation",
         "contract",
+        "contract_fields",
         "cost",
         "fallback",
         "key",
         "parameters",
         "passing",
-        "told",
         "tool",
     )
 
@@ -390,17 +390,17 @@ class Terms:
         contract.check(tool, side_effect)
         self.key: Final = self._from_arguments("idempotency_key", idempotency_key)
         self.cost: Final = self._cost(cost_units)
-        stand_ins = _listed(fallback)
-        self._check_shape(shape, compensate, stand_ins)
+        fallbacks = _listed(fallback)
+        self._check_shape(shape, compensate, fallbacks)
         if contract.idempotent_required and self.key is None:
             raise impossible(
                 tool, "idempotent_required", "idempotent_required without an idempotency_key", "say idempotency_key="
             )
         self.compensation: Final = self._compensation(compensate, side_effect, function, shape)
         #: How this tool's arguments are passed on.
-        self.passing: Final = Passing(self.parameters)
-        self.fallback: Final = self._fallback(stand_ins, side_effect, function, shape)
-        self.told: Final = contract.as_dict()
+        self.passing: Final = ArgumentPassing(self.parameters)
+        self.fallback: Final = self._fallback(fallbacks, side_effect, function, shape)
+        self.contract_fields: Final = contract.as_dict()
         #: Whether all that it asks for is over when the call begins.
         self.checks_only: Final = not (
             self.fallback or self.compensation or contract.exactly_once or contract.max_retries or contract.timeout_ms
@@ -408,7 +408,7 @@ class Terms:
 
     # -- where it is written ---------------------------------------------------------------------------------------------
 
-    def _check_shape(self, shape: str, compensate: object, stand_ins: Sequence[Any]) -> None:
+    def _check_shape(self, shape: str, compensate: object, fallbacks: Sequence[Any]) -> None:
         if shape == "function" and self.contract.timeout_ms is not None and self.contract.timeout_in != "thread":
             raise TypeError(
                 f"{self.tool!r} has timeout_ms={self.contract.timeout_ms!r} and is a plain function, which nothing can interrupt: make it "
@@ -417,14 +417,14 @@ class Terms:
             )
         if "generator" not in shape:
             return
-        asked = [name for name in _NOT_PIECEWISE if getattr(self.contract, name)]
-        asked += ["fallback"] if stand_ins else []
-        asked += ["compensate"] if compensate is not None else []
-        if asked:
+        unsupported = [name for name in _NOT_PIECEWISE if getattr(self.contract, name)]
+        unsupported += ["fallback"] if fallbacks else []
+        unsupported += ["compensate"] if compensate is not None else []
+        if unsupported:
             raise impossible(
                 self.tool,
-                asked[0],
-                f"it is a generator, and its caller has had some of its items when it fails: {', '.join(asked)} can't be kept",
+                unsupported[0],
+                f"it is a generator, and its caller has had some of its items when it fails: {', '.join(unsupported)} can't be kept",
                 "leave it out, or let the tool return a list",
             )
 
@@ -500,14 +500,14 @@ class Terms:
         )
 
     def _fallback(
-        self, stand_ins: Sequence[Any], side_effect: str, function: Callable[..., Any], shape: str
-    ) -> tuple[StandIn, ...]:
-        found: list[StandIn] = []
+        self, fallbacks: Sequence[Any], side_effect: str, function: Callable[..., Any], shape: str
+    ) -> tuple[Fallback, ...]:
+        found: list[Fallback] = []
         before = (self.tool, side_effect)
-        for given in stand_ins:
-            one = StandIn.of(self.tool, given)
+        for declared in fallbacks:
+            one = Fallback.of(self.tool, declared)
             spec = one.captured.spec
-            self._check_stand_in(one, found, function, shape)
+            self._check_fallback(one, found, function, shape)
             for name, reached in one.reached():
                 check_transition(self.tool, side_effect, name, reached)
             one.escalation = check_transition(self.tool, side_effect, spec.name, str(spec.side_effect))
@@ -516,7 +516,7 @@ class Terms:
             before = (spec.name, str(spec.side_effect))
         return tuple(found)
 
-    def _check_stand_in(self, one: StandIn, found: list[StandIn], function: Callable[..., Any], shape: str) -> None:
+    def _check_fallback(self, one: Fallback, found: list[Fallback], function: Callable[..., Any], shape: str) -> None:
         captured = one.captured
         problem = None
         if captured.inner is inspect.unwrap(function):
@@ -537,7 +537,7 @@ class Terms:
     # -- at each call ----------------------------------------------------------------------------------------------------
 
     def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
-        """The request of a call with arguments ``bound``, its key in it if it happens once. Raises if it must not be made."""
+        """The request of a call with arguments ``bound``, with its exactly-once key if it has one. Raises if the call is not allowed."""
         info: dict[str, Any] | None = None if spec.redactor is None else {}
         once = None
         error = self.violation(bound)
@@ -557,12 +557,12 @@ class Terms:
             key = self.keyed(bound)
             if key is not None and scope is not None:
                 info = {**(info or {}), "idempotency_key": key}
-        if scope is not None and self.told:
+        if scope is not None and self.contract_fields:
             scope.session.validated(scope, spec)
         return Request(spec, bound, info, once_key=once)
 
     def violation(self, bound: Mapping[str, Any]) -> ContractViolationError | None:
-        """Why a call with these arguments must not be made."""
+        """Why the contract forbids a call with these arguments, or ``None``."""
         try:
             if self.contract.idempotent_required and self.keyed(bound) is None:
                 return self._broken("idempotent_required", "it has no idempotency key", True, None)
@@ -601,7 +601,7 @@ class Terms:
             raise self._broken(field, f"{field} raised {type(error).__name__}: {error}", None, repr(error)) from error
 
     def once(self, bound: Mapping[str, Any]) -> bytes | None:
-        """What an ``exactly_once`` contract tells this call from others by: its key, or its arguments before redaction."""
+        """What identifies this call under an ``exactly_once`` contract: its key, or its arguments before redaction."""
         if not self.contract.exactly_once:
             return None
         key = self.keyed(bound)
@@ -642,16 +642,14 @@ def _listed(fallback: Any) -> tuple[Any, ...]:
     return tuple(fallback) if isinstance(fallback, list | tuple) else (fallback,)
 
 
-# -- deadlines ---------------------------------------------------------------------------------------------------------
+# -- time limits -------------------------------------------------------------------------------------------------------
 #
-# A limit on how long a call may take: coroutines are interrupted, functions are no longer waited for.
-#
-# A thread can't be stopped from outside. So a function with a limit runs in a thread of its own, and goes on there when its
-# time is over: what it comes to is dropped, and no effect of it begins any more (see ``_engine.effects``).
+# A coroutine is cancelled when its time is over. A function runs in a thread of its own, since a thread can't be stopped from outside:
+# it goes on there, but its result is dropped and it can begin no further effect (see ``_runtime.effects``).
 
 
 class Overdue(Exception):
-    """The time is over. ``goes_on`` says whether the call does."""
+    """Raised when a call has exceeded its time limit. ``goes_on``: it is still running."""
 
     def __init__(self, *, goes_on: bool) -> None:
         super().__init__("the time is over")
@@ -659,7 +657,7 @@ class Overdue(Exception):
 
 
 class Work:
-    """One call in a thread of its own and a copy of this context. Inside a run its lane is one that the step of ``body`` starts."""
+    """A call in a thread of its own, in a copy of this context. Inside a run its lane is started by the step of ``body``."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], body: Scope | None
@@ -683,7 +681,7 @@ class Work:
         self._gate.acquire()
 
     def result(self, seconds: float, over: Callable[[], object]) -> Any:
-        """What it comes to in ``seconds`` at most; else ``Overdue``, and ``over`` is called when it ends after all."""
+        """The result of the call within ``seconds``; else raise ``Overdue``, and call ``over`` when the call ends after all."""
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
         Context().run(thread.start)  # a thread of ours, not of the run's
         try:
@@ -714,7 +712,7 @@ class Work:
             self._over()
 
     def _leave(self, over: Callable[[], object]) -> bool:
-        """Nobody waits any longer; false if it has just ended."""
+        """Stop waiting for the call; false if it has just ended."""
         with self._guard:
             self._over = over
             self._late = not self.ended
@@ -727,7 +725,7 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
     A cancellation that is swallowed makes no success of it: what ``made`` returns after its time was over is dropped.
     """
     limit = asyncio.timeout(seconds)
-    token = current.set(None)  # this deadline is none of the run's own
+    token = current.set(None)  # this deadline is not part of the run
     try:
         await limit.__aenter__()
     finally:
@@ -746,16 +744,16 @@ async def in_time_async(made: Awaitable[Any], seconds: float) -> Any:
     return result
 
 
-# -- ledger ------------------------------------------------------------------------------------------------------------
+# -- steps that can be undone ------------------------------------------------------------------------------------------
 #
-# What a run has done that can be undone: what is completed, what failed and may have been done, and what is under way.
+# The steps of a run that can be undone: completed, failed but perhaps done, and under way.
 
-#: How long (s) a thread waits at most before it looks again: not all that it waits for is told.
+#: How long (s) a thread waits at most before it looks again: not every change wakes it.
 _LOOK: Final = 0.05
 
 
 class UnderWay:
-    """A call that can be undone, with all its attempts, until it has come to its end. ``seq`` is its last attempt."""
+    """A running call that can be undone, with all its attempts. ``seq`` is its last attempt."""
 
     __slots__ = ("loop", "seq", "thread")
 
@@ -771,7 +769,7 @@ class UnderWay:
 
 
 class Ledger:
-    """The steps of one run by ``seq``. Every change wakes whoever waits for one."""
+    """The steps of one run that can be undone, by ``seq``. Every change wakes the threads and tasks that wait for one."""
 
     def __init__(self) -> None:
         self._lock: Final = allocate_lock()
@@ -849,7 +847,7 @@ class Ledger:
 
     @property
     def standing(self) -> set[int]:
-        """What nobody has tried to undo."""
+        """The steps that nothing has tried to undo."""
         with self._lock:
             return {*self._steps, *(one.seq for one in self._under_way if one.seq)}
 
@@ -928,7 +926,7 @@ def ledger(session: Session) -> Ledger:
 #
 # One attempt at a call, live or answered from the log, and the pause before the next.
 
-#: Calls that must not be made: nothing is tried again after them, and nobody stands in.
+#: Errors of calls that are not allowed: neither a retry nor a fallback follows them.
 REFUSALS: Final = (
     ContractViolationError,
     BudgetExceededError,
@@ -979,16 +977,16 @@ class Invocation:
         self.kwargs: Final = kwargs
         self.scope: Final = scope
         self.info: Final = info
-        #: Whether it undoes another.
+        #: Whether this call is a compensation.
         self.undoes: Final = info is not None and "compensates" in info
-        #: Whether somebody may stand in for it whom its terms do not name: it is undone before, where it failed.
+        #: Whether the caller may call another tool in its place after a failure, so that the failed attempt is undone first.
         self.followed = False
-        #: Where it can be undone: what an abort of the run waits for.
+        #: The entry that an abort of the run waits for, if the call can be undone.
         self.under_way: UnderWay | None = None
 
 
 class Done:
-    """What an attempt came to. ``about`` is what the log says of a failure beside the error itself."""
+    """The outcome of an attempt. ``about`` is what the log says of a failure besides the error itself."""
 
     __slots__ = ("about", "error", "irreversible", "output", "recorded", "seq", "side_effect", "stuck")
 
@@ -1007,9 +1005,9 @@ class Done:
         self.about: Final = about
         self.recorded: Final = recorded
         self.side_effect: Final = call.captured.spec.side_effect
-        #: Whether something that can't be undone has begun.
+        #: Whether an effect that can't be undone has begun.
         self.irreversible = self.side_effect == "irreversible" or bool(about.get("irreversible"))
-        #: Whether it was to be undone, and that failed.
+        #: Whether undoing it was tried and failed.
         self.stuck = False
 
     @property
@@ -1026,7 +1024,7 @@ class Done:
 
     @property
     def failure(self) -> StructuredFailure:
-        """As it was recorded, in a replay: the type of the exception may not be there."""
+        """The structured failure, as recorded in a replay, where the exception's type may not exist."""
         from ..failures import StructuredFailure, classify
 
         assert self.error is not None
@@ -1065,11 +1063,11 @@ class _Unrecorded:
             self._begun.end(failed=True)
 
 
-# What a call waits for: made in this thread (``take``), or awaited (``take_async``).
+# What the plan of a call yields and a driver carries out: in this thread (``take``), or awaited (``take_async``).
 
 
 class Ready:
-    """The live step of one that the log of a resumed run does not answer."""
+    """Waits until the step is live, where the log of a resumed run does not answer it."""
 
     __slots__ = ("_step", "asynchronous")
 
@@ -1085,7 +1083,7 @@ class Ready:
 
 
 class Answer:
-    """The recorded outcome."""
+    """Waits for the recorded outcome of the step."""
 
     __slots__ = ("_step", "asynchronous")
 
@@ -1105,8 +1103,8 @@ class Body:
 
     __slots__ = ("_book", "_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
 
-    #: What goes into the outcome's ``meta`` by itself.
-    told: Final[Mapping[str, Any]] = _NONE
+    #: What goes into the outcome's ``meta`` besides.
+    outcome_info: Final[Mapping[str, Any]] = _NONE
     ended: Final = True
 
     def __init__(
@@ -1155,16 +1153,16 @@ class Body:
 
 
 class Block:
-    """A live body that is the program's own ``with`` block: who drives the call stops here, and goes on when the block has ended."""
+    """A live body that is the program's own ``with`` block: the driver stops here, and continues when the block has ended."""
 
-    __slots__ = ("ended", "told")
+    __slots__ = ("ended", "outcome_info")
 
     suspended: Final = False
     working: Final = None
 
     def __init__(self) -> None:
-        self.told: Mapping[str, Any] = _NONE
-        #: Whether the block has: one that is forgotten has no outcome.
+        self.outcome_info: Mapping[str, Any] = _NONE
+        #: Whether the block has ended; one that is dropped has no outcome.
         self.ended = False
 
 
@@ -1199,7 +1197,7 @@ class Pause:
         if timer is not None and not timer.live:
             await timer.wait_async()
         if timer is None or timer.live:
-            token = current.set(None)  # the sleep itself is none of the run's own
+            token = current.set(None)  # the sleep itself is not part of the run
             try:
                 await asyncio.sleep(self._seconds)
             finally:
@@ -1208,30 +1206,30 @@ class Pause:
                 timer.fired()
 
 
-# -- contracted --------------------------------------------------------------------------------------------------------
+# -- calls with a contract ---------------------------------------------------------------------------------------------
 #
-# Calls of tools that are declared with more than a side-effect class: checked, limited, tried again, stood in for.
+# Calls of tools that are declared with more than a side-effect class: checked, limited in time, retried, replaced by fallbacks.
 #
-# What is decided between attempts is written once (:func:`course`), and from what is on the log: a replay takes the same course.
-# The shells below it await or not.
+# The decisions between attempts are made in one place (:func:`course`), from what is in the log, so that a replay decides the same. Two
+# drivers carry them out, synchronously or with ``await``.
 
-#: The first wait before another attempt, the longest (each is twice the one before), and the longest that is asked for (s).
+#: The first wait before a retry, the longest (each is twice the one before), and the longest that a server may ask for (s).
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 30.0
 _PATIENCE: Final = 300.0
-#: Types of failure that another attempt with the same arguments can't mend, where the strategy is to give up.
+#: Types of failure that a retry with the same arguments can't mend, where the strategy is to give up.
 _HOPELESS: Final = frozenset(
     ("invalid_input", "schema_validation", "contract_violation", "budget_exceeded", "side_effect_violation")
 )
 
 
-# -- the course of a call ----------------------------------------------------------------------------------------------------
+# -- the plan of a call ------------------------------------------------------------------------------------------------
 
 Plan: TypeAlias = "Generator[Ready | Answer | Body | Block | Pause, Any, Done]"
 
 
 def course(call: Invocation) -> Plan:
-    """All that is done for one call; returns what it came to, and raises where a call must not be made."""
+    """The plan of one call, as a generator: attempts, pauses, fallbacks. Returns the outcome; raises if the call is not allowed."""
     terms, scope, book = call.terms, call.scope, None
     done: Done | None = None
     if call.captured.spec.compensation is not None and scope is not None and not call.undoes:
@@ -1256,11 +1254,11 @@ def course(call: Invocation) -> Plan:
             wait = _wait(terms, done, number)
             if wait is None and not (terms.fallback or call.followed):
                 return done
-            if not (yield from _undone(call, done)):
+            if not (yield from _undo_attempt(call, done)):
                 done.stuck = True
                 return done
             if wait is None:
-                return (yield from _stood_in(call, done)) if terms.fallback else done
+                return (yield from _try_fallbacks(call, done)) if terms.fallback else done
             yield Pause(scope, wait)
     finally:
         done = None  # this frame is in the traceback of the exception that it holds
@@ -1269,7 +1267,7 @@ def course(call: Invocation) -> Plan:
 
 
 def _attempt(call: Invocation, request: Request) -> Plan:
-    """One attempt at a call, live or answered from the log."""
+    """The plan of one attempt at a call, live or answered from the log."""
     captured, terms, scope = call.captured, call.terms, call.scope
     spec, asynchronous = captured.spec, captured.shape == "coroutine"
     lazily = terms is None or terms.checks_only  # what it returns may come to its end later
@@ -1321,15 +1319,15 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         _left(step, one, book)
         return Done(call, step.seq, result if scope is None else LAZY[type(result)](step, result))
     _, within = _left(step, one, book)
-    told: Mapping[str, Any] | None = (
+    outcome_info: Mapping[str, Any] | None = (
         None if spec.redactor is None else _NONE
     )  # with patterns of its own it takes no short way
-    if work.told or work.suspended:
-        told = {**work.told, "suspended": True} if work.suspended else work.told
-    if told is None:
+    if work.outcome_info or work.suspended:
+        outcome_info = {**work.outcome_info, "suspended": True} if work.suspended else work.outcome_info
+    if outcome_info is None:
         step.done(result)
     else:
-        step.done(result, info=told)
+        step.done(result, info=outcome_info)
     _keep(call, step, result, within, work.working)
     return Done(call, step.seq, result)
 
@@ -1382,8 +1380,8 @@ def _failed(
         one.doubt(spec.name)
     if not isinstance(error, Exception):
         about["final"] = True
-    told: Mapping[str, Any] | None = {"info": about} if about else None if spec.redactor is None else _NONE
-    failed(step, error, work.suspended, told)
+    outcome_info: Mapping[str, Any] | None = {"info": about} if about else None if spec.redactor is None else _NONE
+    failed(step, error, work.suspended, outcome_info)
     _keep(call, step, None, within, work.working)
     return Done(call, step.seq, None, error, about)
 
@@ -1426,7 +1424,7 @@ def _unfinished(name: str, result: Any) -> ContractViolationError:
 
 
 def _wait(terms: Terms, done: Done, number: int) -> float | None:
-    """How long to wait before another attempt (s); ``None``: there is none."""
+    """How long to wait before a retry (s); ``None``: no retry."""
     if number > terms.contract.max_retries:
         return None
     failure = done.failure
@@ -1434,11 +1432,11 @@ def _wait(terms: Terms, done: Done, number: int) -> float | None:
     if strategy == "manual_intervention" or (strategy == "abort" and str(failure.type) in _HOPELESS):
         return None
     wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(number - 1, 16))
-    asked = failure.retry_after_s or 0.0
-    return None if asked > _PATIENCE else max(wait, asked)
+    requested = failure.retry_after_s or 0.0
+    return None if requested > _PATIENCE else max(wait, requested)
 
 
-def _undone(call: Invocation, done: Done) -> Generator[Ready | Answer | Body | Block | Pause, Any, bool]:
+def _undo_attempt(call: Invocation, done: Done) -> Generator[Ready | Answer | Body | Block | Pause, Any, bool]:
     """Undo what a failed attempt may have done, before it is made again; false if that failed."""
     compensation = call.captured.spec.compensation
     if compensation is None:
@@ -1459,12 +1457,12 @@ def _undone(call: Invocation, done: Done) -> Generator[Ready | Answer | Body | B
     if not isinstance(undone.error, Exception):
         raise undone.error
     assert done.error is not None
-    done.error.add_note(f"compensation {compensation.captured.spec.name!r} failed: {_said(undone.error)}")
+    done.error.add_note(f"compensation {compensation.captured.spec.name!r} failed: {_error_text(undone.error)}")
     return False
 
 
-def _stood_in(call: Invocation, done: Done) -> Plan:
-    """The tools that stand in for one that failed, one after the other; the first failure is the one that is told."""
+def _try_fallbacks(call: Invocation, done: Done) -> Plan:
+    """The plan of calling the fallbacks of a failed tool, one after the other; the first failure is the one reported."""
     terms, last = call.terms, done
     assert terms is not None
     assert done.error is not None
@@ -1472,18 +1470,18 @@ def _stood_in(call: Invocation, done: Done) -> Plan:
     tried: list[str] = []
     try:
         for one in terms.fallback:
-            _triggered(call, before, one, last)
+            _note_fallback(call, before, one, last)
             before = one.captured
             tried.append(before.spec.name)
             try:
-                last = yield from course(_instead(call, terms, one))
+                last = yield from course(_fallback_call(call, terms, one))
             except REFUSALS as refusal:
                 raise refusal from done.error
             if last.error is None:
                 return last
             if not isinstance(last.error, Exception) or isinstance(last.error, REFUSALS):
                 return last
-            done.error.add_note(f"fallback {before.spec.name!r} failed too: {_said(last.error)}")
+            done.error.add_note(f"fallback {before.spec.name!r} failed too: {_error_text(last.error)}")
             done.irreversible = done.irreversible or last.irreversible
             if last.irreversible:
                 break
@@ -1494,14 +1492,14 @@ def _stood_in(call: Invocation, done: Done) -> Plan:
         del done, last  # this frame is in the tracebacks of the exceptions that they hold
 
 
-def _instead(call: Invocation, terms: Terms, one: StandIn) -> Invocation:
+def _fallback_call(call: Invocation, terms: Terms, one: Fallback) -> Invocation:
     function, instance = one.bound(call.instance)
     args, kwargs = terms.passing.arguments(call.bound)
     bound = one.captured.arguments(instance, args, kwargs) or dict(kwargs)
     return Invocation(one.captured, function, instance, bound, args, kwargs, call.scope)
 
 
-def _triggered(call: Invocation, before: Point, one: StandIn, last: Done) -> None:
+def _note_fallback(call: Invocation, before: Point, one: Fallback, last: Done) -> None:
     after = one.captured.spec
     about = {
         "from": before.spec.name,
@@ -1520,15 +1518,15 @@ def _note(call: Invocation, kind: str, about: dict[str, Any], last: Done) -> Non
         call.scope.session.note(call.scope, kind, call.captured.spec.name, input=about, info={"step": last.seq})
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# -- the drivers: what a call waits for is made here, or awaited ---------------------------------------------------------------
+# -- drivers: synchronous and asynchronous -----------------------------------------------------------------------------
 
 
 def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) -> Any:
-    """Go on with a call, up to what it came to (a ``Done``) or to the ``Block`` that is its body."""
+    """Drive a plan to its outcome (a ``Done``), or to the ``Block`` that is the body of the call."""
     while True:
         try:
             wait = plan.send(sent) if thrown is None else plan.throw(thrown)
@@ -1545,7 +1543,7 @@ def follow(plan: Plan, sent: Any = None, thrown: BaseException | None = None) ->
 
 
 async def follow_async(plan: Plan) -> Any:
-    """The same, awaited."""
+    """Drive a plan to its outcome with ``await``."""
     sent: Any = None
     thrown: BaseException | None = None
     while True:
@@ -1564,7 +1562,7 @@ async def follow_async(plan: Plan) -> Any:
 
 
 def came_to(done: Done) -> Any:
-    """What a call came to, returned or raised."""
+    """The result of a call, returned or raised."""
     if done.error is None:
         return done.output
     if isinstance(done.error, ReplayError):
@@ -1576,7 +1574,7 @@ def came_to(done: Done) -> Any:
 
 
 def wrap_contracted(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped``, a function or coroutine function with terms, with each call taking its course."""
+    """``wrapped``, a function or coroutine function with terms, with each call going through :func:`course`."""
     captured.wrapped_as = wrapped
     wrapper = _coroutine(captured) if captured.shape == "coroutine" else _function(captured)
     return tool(wrapped, wrapper, captured)

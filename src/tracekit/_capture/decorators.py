@@ -55,14 +55,14 @@ def traced_tool(
     """Make a function, method, coroutine, generator or async generator a captured tool.
 
     ``side_effect`` must be declared: ``"read_only"`` (safe to repeat), ``"reversible"`` (can be undone) or ``"irreversible"`` (never
-    repeated by tracekit; its intention is on the device before it starts). ``name`` defaults to the function's qualified name;
+    repeated by tracekit; its intent record is on the device before it starts). ``name`` defaults to the function's qualified name;
     ``version`` and ``config`` are recorded and compared in a replay. With ``require_run`` (or ``TRACEKIT_REQUIRE_RUN=1``) a tool with
     effects refuses to run outside ``record()``.
 
     ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``; a plain function with ``timeout_ms``
     needs ``timeout_in="thread"``. ``idempotency_key`` (a
     parameter's name, or a function over the arguments that it names) tells calls apart, ``cost_units`` (a number, or such a function; 1
-    where nothing is said) is what a call costs. ``fallback`` are traced tools that stand in, in order, with the same arguments.
+    where nothing is said) is what a call costs. ``fallback`` are traced tools to call instead, in this order, with the same arguments.
     ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
     expressions for what is to be taken out of this tool's stored values.
 
@@ -131,7 +131,7 @@ def traced_tool(
 
 
 def _body_budget(max_cost_units: float | None) -> Budget | None:
-    """What the calls that a tool makes may spend."""
+    """The budget for the calls that a tool makes itself; ``None`` without one."""
     if max_cost_units is None:
         return None
     from .._policy.budget import Budget
@@ -279,7 +279,7 @@ def _required(require_run: bool) -> bool:
 
 
 class Effect:
-    """A block around something that is no function; see ``effect``."""
+    """The block that ``effect`` returns: a step around code that is not a function."""
 
     def __init__(self, spec: Spec, input: Mapping[str, Any]) -> None:
         self._spec = spec
@@ -356,7 +356,7 @@ class Effect:
                 f"the block of effect {self._spec.name!r} never asked whether it is to be done, and can't be replayed: "
                 "say `e.perform(function, …)` or `if e.live: …` in it"
             )
-            block.told = {"info": {"unasked": True}}
+            block.outcome_info = {"info": {"unasked": True}}
         follow(plan, self.output, error)
 
     async def __aexit__(

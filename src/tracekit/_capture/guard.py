@@ -46,7 +46,7 @@ __all__ = [
     "warm",
 ]
 
-# -- guard hosts -------------------------------------------------------------------------------------------------------
+# -- allowed hosts -----------------------------------------------------------------------------------------------------
 #
 # The hosts that a replay may reach: what ``allow_hosts`` names, and the addresses that looking those names up gave.
 
@@ -81,7 +81,7 @@ class Hosts:
         return any(host == allowed for allowed, _ in self._allowed)
 
     def note(self, name: object, addresses: Iterable[object]) -> None:
-        """A look-up of ``name`` gave these socket addresses; they are allowed as the name is."""
+        """Allow the socket addresses that a look-up of ``name`` gave, if the name is allowed."""
         host = _plain(name)
         ports = [port for allowed, port in self._allowed if allowed == host]
         for address in addresses:
@@ -89,7 +89,7 @@ class Hosts:
 
 
 def numeric(host: object) -> bool:
-    """Whether this is no name: nothing, or an address in digits, which no server is asked about."""
+    """Whether a host is empty or a numeric address, which needs no name look-up."""
     if host is None or host in ("", b"", "<broadcast>"):
         return True
     return _canonical(_text(host)) is not None
@@ -139,7 +139,7 @@ def _canonical(host: str) -> str | None:
     return None
 
 
-# -- guard attempts ----------------------------------------------------------------------------------------------------
+# -- audit events ------------------------------------------------------------------------------------------------------
 #
 # What a process can do to the live world, as the interpreter reports it: one :class:`Attempt` or none an event.
 #
@@ -352,7 +352,7 @@ ACTS: Final[_Table] = {
     **{f"_thread.{name}": thread_start for name in ("start_new_thread", "start_joinable_thread")},
 }
 
-# -- guard caller ------------------------------------------------------------------------------------------------------
+# -- the caller --------------------------------------------------------------------------------------------------------
 #
 # Who is calling: the user's file and line for the message, and those few callers whose calls are not the program's.
 
@@ -453,7 +453,7 @@ def find() -> Caller:
     return Caller()
 
 
-# -- guard seams -------------------------------------------------------------------------------------------------------
+# -- what raises no audit event ----------------------------------------------------------------------------------------
 #
 # The seams for what raises no audit event.
 #
@@ -503,7 +503,7 @@ _waiting_for_uvloop = False
 
 
 def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> None:
-    """Have the seams for live operations, for files and for acts in place, or not. ``note`` learns what look-ups gave."""
+    """Put the seams for live operations, for files and for acts in place, or remove them. ``note`` gets the results of look-ups."""
     if live and not _live:
         _live.extend(_Seam(*seam) for seam in _live_seams(check, note))
         _await_uvloop(check, note)
@@ -512,7 +512,7 @@ def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> Non
     if acts and not _acts:
         names = [name for name in _WRITERS if hasattr(os, name)]
         _acts.extend(_Seam(os, name, _writing(check, name)) for name in names)
-        if sys.version_info < (3, 12):  # later ones tell it by an event
+        if sys.version_info < (3, 12):  # later ones raise an audit event for it
             _acts.extend(_Seam(owner, name, _starting(check)) for owner, name in _thread_starts())
     for wanted, seams in ((live, _live), (files, _files), (acts, _acts)):
         while seams and not wanted:
@@ -738,12 +738,12 @@ def _before(check: Check) -> dict[str, Callable[..., None]]:
     }
 
 
-# -- guard -------------------------------------------------------------------------------------------------------------
+# -- guards ------------------------------------------------------------------------------------------------------------
 #
 # The guard: while a replay is active, nothing of this process reaches the live world.
 #
 # An audit hook sees connections, name look-ups, listening, processes and file changes at the C level; what raises no audit
-# event is caught by the seams of ``guard_seams``. Both are there while a guard is engaged, and taken away with the last one.
+# event is caught by the seams above. Both are there while a guard is engaged, and taken away with the last one.
 
 Reach = Literal["process", "context", "off"]
 
@@ -792,9 +792,9 @@ class Guard:
     """Blocks live operations between :meth:`engage` and :meth:`release`, with :class:`LiveCallBlockedError`.
 
     ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
-    or ``"off"``. ``allow_hosts`` as in :class:`~.guard_hosts.Hosts`. ``dry_run`` blocks changes of files too, with
-    every scope (``"off"`` then means: everywhere, files only). ``failed`` is told of each refusal before it is
-    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``permitted`` is told of
+    or ``"off"``. ``allow_hosts`` as in :class:`Hosts`. ``dry_run`` blocks changes of files too, with
+    every scope (``"off"`` then means: everywhere, files only). ``failed`` is called with each refusal before it is
+    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``permitted`` is called with
     what ``allow_hosts`` lets through. ``resumes``: it stands until a resumed run has come to the end of its log, and no option opens it.
 
     Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
@@ -820,14 +820,14 @@ class Guard:
         self._permitted: Final = permitted
 
     def engage(self) -> None:
-        """Close the guard. Each call needs one :meth:`release`."""
+        """Begin to block. Each call needs one :meth:`release`."""
         if self.scope != "off" or self.dry_run:
             warm(files=self.dry_run)
         with _lock:
             _set((*_engaged, self))
 
     def release(self) -> None:
-        """Open it again; the process is as it was when the last guard is released."""
+        """Stop blocking; with the last guard, everything that was patched is restored."""
         with _lock:
             if self not in _engaged:
                 raise RunStateError("this guard is not engaged", next_action="call release() once for each engage()")
@@ -965,7 +965,7 @@ def _say() -> Refuse | None:
 
 
 def instead_of_listening(call: Callable[[], object] | None) -> None:
-    """Where the program would listen, ``call`` comes first: it may leave by an exception of its own."""
+    """Set a function to call where the program would listen; it may raise to leave the call. ``None`` unsets it."""
     global _listening
     _listening = call
 
@@ -1024,7 +1024,7 @@ def _set(guards: tuple[Guard, ...]) -> None:
 
 
 def _listen_to(*tables: bool) -> None:
-    """Have those tables of events in force: live operations, files, acts."""
+    """Choose the tables of audit events in force: live operations, files, acts."""
     global _tables
     if tables == _tables:
         return
@@ -1038,7 +1038,7 @@ def _listen_to(*tables: bool) -> None:
 
 
 def _note(name: object, addresses: Iterable[object]) -> None:
-    """A look-up that was allowed gave these addresses."""
+    """Pass the addresses of an allowed look-up to the engaged guards."""
     for guard in _engaged:
         if guard.hosts.looks_up(name):
             guard.hosts.note(name, addresses)

@@ -142,7 +142,7 @@ def encode(content: bytes, value: Any = NOT_JSON, *, text: bool = True) -> tuple
     return content, "bytes"
 
 
-#: A body that is nested deeper is kept as text: as a value it might be opaque.
+#: A body that is nested deeper is kept as text: as a value it might not be serialisable.
 _LEVELS: Final = 150
 
 
@@ -231,9 +231,9 @@ def _part(piece: bytes) -> dict[str, Any]:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 #
-# HTTP messages as the log tells them: status, the headers that say what the body is, and the body.
+# HTTP messages as they are in the log: status, the headers that describe the body, and the body.
 #
-# ``{"status", "headers", "body", "format"}``; headers are lower-case, a list where a name comes twice. Bodies are told with their
+# ``{"status", "headers", "body", "format"}``; headers are lower-case, a list where a name comes twice. Bodies are kept with their
 # content coding undone.
 
 #: Header names and values as they are sent.
@@ -247,36 +247,36 @@ _KEPT: Final[dict[bytes, str]] = {}
 
 
 def message(status: int, headers: Headers, content: bytes, value: Any = NOT_JSON) -> dict[str, Any]:
-    """A whole answer as the log tells it."""
-    told, content_type = response_headers(headers)
+    """A whole answer in the form of the log."""
+    shown, content_type = response_headers(headers)
     body, format = encode(content, value, text=textual(content_type))
-    return {"status": status, "headers": told, "body": body, "format": format}
+    return {"status": status, "headers": shown, "body": body, "format": format}
 
 
 def whole(
     status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
     """As :func:`message`, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
-    told, content_type = response_headers(headers)
+    shown, content_type = response_headers(headers)
     body, format = encode(content, value, text=textual(content_type))
-    output: dict[str, Any] = {"status": status, "headers": told, "body": body, "format": format}
+    output: dict[str, Any] = {"status": status, "headers": shown, "body": body, "format": format}
     if also:
         output.update(also)
     elif format == "json" and is_plain(content, value):
-        head = orjson.dumps(told)
-        if 36 not in head:  # a dollar: it might be taken for a tag
-            return output, b'{"status":%d,"headers":%b,"body":%b,"format":"json"}' % (status, head, content)
+        headers_json = orjson.dumps(shown)
+        if 36 not in headers_json:  # a dollar: it might be taken for a tag
+            return output, b'{"status":%d,"headers":%b,"body":%b,"format":"json"}' % (status, headers_json, content)
     return output, None
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
-    """The bytes of the body of a message that was told; nothing where it has none."""
+    """The bytes of the body of a recorded message; empty where it has none."""
     return decode(message["body"], message["format"]) if "format" in message else b""
 
 
 def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
     """The headers that are kept, lower-case, a list where a name comes twice; and the content type."""
-    told: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     coded = False
     for raw, content in headers:
         name = _KEPT.get(raw)
@@ -288,15 +288,15 @@ def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
         value = content.decode("latin-1")
         if name == "location":
             value = shown(value)
-        if name in told:
-            before = told[name]
-            told[name] = [*before, value] if isinstance(before, list) else [before, value]
+        if name in kept:
+            before = kept[name]
+            kept[name] = [*before, value] if isinstance(before, list) else [before, value]
         else:
-            told[name] = value
+            kept[name] = value
     if coded:
-        told.pop("content-length", None)
-    content_type = told.get("content-type", "")
-    return told, content_type if isinstance(content_type, str) else content_type[0]
+        kept.pop("content-length", None)
+    content_type = kept.get("content-type", "")
+    return kept, content_type if isinstance(content_type, str) else content_type[0]
 
 
 def _kept(raw: bytes) -> str:
@@ -309,7 +309,7 @@ def _kept(raw: bytes) -> str:
 
 
 def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Told headers as pairs again."""
+    """Recorded headers as pairs again."""
     found: list[tuple[str, str]] = []
     for name, value in headers.items():
         if type(value) is str:
@@ -322,7 +322,7 @@ def pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @lru_cache(_NAMES)
 def textual(content_type: str) -> bool:
-    """Whether a body of this type is told as text where it can be."""
+    """Whether a body of this type is kept as text where possible."""
     kind = content_type.partition(";")[0].strip().lower()
     return (
         not kind
@@ -332,7 +332,7 @@ def textual(content_type: str) -> bool:
     )
 
 
-# -- answer ------------------------------------------------------------------------------------------------------------
+# -- recorded answers --------------------------------------------------------------------------------------------------
 #
 # A recorded answer taken apart: what a seam builds its library's response from, so that the SDK's own code parses it.
 
@@ -355,17 +355,17 @@ class Answer:
         self.error = error
         self.raised: str | None = output.get("raised")
         self.text: str = output.get("text", "")
-        told = output.get("head", output)
-        self.status: int = told.get("status", 200)
-        self.headers = pairs(told.get("headers", {}))
-        self.http_version: str = told.get("http_version", "HTTP/1.1")
-        self.reason: str | None = told.get("reason")
-        self.url: str | None = told.get("url")
-        past = told.get("history")
+        recorded = output.get("head", output)
+        self.status: int = recorded.get("status", 200)
+        self.headers = pairs(recorded.get("headers", {}))
+        self.http_version: str = recorded.get("http_version", "HTTP/1.1")
+        self.reason: str | None = recorded.get("reason")
+        self.url: str | None = recorded.get("url")
+        past = recorded.get("history")
         self.history = [Answer._past(hop) for hop in past] if past else []
         self.elapsed: float = meta.get("elapsed", 0.0)
-        self.read = "format" in told
-        self.content = None if "head" in output else body_of(told)
+        self.read = "format" in recorded
+        self.content = None if "head" in output else body_of(recorded)
 
     @classmethod
     def _past(cls, message: Mapping[str, Any]) -> Answer:
@@ -379,12 +379,12 @@ def piece_of(chunk: Outcome) -> bytes:
     return chunk.output.encode() if isinstance(chunk.output, str) else bytes(chunk.output)
 
 
-# -- http exchange -----------------------------------------------------------------------------------------------------
+# -- exchanges ---------------------------------------------------------------------------------------------------------
 #
 # One HTTP request and its answer, as an open step.
 #
-# A live exchange tells what came back (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`,
-# :meth:`~Exchange.end`), one that is not live gives :class:`~.answer.Answer` objects.
+# A live exchange records what came back (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`,
+# :meth:`~Exchange.end`), one that is not live gives :class:`Answer` objects.
 
 _SUSPENDED: Final = {"suspended": True}
 
@@ -393,7 +393,7 @@ within: Final[ContextVar[Exchange | None]] = ContextVar("tracekit.exchange", def
 
 
 def refuse(scope: Scope, what: str) -> None:
-    """Say that this way out is not supported, instead of letting it pass unseen."""
+    """Raise that this kind of connection is not supported, instead of letting it pass unrecorded."""
     if scope.session.recording:
         raise RunStateError(
             f"{what} can't be recorded yet",
@@ -467,11 +467,11 @@ class Exchange:
 
     def head(self, status: int, headers: Headers, *, also: Mapping[str, Any], suspended: bool) -> None:
         """Status and headers came, the body is going to be read piece by piece."""
-        told, content_type = response_headers(headers)
+        shown, content_type = response_headers(headers)
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
             self._kept = []
-        self.step.chunk({"head": {"status": status, "headers": told, **also}}, info=_SUSPENDED if suspended else None)
+        self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_SUSPENDED if suspended else None)
 
     def piece(self, data: bytes, *, suspended: bool = False) -> None:
         """One piece of the body, before the caller gets it."""
@@ -486,7 +486,7 @@ class Exchange:
         self.step.chunk(value, info=_SUSPENDED if suspended else None)
 
     def end(self, *, suspended: bool = False) -> None:
-        """The stream ended in order."""
+        """The stream ended cleanly."""
         self._finish({"complete": True}, {"suspended": True} if suspended else {})
 
     def left(self) -> None:
@@ -580,7 +580,7 @@ class Exchange:
         within.reset(tokens[1])
 
     def refuse(self, what: str) -> None:
-        """The answer is of a kind that can't be captured: say so."""
+        """Raise that an answer of this kind can't be captured."""
         try:
             refuse(self._scope, what)
         except RunStateError as error:
@@ -609,7 +609,7 @@ def _safely_true(ask: Any, value: Any) -> bool:
 # What a request says that matters to its step: a few of its headers, and its body as a value.
 
 #: Request headers that are looked at, and those that change what a model does.
-_TOLD: Final = frozenset(
+_VARYING: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "x-stainless-package-version", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
@@ -626,17 +626,17 @@ _CREDENTIALS: Final = frozenset(
     }
 )
 #: How many header names are remembered.
-_TELLING: Final[dict[bytes, str]] = {}
+_KNOWN_NAMES: Final[dict[bytes, str]] = {}
 
 
 class Facts:
     """What the headers of a request say that matters here, in one pass over them.
 
-    ``attempt`` counts from 1; ``told`` holds the headers that change what a model does, ``None`` where there are none.
+    ``attempt`` counts from 1; ``varying`` holds the headers that change what a model does, ``None`` where there are none.
     ``credentials`` are the values of credential headers.
     """
 
-    __slots__ = ("agent", "attempt", "content_type", "credentials", "told", "upgrade", "version")
+    __slots__ = ("agent", "attempt", "content_type", "credentials", "upgrade", "varying", "version")
 
     def __init__(self, headers: Headers) -> None:
         self.agent = b""
@@ -644,13 +644,13 @@ class Facts:
         self.content_type = b""
         self.upgrade = False
         self.version = b""
-        self.told: dict[str, str] | None = None
+        self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
-        telling = _TELLING
+        known = _KNOWN_NAMES
         for raw, value in headers:
-            name = telling.get(raw)
+            name = known.get(raw)
             if name is None:
-                name = _telling(raw)
+                name = _known_name(raw)
             if not name:
                 continue
             if name == "user-agent":
@@ -666,20 +666,20 @@ class Facts:
             elif name in _CREDENTIALS:
                 self.credentials.append(value)
             else:
-                self.told = {**(self.told or {}), name: value.decode("latin-1")}
+                self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
 
 
-def _telling(raw: bytes) -> str:
+def _known_name(raw: bytes) -> str:
     """The name of a request header that matters, else nothing; remembered by how it is written."""
     name = raw.decode("latin-1").lower()
-    found = name if name in _TOLD or name in _CREDENTIALS else ""
-    if len(_TELLING) < _NAMES:
-        _TELLING[raw] = found
+    found = name if name in _VARYING or name in _CREDENTIALS else ""
+    if len(_KNOWN_NAMES) < _NAMES:
+        _KNOWN_NAMES[raw] = found
     return found
 
 
 def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, str]:
-    """The body as it is told and its format; ``value`` is what ``bodies.parsed`` made of it."""
+    """A request body in the form of the log, and its format; ``value`` is the result of :func:`parsed`."""
     if not content:
         return None, "none"
     if content_type.startswith(b"multipart/"):
@@ -689,11 +689,11 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
     return encode(content, value)
 
 
-# -- seams -------------------------------------------------------------------------------------------------------------
+# -- the step of a request ---------------------------------------------------------------------------------------------
 #
 # An HTTP exchange as a step: what every transport seam shares, whatever its library.
 #
-# A seam hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange tells what came back
+# A seam hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange records what came back
 # (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`, :meth:`~Exchange.end`), one that is not live gets
 # :class:`Answer` objects to build the library's own response from, so that the SDK's own code parses it.
 #
@@ -780,7 +780,7 @@ def _model_call(
     key = ("llm", method, route, dialect.name, claim.model, about.version, about.attempt, format, *signature.items())
     found = _specs.get(key) or _remember(key, _model_spec(method, route, dialect, claim, about, format))
     spec, info, before = found
-    if info is None or about.told is not None or claim.info:
+    if info is None or about.varying is not None or claim.info:
         info = Circumstances(_info(route, about, format, provider=dialect.provider, claim=claim))
     input = {"method": method, "url": route.target, "body": body}
     # The body is written as it came, where that is how the log writes it.
@@ -798,7 +798,7 @@ def _model_spec(
             "dialect": dialect.name, "operation": dialect.operation, "model": claim.model, **(claim.signature or {})
         },
     )  # fmt: skip
-    varies = about.told is not None or bool(claim.info)
+    varies = about.varying is not None or bool(claim.info)
     info = None if varies else Circumstances(_info(route, about, format, provider=dialect.provider))
     try:
         before = orjson.dumps({"method": method, "url": route.target})[:-1] + b',"body":'
@@ -845,8 +845,8 @@ def _info(
             info["attempt"] = about.attempt
     if format not in ("json", "none"):
         info["format"] = format
-    if about.told is not None:
-        info["headers"] = about.told
+    if about.varying is not None:
+        info["headers"] = about.varying
     if claim is not None and claim.info:
         info.update(claim.info)
     return info
@@ -860,7 +860,7 @@ def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:
         return None
 
 
-# -- sse ---------------------------------------------------------------------------------------------------------------
+# -- server-sent events ------------------------------------------------------------------------------------------------
 #
 # Server-sent events, as far as the dialects need them.
 

@@ -51,7 +51,7 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Restore everything that :func:`instrument` replaced, exactly, and forget what it was told."""
+    """Restore everything that :func:`instrument` replaced, exactly, and forget its arguments."""
     with _lock:
         _wanted.clear()
         _places.clear()
@@ -107,20 +107,20 @@ def _patch(module: ModuleType, patch: Patch) -> None:
     _stack.apply(AttributePatch(owner, name, patch.wrap(original)))
 
 
-# -- no silent gaps ------------------------------------------------------------------------------------------------------
+# -- SDKs of which nothing is captured ---------------------------------------------------------------------------------
 
 _loaded: Final[dict[int, frozenset[str]]] = {}
 
 
 def run_started(session: Session) -> None:
-    """Remember which SDKs were there when the run began, and which of them are heard in it."""
+    """Remember which SDKs were imported when the run began, to note which of them make captured calls."""
     if not _wanted:
         _loaded[id(session)] = frozenset(sys.modules)
         heard[session.run_id] = set()
 
 
 def run_ended(session: Session) -> None:
-    """Let the run say that an SDK was there and nothing of it could be captured."""
+    """Warn, at the end of a run, of an SDK that was imported and of which nothing was captured."""
     before, captured = _loaded.pop(id(session), None), heard.pop(session.run_id, ())
     if before is None or _wanted:
         return

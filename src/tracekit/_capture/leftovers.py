@@ -1,4 +1,4 @@
-"""What a replayed program leaves behind to be called later: exit handlers, signal handlers, finalizers. It never acts.
+"""What a replayed program leaves to be called later: exit handlers, signal handlers, finalizers. None of it makes a live call.
 
 The block of a replay ends, and the process goes on: a test runner, a prompt. Exit and signal handlers that were registered inside
 make no traced call after that. Of an object that is collected nobody knows whether the replay made it: in a process that has replayed,
@@ -32,7 +32,7 @@ _FINALIZE: Final = weakref.finalize.__call__.__code__
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Keep hold of what is registered inside a replay; from the block's end on, hold finalizers back."""
+    """Wrap the handlers that are registered inside a replay; after the block, keep finalizers from making traced calls."""
     _switch.on()
     try:
         yield
@@ -104,7 +104,7 @@ _switch: Final = Switch(_patches)
 
 
 def _refuse(family: str, name: str) -> None:
-    """A captured call outside of every run, in a process that has replayed."""
+    """Refuse a captured call outside of every run, in a process that has replayed."""
     if _in_handler.get():
         who = "a handler that was registered inside a replay, after the end of that"
     elif _finalizes(sys._getframe(1)):

@@ -34,7 +34,7 @@ __all__ = [
     "yields_inside",
 ]
 
-# -- across ------------------------------------------------------------------------------------------------------------
+# -- blocks left by a yield --------------------------------------------------------------------------------------------
 #
 # A ``with`` block of a generator that a ``yield`` leaves: what it sets holds for whoever takes the item, too.
 
@@ -95,7 +95,7 @@ def _gives(code: CodeType, before: dis.Instruction | None) -> bool:
     return before is not None and (before.opname == _WRAP or _WRAP in before.argrepr)
 
 
-# -- schemas -----------------------------------------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------------------------------
 #
 # A structured output against its schema: a pydantic model, or a JSON Schema.
 
@@ -144,7 +144,7 @@ def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:
     return None
 
 
-# -- notes -------------------------------------------------------------------------------------------------------------
+# -- entries -----------------------------------------------------------------------------------------------------------
 #
 # Steps of one entry: decisions, data sets, and what governance has to say. Recorded, and compared whole in a replay.
 

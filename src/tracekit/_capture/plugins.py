@@ -36,7 +36,7 @@ __all__ = [
     "unregister",
 ]
 
-# -- plugins -----------------------------------------------------------------------------------------------------------
+# -- integrations ------------------------------------------------------------------------------------------------------
 #
 # What an integration says of itself, and how integrations are found; the public face is ``tracekit.integration``.
 
@@ -63,7 +63,7 @@ class Patch:
 
 
 class Claim:
-    """What a dialect recognised in a request: the model, what replay compares beside the body, what is told but not compared."""
+    """What a dialect recognised in a request: the model, what replay compares besides the body, what is recorded but not compared."""
 
     __slots__ = ("info", "model", "signature")
 
@@ -280,7 +280,7 @@ def _loader(name: str) -> Callable[[], Any]:
 
 # -- routes ------------------------------------------------------------------------------------------------------------
 #
-# Whose request is this: which dialects may claim it, its side-effect class, how its URL is told, or that it is ambient.
+# Whose request is this: which dialects may claim it, its side-effect class, how its URL is recorded, or that it is ambient.
 #
 # Everything that follows from method, URL and user agent alone is worked out once per URL.
 
@@ -320,7 +320,7 @@ heard: Final[dict[str, set[str]]] = {}
 class Route:
     """What is the same at every request to one URL with one method.
 
-    ``url`` is how the log tells it: without user names, and secrets in the query replaced. ``target`` is the same without
+    ``url`` is how it is recorded: without user names, and secrets in the query replaced. ``target`` is the same without
     ``origin``: a model call is known by what is asked, not by which gateway it went through.
     """
 
@@ -404,7 +404,7 @@ def secret(name: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL as the log tells it: no user name, no password, no secret in the query."""
+    """A URL as it is recorded: no user name, no password, no secret in the query."""
     origin, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     before, mark, query = (url if not slashes else slash + path).partition("?")

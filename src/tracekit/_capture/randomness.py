@@ -1,4 +1,4 @@
-"""The dice: every draw by the run's own code is the session's to answer.
+"""Random numbers: every draw by the run's own code is answered by the session.
 
 Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
 not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds), and those functions of ``uuid``,

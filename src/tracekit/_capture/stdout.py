@@ -1,4 +1,4 @@
-"""What a recorded program prints: its lines, for each line of execution, and the first one that is another one in a replay.
+"""What a recorded program prints: the lines of each lane, and the first one that differs in a replay.
 
 Each line is kept as hash and length, the first ones as text too, redacted. What Python code writes to ``sys.stdout`` counts, but for
 logging handlers, progress bars, and bodies of steps, which a replay does not run. The lines of child processes are their own.

@@ -1,6 +1,6 @@
-"""What is exchanged while any run is recorded or replayed: clock, dice, timers, tasks and threads.
+"""The hooks that are in place while any run is active: clock, random numbers, timers, tasks, threads and processes.
 
-Counted: the first run puts the hooks in, the last one takes them out.
+Counted: the first run puts them in, the last one removes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _runs = 0
 
 
 def enter() -> None:
-    """One more run is active."""
+    """Count a run that begins; the first one puts the hooks in place."""
     global _runs
     with _lock:
         if _runs == 0:
@@ -27,7 +27,7 @@ def enter() -> None:
 
 
 def leave() -> None:
-    """One run less is active."""
+    """Count a run that ends; the last one removes the hooks."""
     global _runs
     with _lock:
         _runs -= 1
@@ -37,5 +37,5 @@ def leave() -> None:
 
 
 def _parts() -> list[Any]:
-    """In the order in which they are put in."""
+    """The hooks, in the order in which they are put in place."""
     return [clock, randomness, threads, processes, timers]

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 from .._capture import guard
-from .._capture.calls import binder, loose, tells
+from .._capture.calls import binder, loose, shows_real_signature
 from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
 from .._journal.reader import Trace
@@ -44,11 +44,10 @@ __all__ = [
     "taken_as",
 ]
 
-# -- served ------------------------------------------------------------------------------------------------------------
+# -- programs that listen for work -------------------------------------------------------------------------------------
 #
-# Where a program that is replayed or resumed would listen for work: its handlers are given the recorded tasks, and nothing listens.
-#
-# Then it goes on as if its server had been stopped: as the recorded one ended, else by leaving the block of its run.
+# A program that is replayed or resumed does not listen for work: its handlers get the recorded tasks. Then it continues as if its server
+# had been stopped: as the recorded one ended, else by leaving the block of its run.
 
 #: Ends by which somebody stops a server.
 _STOPS: Final[dict[str, type[BaseException]]] = {
@@ -58,11 +57,11 @@ _STOPS: Final[dict[str, type[BaseException]]] = {
 
 
 class ServerStopped(SystemExit):
-    """Leaves the server's call, and the block of the run around it, which takes it for the end of that call."""
+    """Raised to leave the server's call and the block of the run around it, which treats it as the end of that call."""
 
 
 def serve_the_log() -> None:
-    """From now on, in this process: where its program would listen, and has handlers (``@on_task``), those get the recorded tasks."""
+    """From now on, give the recorded tasks to the program's handlers (``@on_task``) where it would listen for work."""
     done: set[int] = set()
 
     def listen() -> None:
@@ -92,7 +91,7 @@ def _stop(trace: Trace, resumed: bool) -> NoReturn:
     error = last.get("error") if last.get("type") == "run.failed" else None
     kind = _STOPS.get(str(error.get("type"))) if isinstance(error, dict) else None
     if threading.current_thread() is not threading.main_thread():
-        os._exit(0)  # who waits for the server in another thread is not told; the replay is judged all the same
+        os._exit(0)  # another thread that waits for the server is not notified; the replay has its verdict all the same
     if kind is not None and isinstance(error, dict):
         args = error.get("args")
         raise kind(*args) if isinstance(args, list) else kind()
@@ -156,7 +155,7 @@ class Block(Generic[E]):
         return stopped or None  # type: ignore[return-value]  # as above
 
     async def _settle(self) -> None:
-        """Let open lanes of this loop come to their end."""
+        """Wait for open lanes of this loop to end."""
 
     def _start(self) -> E:
         if self._entered:
@@ -233,7 +232,7 @@ def below_run(function: Any) -> Any:
 
 def _arguments(function: Callable[..., Any]) -> Callable[[Any, Any], dict[str, Any]]:
     """The arguments of a call of ``function`` by name; a wrong call raises Python's own ``TypeError``."""
-    bind, sure = binder(function), tells(function)
+    bind, sure = binder(function), shows_real_signature(function)
 
     def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -253,7 +252,7 @@ def called_from() -> str | None:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 #
-# What ``record`` and ``replay`` were called with: wrong types are told where the call is, not where the value is used.
+# What ``record`` and ``replay`` were called with: wrong types are reported at the call, not where the value is used.
 
 
 def taken_as(name: str, value: object, kinds: type | tuple[type, ...], what: str) -> None:
@@ -317,10 +316,10 @@ def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
         raise TypeError(f"{what}() takes the run: its id, its path, or what record() gave; not {run!r}")
 
 
-# -- given -------------------------------------------------------------------------------------------------------------
+# -- the input of a run ------------------------------------------------------------------------------------------------
 #
-# What a run was given: how a function is called with it again, and how it is told from something else where the log keeps only a
-# part of it, by a hash under the store's secret.
+# The input of a run: how a function is called with it again, and how it is recognised, by a hash under the store's secret, where the
+# log keeps only a part of it.
 
 
 def input_key(keys: Keys, given: Any) -> dict[str, str] | None:
@@ -332,7 +331,7 @@ def input_key(keys: Keys, given: Any) -> dict[str, str] | None:
 
 
 def is_input(keys: Keys, key: object, given: Any) -> bool | None:
-    """Whether ``given`` is what ``key`` was made of; ``None`` where that can't be told."""
+    """Whether ``given`` is the input that ``key`` was made of; ``None`` where that is unknown."""
     if not isinstance(key, Mapping):
         return None
     try:
@@ -357,7 +356,7 @@ def call_with(function: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...]
         return (), {}
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin without one: the call will tell
+    except (TypeError, ValueError):  # a builtin without one: the call itself decides
         return ((), {**given}) if _names(given) else ((given,), {})
     parameters = signature.parameters
     others = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,4 +1,4 @@
-"""What a run says of its surroundings: Python, platform, packages, code revision, and the program that it is of."""
+"""The environment that a run records: Python, platform, packages, code revision, and its program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Program", "drift", "environment", "file_hash", "git_revision", "set_program", "this_program", "told"]
+__all__ = [
+    "Program",
+    "drift",
+    "environment",
+    "file_hash",
+    "git_revision",
+    "named_program",
+    "set_program",
+    "this_program",
+]
 
 # -- program -----------------------------------------------------------------------------------------------------------
 #
@@ -68,8 +77,8 @@ def set_program(program: Program) -> None:
     _told = program
 
 
-def told() -> Program | None:
-    """The program that ``set_program`` named."""
+def named_program() -> Program | None:
+    """The program that :func:`set_program` named, or ``None``."""
     return _told
 
 
@@ -179,7 +188,7 @@ def _hash_seed() -> int | str:
 
 def _code() -> str:
     """Where the program's code lies: its script's directory, else the working directory."""
-    program = told()
+    program = named_program()
     script = program.script if program is not None else getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()

@@ -31,7 +31,7 @@ _OF_ROUTING: Final = (FailureType.NO_AGENT_FOUND, FailureType.ROUTING_ERROR, Fai
 
 
 class RecordedFailure(NamedTuple):
-    """A failure, and where it stands: ``entry`` is the ``seq`` of the entry of type ``at`` that tells it, in the file ``path``.
+    """A recorded failure and its place: ``entry`` is the ``seq`` of the entry of type ``at`` that has it, in the file ``path``.
 
     ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run, or
     ``"run"``. ``ts_ns`` is when, in ns since the epoch.
@@ -68,7 +68,7 @@ def recorded_failures(
 
     ``type`` is that of the failure, or of what an irreversible step failed by; ``tool`` the name of the tool or model that was called. A
     trace that does not verify ends at its first wrong line: ``on_damage`` gets the error, without it the first one is raised
-    when all that can be read has been told. Nothing is verified of a run in which there is no failure, unless it has child processes:
+    when everything readable has been returned. Nothing is verified of a run in which there is no failure, unless it has child processes:
     those are verified, so that none is missing unnoticed.
     """
     wanted = None if type is None else FailureType(type)
@@ -111,7 +111,7 @@ def _of_run(path: str, tell: Callable[[TraceError], None]) -> Iterator[RecordedF
 
 
 def _of_segments(store: Store, path: str) -> TraceError | None:
-    """What is wrong with the files of the child processes of a run that has some: a failure may have stood in what is missing."""
+    """What is wrong with the files of the child processes of a run that has some: a failure may have been in what is missing."""
     try:
         meta = last_entry(path).get("meta")
         if not beside(path) and not (isinstance(meta, dict) and meta.get("segments")):
@@ -207,7 +207,7 @@ class _Reading:
         return self._of_run(entry) if kind == "run.failed" else None
 
     def crashed(self) -> RecordedFailure | None:
-        """That the run has no end, and nobody writes it any more."""
+        """The failure of a run that has no end and no living writer."""
         entry = self._last
         if not entry or entry["type"] in ENDS or holder(self._path):
             return None
@@ -272,7 +272,7 @@ class _Reading:
         return self._found(entry, self._step(entry, "step"), failure)
 
     def _unanswered(self, entry: dict[str, Any]) -> RecordedFailure | None:
-        """A request to agents that came to nothing: the fallbacks and the agents' own failures have been told."""
+        """A request to agents that came to nothing: the failures of fallbacks and of the agents themselves are reported already."""
         failure = _told(entry)
         if failure is None or failure.type not in _OF_ROUTING:
             return None
@@ -286,7 +286,7 @@ class _Reading:
         step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
         status = failure.details.get("status")
         if failure.step is None and self._answered is not None and status is not None and status == self._answered[0]:
-            step = self._answered[1]._replace(family="run")  # nothing was asked after the answer that it tells of
+            step = self._answered[1]._replace(family="run")  # nothing was asked after the answer that it describes
         return self._found(entry, step, failure)
 
     def _step(self, entry: dict[str, Any], family: str) -> _Step:

@@ -36,7 +36,7 @@ _pending: Final[list[Lane | None]] = [None]
 
 
 def follow(session: Recording, store: Store) -> None:
-    """See to it that a fork of this process leaves the file of ``session`` to the parent."""
+    """Make sure that a fork of this process leaves the file of ``session`` to the parent."""
     if not _registered:
         _registered.append(True)
         if hasattr(os, "register_at_fork"):
@@ -112,7 +112,7 @@ def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
 
 
 class Segment:
-    """A journal that is made when the child has something to write: stands in for it until then."""
+    """The journal of a forked child, whose file is made when the child first writes something."""
 
     seq = 0
     lost = 0
@@ -212,7 +212,7 @@ class Segment:
 
 
 def at_hard_exit(call: Callable[[], object]) -> None:
-    """``os._exit`` is how a forked child leaves in order, and ``os.exec*`` how a process goes on as another program: ``call`` comes
+    """``os._exit`` is how a forked child ends cleanly, and ``os.exec*`` how a process goes on as another program: ``call`` comes
     first, but for the middle of a tool, which stays in doubt."""
     really, pid = os._exit, os.getpid()
 
@@ -238,7 +238,7 @@ def _seal_all() -> None:
 
 
 def at_end(call: Callable[[], object]) -> None:
-    """Call it when the child ends in order; multiprocessing ends its children past ``atexit``."""
+    """Call it when the child ends cleanly; multiprocessing ends its children past ``atexit``."""
     atexit.register(call)
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
@@ -246,7 +246,7 @@ def at_end(call: Callable[[], object]) -> None:
 
 
 def seal(session: Recording, error: BaseException | None = None) -> None:
-    """End the segment of a child in order, or with ``error``. Idempotent; where nothing was written, nothing is sealed."""
+    """Write the end of a child's segment, completed or with ``error``. Idempotent; nothing is written where the child wrote nothing."""
     journal, store = session.log.journal, _followed.get(session)
     if session.state.ended or store is None or journal.seq == 0:
         return

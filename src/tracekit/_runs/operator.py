@@ -48,7 +48,7 @@ __all__ = [
     "who_and_why",
 ]
 
-# -- reopening ---------------------------------------------------------------------------------------------------------
+# -- opening a dead run ------------------------------------------------------------------------------------------------
 #
 # The log of a run that has died, open for what a person decided about it.
 
@@ -103,7 +103,7 @@ def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
 
 
 def operator() -> str:
-    """Who is asking, where nobody says: the user of the operating system."""
+    """The default name of the operator: the user of the operating system."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -122,21 +122,21 @@ def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
 
 
 def segments(path: str, run_id: str) -> list[dict[str, Any]]:
-    """The files of a run's other processes, each with count and head, or as open."""
+    """The files of a run's other processes, each with entry count and tip hash, or as open."""
     return [told_of(segment) for segment in store_of(path).segments(run_id)]
 
 
 def sealed(session: Recording) -> None:
-    """Keep the head of a run that has its end now; a file outside every store has none."""
+    """Store the tip hash of a run that is complete now; does nothing for a file outside every store."""
     path = session.log.journal.path
     where = store_of(path)
     if os.path.dirname(os.path.abspath(path)) == where.runs:
         where.sealed(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
 
 
-# -- settling ended ----------------------------------------------------------------------------------------------------
+# -- resolving a step of an ended run ----------------------------------------------------------------------------------
 #
-# Settling a step after its run has ended, whose log can't be added to: beside the runs, in ``settled/<run>.<step>``.
+# The log of an ended run can't be added to, so what is said of its step is kept beside the runs, in ``settled/<run>.<step>``.
 #
 # A call that happens once in the whole store is settled beside its key, since other runs are answered from there.
 
@@ -180,13 +180,13 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
 
 
 def _open(step: Doubt) -> bool:
-    """Whether nothing says what became of it."""
+    """Whether nothing says what became of the step."""
     return step.state == "pending" or (step.state == "failed" and step.effect and not step.settled)
 
 
-# -- settling ----------------------------------------------------------------------------------------------------------
+# -- resolving a step --------------------------------------------------------------------------------------------------
 #
-# Settling a doubtful step by hand: a person says what became of it, and the log keeps who and why.
+# A person says what became of a step in doubt, and the log keeps who and why.
 
 #: Reasons for which nothing in a run can be settled.
 FINAL: Final = frozenset(("finished", "aborted", "no_entries"))
@@ -268,7 +268,7 @@ def settle_as(
 
 
 def _kind(step: Doubt, done: bool) -> str:
-    """An outcome; where the program has gone on with the recorded one, only a note."""
+    """The type of entry to write: an outcome, or only a note where the program has used the recorded outcome already."""
     if step.state == "failed" and step.passed:
         return "recovery.settled"
     types = FAMILIES[step.family]
@@ -344,7 +344,7 @@ def _refused(decision: Decision, text: str) -> RecoveryRefusedError:
     return refused(decision, "settling it", (dict(reason),), "`tracekit recovery scan` lists the steps in doubt")
 
 
-# -- aborting ----------------------------------------------------------------------------------------------------------
+# -- aborting a dead run -----------------------------------------------------------------------------------------------
 #
 # Giving a run up after a crash: what can be undone is undone where asked for, and the log gets its end.
 
@@ -439,7 +439,7 @@ def _check(log: Steps, tools: Tools, decision: Decision) -> None:
 
 
 def _begin(session: Recording, by: str | None, reason: str) -> None:
-    """From now on the run is being given up: what is undone next, the program would know nothing of."""
+    """Mark the run as being aborted, before anything is undone: it can't be resumed after that."""
     meta = {"abort": who_and_why(session, by, reason)}
     session.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % dumps_in_order(meta), True)
 

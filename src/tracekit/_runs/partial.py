@@ -30,7 +30,7 @@ __all__ = ["PartialReplay", "branch", "goes_live", "seal_branch"]
 
 T = TypeVar("T")
 
-#: Entries that say what came of it all: another answer of what went live makes others of them, and is told like that one.
+#: Entries that follow from outcomes: a live step with another outcome changes them, and they are reported like that one.
 _OUTCOMES: Final = frozenset(("final.response",))
 
 
@@ -288,7 +288,7 @@ class CopiedStep:
         self.copy.failed(error, output=output, info=info)
 
 
-# -- branches ----------------------------------------------------------------------------------------------------------
+# -- the new run -------------------------------------------------------------------------------------------------------
 #
 # The new run that a partial replay writes: it names the run that it branches from.
 

@@ -36,11 +36,11 @@ from .run import UNSET, Run, register, unregister
 
 __all__ = ["DEFAULTS", "RecordBlock", "begin", "end", "record"]
 
-# -- gaps --------------------------------------------------------------------------------------------------------------
+# -- what is not captured ----------------------------------------------------------------------------------------------
 #
-# No silent gaps: what a run has to say at its end of what it could not capture.
+# What a run could not capture is noted while it runs, and reported at its end.
 #
-# A *remark* is kept in the trace and in ``run.warnings``; a *warning* is told as a Python warning too.
+# A *remark* is kept in the trace and in ``run.warnings``; a *warning* is raised as a Python warning too.
 
 _lock: Final = threading.Lock()
 #: The runs being recorded, with what had strayed when each began.
@@ -48,7 +48,7 @@ _open: Final[dict[Recording, dict[str, int]]] = {}
 
 
 def begin(session: Recording) -> None:
-    """From now on see what passes ``session`` by."""
+    """Begin to note what ``session`` can't capture."""
     with _lock:
         if not _open:
             gate.strayed = {}
@@ -57,7 +57,7 @@ def begin(session: Recording) -> None:
 
 
 def end(session: Recording) -> None:
-    """Let ``session`` say what passed it by."""
+    """Report what ``session`` could not capture."""
     instrumentation.run_ended(session)
     with _lock:
         before, after = _open.pop(session, {}), dict(gate.strayed or ())
@@ -83,7 +83,7 @@ def end(session: Recording) -> None:
         session.report.warn(sentence)
 
 
-# -- recorded ----------------------------------------------------------------------------------------------------------
+# -- record() ----------------------------------------------------------------------------------------------------------
 #
 # Runs that are recorded.
 
@@ -107,7 +107,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 class RecordBlock(Block[Run]):
-    """See ``record``."""
+    """The block, async block or decorator that ``record`` returns."""
 
     def __init__(self, options: dict[str, Any], called_from: str | None) -> None:
         self.options: Final = options
@@ -314,7 +314,7 @@ class RecordBlock(Block[Run]):
             journal.close()
             self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
         except LogWriteError:
-            if not isinstance(error, LogWriteError):  # else the program has been told, and nobody has caught it
+            if not isinstance(error, LogWriteError):  # else the program got the error already, and has not caught it
                 raise
         finally:
             session.state.ended = True
@@ -332,7 +332,7 @@ class RecordBlock(Block[Run]):
                 say_now(said.removeprefix("tracekit: "))
 
     def _segments(self) -> list[dict[str, Any]]:
-        """The files of the run's other processes, each with count and head, or as open."""
+        """The files of the run's other processes, each with entry count and tip hash, or as open."""
         return [told_of(path) for path in self._store.segments(self._session.run_id)]
 
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:

@@ -40,14 +40,14 @@ __all__ = [
     "store_of",
 ]
 
-# -- recovery ----------------------------------------------------------------------------------------------------------
+# -- the decision on a log ---------------------------------------------------------------------------------------------
 #
 # Whether a run that did not end may go on: a pure function of its log.
 #
 # The same log gives the same answer, with its reasons step by step; each ``code`` is in ``docs/reference/recovery.md``. A run is
 # resumed only if its log is intact, whatever is pending may be made again, and nothing is ambiguous. Everything else is refused.
 
-#: Codes that speak for going on, or only tell something. Every other code refuses.
+#: Codes in favour of resuming, or for information only. Every other code refuses.
 FOR: Final = frozenset(
     {"intact", "torn_tail", "lost_tail_accepted", "not_synced", "recovered_before", "pending_read_only"}
     | {"pending_reversible", "pending_inside", "settled", "supplied", "redacted_error", "elsewhere_accepted"}
@@ -184,20 +184,20 @@ def _noting_writers(
         yield entry
 
 
-def _of_the_writer(path: str, run_id: str, told: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
+def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
     """What speaks for or against the process that wrote a log that nobody has locked: it may live, and have another copy of it."""
-    became = fate(told, path)
-    if became == "alive" and (told["pid"] != os.getpid() or is_open(run_id)):
-        text = f"this is a copy of the log of process {told['pid']}, which lives, if only stopped"
-        yield {"code": "held", "text": text, "pid": told["pid"]}
+    became = fate(writer, path)
+    if became == "alive" and (writer["pid"] != os.getpid() or is_open(run_id)):
+        text = f"this is a copy of the log of process {writer['pid']}, which lives, if only stopped"
+        yield {"code": "held", "text": text, "pid": writer["pid"]}
     elif became == "unknown" and is_dead:
         yield {"code": "elsewhere_accepted", "text": "the operator says that the process that wrote it is dead"}
     elif became == "unknown":
         text = (
-            f"process {told.get('pid')} wrote it on another host, in another container, or before this host was started: "
+            f"process {writer.get('pid')} wrote it on another host, in another container, or before this host was started: "
             "whether it lives can't be known here"
         )
-        yield {"code": "elsewhere", "text": text, "pid": told.get("pid")}
+        yield {"code": "elsewhere", "text": text, "pid": writer.get("pid")}
 
 
 def _ended(verdict: Verdict) -> Reason:
@@ -249,7 +249,7 @@ def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
 
 
 def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
-    """Child processes can't be resumed: one that did not end in order leaves its work undone, and none is started again."""
+    """Child processes can't be resumed: one that did not end cleanly leaves its work undone, and none is started again."""
     for segment, inside in segments:
         if segment.state != "sealed":
             open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
@@ -266,10 +266,10 @@ def _of_doubtful(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
     """Child processes of a run that has ended: those with an effect in doubt."""
     for segment, _ in segments:
         if segment.in_doubt:
-            told = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
+            texts = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
             how = "" if segment.state == "sealed" else " did not end in order"
             text = (
-                f"the child process of segment {segment.run_id}{how}: {'; '.join(told)}; find out, then "
+                f"the child process of segment {segment.run_id}{how}: {'; '.join(texts)}; find out, then "
                 f"`tracekit recovery settle {run_id}.{segment.run_id} STEP`"
             )
             yield _segment(segment, text)
@@ -292,7 +292,7 @@ def _of_processes(log: Steps) -> Iterator[Reason]:
 
 
 def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
-    """Under another secret each key is another one: no call that happens once could be told from those that were made."""
+    """Refuse a run whose keys were made under another secret: exactly-once calls could not be recognised."""
     if secret is None:
         return
     undone = {step.undoes for step in log.steps.values() if step.state == "done"}
@@ -377,7 +377,7 @@ def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
 
 
 def _of_supplied(log: Steps, supplied: Collection[int]) -> Iterator[Reason]:
-    """Of what the operator supplies, all that the log does not lack: nothing that it says is overruled so."""
+    """Refuse supplied values for steps whose value the log has: the log is never overridden."""
     for seq in sorted(supplied):
         step = log.steps.get(seq)
         if step is None:
@@ -410,7 +410,7 @@ def _named(step: Doubt) -> str:
     return f"step {step.seq}, {step.family} {step.name!r} ({step.side_effect or 'no class'}),"
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------------
+# -- the decision on a run in a store ----------------------------------------------------------------------------------
 #
 # The decision on a run as it stands in a store: its file, whoever holds it, and its child processes.
 
@@ -442,7 +442,7 @@ class UncertainStep(NamedTuple):
 
 
 class InDoubt(NamedTuple):
-    """What is in doubt in a store, the oldest run first; what is being made right now; and the files of which nobody can tell."""
+    """What is in doubt in a store, the oldest run first; what is being made right now; and the files that can't be read."""
 
     in_doubt: tuple[UncertainStep, ...] = ()
     running: tuple[UncertainStep, ...] = ()
@@ -538,7 +538,7 @@ def _what_to_do(decision: Decision, path: str, step: int, running: bool) -> str:
 
 
 def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
-    """The runs that did not end, or not as the head kept for them says, or that leave something in doubt; with ``all`` every run: the
+    """The runs that did not end, or not as the tip hash kept for them says, or that leave something in doubt; with ``all`` every run: the
     file, and its segments'."""
     for path, segments in store.paths().items():
         if all or not _has_ended(path, store.heads) or _leaves_doubt(path, segments):
@@ -553,7 +553,7 @@ def _leaves_doubt(path: str, segments: Sequence[str]) -> bool:
             return False
         return any(decision_on(file, segments=()).in_doubt for file in (path, *segments) if not _silent(file))
     except (OSError, TracekitError):
-        return True  # it is told by whoever decides on it
+        return True  # the decision on it reports that
 
 
 def _silent(path: str) -> bool:
@@ -633,7 +633,7 @@ def decided(
         settled=_settled(trace),
         writer=None
         if original_is_dead is None
-        else lambda told: _of_the_writer(trace.path, run_id, told, original_is_dead),
+        else lambda writer: _of_the_writer(trace.path, run_id, writer, original_is_dead),
         run_id=run_id,
     )
     # A copy of a run under another name is not that run: nobody shall take it for the one that it copies.

@@ -1,4 +1,4 @@
-"""Runs that are replayed."""
+"""Replaying recorded runs: the ``replay()`` block, from opening the trace to the verdict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["ReplayBlock", "replay"]
 
 
 class ReplayBlock(Block["ReplayBlock"]):
-    """See ``replay``. ``report`` is complete when the block has ended; ``result`` is what the recorded run came to."""
+    """The block that ``replay`` returns. ``report`` is complete when it has ended; ``result`` is the recorded run's."""
 
     verb = "replay"
 
@@ -73,7 +73,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return self._session
 
     def set_result(self, value: Any) -> None:
-        """Say what the program came to: at the end of the block it is compared with the recorded result."""
+        """Set the result of the program; at the end of the block it is compared with the recorded one."""
         if self._run is None:
             raise RunStateError("the replay has not begun", next_action="use it as `with replay(run) as session:`")
         self._run.set_result(value)
@@ -97,7 +97,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def report(self) -> Report:
-        """What there is to say of the replay."""
+        """The report of the replay: warnings, and the verdict with its reasons."""
         return self.session.report
 
     @property
@@ -106,7 +106,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     @property
     def result(self) -> Any:
-        """What the recorded run came to; ``None`` where it has no end or set nothing."""
+        """The result of the recorded run; ``None`` where it has no end or no result."""
         trace = self.session.trace
         last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
@@ -136,15 +136,15 @@ class ReplayBlock(Block["ReplayBlock"]):
         try:
             self._check_environment(session, options)
             with ExitStack() as taken:
-                self._take_over(session, options, taken)
+                self._acquire(session, options, taken)
                 self._taken = taken.pop_all()
         except BaseException:
             session.trace.release()
             raise
         return self
 
-    def _take_over(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
-        """Close the live world, and see to it that ``taken`` gives everything back in reverse order."""
+    def _acquire(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
+        """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
         if options["live"]:
             self._partial = branch(session, _store(options), options["live"], self.input)
         taken.callback(plugins.supply())
@@ -181,7 +181,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         return "", None
 
     def begin_for(self, options: Mapping[str, Any]) -> Run:
-        """Begin in the place of a ``record()`` with these options."""
+        """Begin in place of a ``record()`` with these options."""
         self._start()
         run = Run(self.session, self.session.trace.path, options["name"])
         register(self.session, run)
@@ -328,7 +328,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             session.report.remark("output", str(one), lane=one.lane, line=one.number)
 
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
-        """Every step matched: so must the way in which the program ended, where the recorded one came to an end."""
+        """Compare how the program ended with how the recorded one did, where it has an end."""
         undoing = None if self._run is None else self._run.undoing
         otherwise = another_abort(session.trace, session.redactor, None if undoing is None else undoing.reason)
         if otherwise is not None:
@@ -348,8 +348,10 @@ class ReplayBlock(Block["ReplayBlock"]):
         if self._partial is None:
             self.session.ended_otherwise(code, found, error)
         else:
-            told = found.differences  # type: ignore[attr-defined]
-            self.session.report.allow("live_differs", found.what.partition("\n")[0], step=found.step, differences=told)
+            differences = found.differences  # type: ignore[attr-defined]
+            self.session.report.allow(
+                "live_differs", found.what.partition("\n")[0], step=found.step, differences=differences
+            )
 
     def _refuse(self, session: Replay, error: BaseException | None) -> None:
         session.account()
@@ -364,7 +366,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         raise failure from (None if isinstance(error, ReplayError) else error)
 
     def _hint(self, session: Replay) -> str | None:
-        """What to think of, beside what the failure says itself."""
+        """A hint to add to a failure of the replay, or ``None``."""
         return hash_seed_hint(session.trace.entry(1), environment()["hash_seed"])
 
     def recorded_failure(self, error: BaseException) -> bool:

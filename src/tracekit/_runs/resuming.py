@@ -1,4 +1,4 @@
-"""Runs that go on after a crash."""
+"""Resuming runs after a crash: the ``resume()`` block, from opening the log to the run's end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["ResumeBlock", "resume"]
 
 
 class ResumeBlock(RecordBlock):
-    """See ``resume``. ``opened`` is called when nothing of the log is left to be followed."""
+    """The block that ``resume`` returns. ``opened`` is called when the log has been followed to its end."""
 
     verb = "resume"
 
@@ -93,7 +93,7 @@ class ResumeBlock(RecordBlock):
         return self._run is not None
 
     def begin_for(self, options: Mapping[str, Any]) -> Run:
-        """Begin in the place of a ``record()`` with these options."""
+        """Begin in place of a ``record()`` with these options."""
         run = self._start()
         if options["agent"] is not None or options["identity"] is not None:
             self.session.identify(options["agent"] or "agent", options["identity"])
@@ -170,15 +170,15 @@ class ResumeBlock(RecordBlock):
             )
 
     def _go_on(self, journal: Journal, verdict: Verdict) -> None:
-        """Take over what a resumed run has to itself; where that fails, all of it is given back, so that it may be tried again."""
+        """Acquire what a resumed run needs for itself; on failure everything is released, so that it may be tried again."""
         with ExitStack() as taken:
             trace = taken.enter_context(Trace(journal.path))
-            self._take_over(
+            self._acquire(
                 journal, Followed(trace, Redactor.of_process(self.options["redact"]), self._supply), verdict, taken
             )
             taken.pop_all()
 
-    def _take_over(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
+    def _acquire(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
         first, last = log.trace.entry(1), log.trace.entry(len(log.trace))
         found = self._drift(log, first)
         self._session = session = Resumption(
@@ -251,7 +251,7 @@ class ResumeBlock(RecordBlock):
     # -- the log's end ---------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        """The log has been followed to its end: what comes now is live."""
+        """Go live: the log has been followed to its end."""
         if self._let_go():
             self._opened()
 
@@ -289,7 +289,7 @@ class ResumeBlock(RecordBlock):
     def _end_of(self, session: Resumption, error: BaseException | None) -> None:
         try:
             followed = session.look()
-        except LogWriteError:  # told before, where it happened
+        except LogWriteError:  # reported before, where it happened
             followed = False
         session.replay.state.ended = True
         session.replay.schedule.close()
@@ -305,7 +305,7 @@ class ResumeBlock(RecordBlock):
         return None
 
     def _let_go(self) -> bool:
-        """Open the live world, unless that was done before."""
+        """Release the guard, unless that was done before."""
         guard, self._guard = self._guard, None
         if guard is None:
             return False
@@ -314,7 +314,7 @@ class ResumeBlock(RecordBlock):
         return True
 
     def _leave_open(self, session: Resumption) -> None:
-        """The program did not come to the end of the log: the run is as it was."""
+        """Leave the run as it was, since the program did not reach the end of the log."""
         session.state.ended = True
         recording.end(session)
         forks.forget(session)
@@ -376,7 +376,7 @@ def resume(
     What the log has is answered from it, nothing live before the program has followed it to its end; from there on the run is
     recorded into the same file, between ``recovery.started`` and ``recovery.completed``. A step that was cut off and is
     ``read_only`` or ``reversible`` is made again (compensated first, where the tool says how). ``supply`` gives outputs that the log
-    does not have (redacted, opaque), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
+    does not have (redacted, not serialisable), by step. ``accept_lost_tail`` cuts off what a power loss has left behind the last synced
     effect. ``original_is_dead`` says that the process that wrote the log is dead, where that can't be known: it was on another host, in
     another container, or before this host was started. ``redact`` and ``user_modules`` are those of the recording.
 

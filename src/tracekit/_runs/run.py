@@ -1,4 +1,4 @@
-"""The runs of this process, as their programs see them."""
+"""``Run``: a run as its program sees it, and the registry of those that are open in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
         self.id: Final[str] = session.run_id
         self.path: Final = path
         self.name: Final = name
-        #: What the run came to; ``UNSET`` where nobody said.
+        #: The result of the run; ``UNSET`` where none was set.
         self.result: Any = UNSET
         #: How it was aborted, if it was.
         self.undoing: Undoing | None = None
@@ -41,11 +41,11 @@ class Run:
             return [*session.report.warnings, *session.report.remarks]
         trace = session.log.trace
         meta = last_entry(trace).get("meta") if trace is not None and session.state.ended else None
-        told = trace.expand(meta.get("warnings")) if trace is not None and isinstance(meta, dict) else None
-        return [str(sentence) for sentence in told] if isinstance(told, list) else []
+        recorded = trace.expand(meta.get("warnings")) if trace is not None and isinstance(meta, dict) else None
+        return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
 
     def set_result(self, value: Any) -> None:
-        """Set what the run came to. It is recorded at the end of the block, and compared in a replay."""
+        """Set the result of the run. It is recorded at the end of the block, and compared in a replay."""
         self.result = value
 
     def abort(self, reason: str) -> None:

@@ -45,7 +45,7 @@ from . import block
 
 __all__ = [
     "PATIENCE",
-    "Standstill",
+    "AbortWait",
     "Tools",
     "Undoing",
     "compensate",
@@ -61,15 +61,15 @@ __all__ = [
     "unknown",
 ]
 
-# -- defining ----------------------------------------------------------------------------------------------------------
+# -- importing tools ---------------------------------------------------------------------------------------------------
 #
-# Modules that an operator names for their tools: imported with nothing live, since one of them may be a whole program.
+# Modules that an operator names for their tools are imported with nothing live, since one of them may be a whole program.
 
 _importing: Final = threading.Lock()
 
 
 def definitions(name: str) -> ModuleType:
-    """The module of this name. Nothing that its import begins goes live: no run, no traced call, no connection, no process.
+    """Import a module for its tools; nothing that its import begins goes live: no run, no traced call, no connection, no process.
 
     ``RecoveryRefusedError`` where it tries to, even if it keeps that to itself; ``RunStateError`` where it can't be imported.
     """
@@ -80,7 +80,7 @@ def definitions(name: str) -> ModuleType:
     except (Exception, LiveCallBlockedError, SystemExit) as error:
         if not tried:
             raise RunStateError(
-                f"the module {name} can't be imported: {_told(error)}",
+                f"the module {name} can't be imported: {_error_text(error)}",
                 next_action="name it as Python imports it, from the directory that it lies in",
             ) from error
     if tried:
@@ -92,16 +92,16 @@ def definitions(name: str) -> ModuleType:
     return module
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
 
 
 @contextmanager
 def _nothing_live(tried: list[str]) -> Iterator[None]:
-    """Refuse to this thread, and to those that begin meanwhile, whatever would be live; ``tried`` is told what that was."""
+    """Refuse to this thread, and to those that begin meanwhile, whatever would be live; ``tried`` gets what was refused."""
     others = frozenset(threading.get_ident() if one.ident is None else one.ident for one in threading.enumerate())
-    watch = _Watch(others - {threading.get_ident()}, tried, gate.outside)
-    guard = _Closed(watch)
+    watch = _ImportWatch(others - {threading.get_ident()}, tried, gate.outside)
+    guard = _ImportGuard(watch)
     token = current.set(None)
     guard.engage()
     gate.refuse_outside(watch.call)
@@ -115,8 +115,8 @@ def _nothing_live(tried: list[str]) -> Iterator[None]:
         current.reset(token)
 
 
-class _Watch:
-    """What is refused to all but ``others``, the threads that have nothing to do with the import."""
+class _ImportWatch:
+    """Refuses live operations during an import to all threads but ``others``, which have nothing to do with it."""
 
     def __init__(self, others: frozenset[int], tried: list[str], before: Callable[[str, str], None] | None) -> None:
         self._others: Final = others
@@ -148,10 +148,10 @@ class _Watch:
         )
 
 
-class _Closed(guards.Guard):
-    """The guard of the process, for those that the import concerns."""
+class _ImportGuard(guards.Guard):
+    """The guard of the process, for the threads that the import concerns."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: _ImportWatch) -> None:
         super().__init__("process", (), False, failed=watch.blocked)
         self._watch: Final = watch
 
@@ -159,7 +159,7 @@ class _Closed(guards.Guard):
         return self._watch.concerns() and super().blocks(attempt)
 
 
-# -- compensating ------------------------------------------------------------------------------------------------------
+# -- running compensations ---------------------------------------------------------------------------------------------
 #
 # Undoing what a run has done, on abort: compensations in reverse order, each a recorded step, each run once.
 
@@ -255,14 +255,14 @@ def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
     known = facts(trace, step, spec)
     if known is None:
         return  # it is among those that were not undone
-    given, came = known
+    input, output = known
     compensation: Any = spec.compensation
     token = enter(scope)
     try:
         if compensation.asynchronous:
-            asyncio.run(compensation.run_async(scope, step.seq, given, came))
+            asyncio.run(compensation.run_async(scope, step.seq, input, output))
         else:
-            compensation.run(scope, step.seq, given, came)
+            compensation.run(scope, step.seq, input, output)
     except LogWriteError:
         raise
     except Exception:
@@ -297,17 +297,17 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
                 yield captured.spec
 
 
-# -- inherited ---------------------------------------------------------------------------------------------------------
+# -- steps of an earlier process ---------------------------------------------------------------------------------------
 #
-# What a resumed run has to undo and never did itself: steps inside others that the log answers.
+# What a resumed run has to undo although another process did it: steps inside others that the log answers.
 #
 # The program is given the outcome of the outer step, and its body does not run: nothing in this process has seen what was done inside.
 
 
 def inherit(session: Session, book: Ledger) -> None:
-    """Let ``book`` know the steps inside others that an earlier process of this run has made and nobody has undone.
+    """Add to ``book`` the steps inside others that an earlier process of this run made and nothing has undone.
 
-    How a step is undone, its tool says, if it is one of this process; what can't be told is ``stuck``.
+    The tool says how to undo a step, if this process has it; a step of an unknown tool is ``stuck``.
     """
     if not isinstance(session, Resumption):
         return
@@ -329,7 +329,7 @@ def _left(session: Resumption, log: Steps, book: Ledger) -> list[Doubt]:
 
 
 def _add(book: Ledger, trace: Trace, log: Steps, step: Doubt) -> bool:
-    """Whether it is known what would undo a step, and with what, or that nothing would."""
+    """Add a step to the book if it is known how to undo it; false where that is unknown."""
     found = Compensation.named(str(step.name))
     if not found:
         return True
@@ -340,19 +340,17 @@ def _add(book: Ledger, trace: Trace, log: Steps, step: Doubt) -> bool:
     return known is not None
 
 
-# -- standstill --------------------------------------------------------------------------------------------------------
+# -- waiting for running calls -----------------------------------------------------------------------------------------
 #
-# What a run is in the middle of when it is aborted, and nothing undoes: waited for while it may end, and told where it has not.
-#
-# Which calls these are, the log knows: nothing is kept of them while they go on. That the abort has waited is an event of the run,
-# so that a replay goes on at the same place.
+# Calls that are running when a run is aborted, and that nothing undoes: the abort waits for them for a while, and warns of those that
+# have not ended. They are found in the log. The end of the wait is an event of the run, so that a replay continues at the same place.
 
 #: How often an abort looks whether a call has ended (s).
 _LOOK: Final = 0.02
 
 
-class Standstill:
-    """One abort's wait for what can't be undone, until ``end`` at most: for other threads, and where it awaits, for tasks too."""
+class AbortWait:
+    """The wait of an abort, until ``end`` at most, for running calls that can't be undone: in other threads, and if awaited, in tasks."""
 
     def __init__(self, scope: Scope, book: Ledger, end: float) -> None:
         self._session: Final[Any] = scope.session
@@ -380,23 +378,23 @@ class Standstill:
             timer.fired()
 
     def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
-        """Whether something is under way of which there is hope that it ends."""
+        """Whether calls are running that may end while the abort waits."""
         session = self._session
         if not isinstance(session, Recording):
             return False
         lanes = (lane for lane in (session.root, *session.open_lanes()) if lane is not None)
-        going_on = {lane.id for lane in lanes if may_end(lane)}
+        running = {lane.id for lane in lanes if may_end(lane)}
         before = 0 if session.log.trace is None else len(session.log.trace)
         log, self._read = _log(session)
         for step in _pending(log):
             # A generator goes on with whoever asks it for more; what can be undone, the ledger waits for.
             here = step.seq > before and not step.chunks and step.seq not in self._book.open
-            if here and step.lane in going_on:
+            if here and step.lane in running:
                 self._left.add(step.seq)
         return bool(self._left)
 
     def _over(self) -> bool:
-        """Whether all of them have ended, by what was added to the log since the last look."""
+        """Whether all of these calls have ended, by what was added to the log since the last look."""
         with open(self._session.log.journal.path, "rb") as file:
             file.seek(self._read)
             for line in file:
@@ -446,16 +444,16 @@ def _of_another_task(lane: Lane) -> bool:
     return lane.owner != id(current_task()) and (lane.open or lane.parent is None)
 
 
-# -- undoing -----------------------------------------------------------------------------------------------------------
+# -- aborting ----------------------------------------------------------------------------------------------------------
 #
-# A run that its own program gives up: what it did is undone, the last first, and its end says so.
+# A run that its own program aborts: what it did is undone, the last step first, and its last entry lists it.
 
 #: How long an abort waits for calls that are under way, in seconds.
 PATIENCE: Final = 30.0
 
 
 class Undoing:
-    """How a run was aborted: why, what was undone (by ``seq``), and what could not be."""
+    """The abort of a run by its program: the reason, the steps undone (by ``seq``), and those that could not be."""
 
     def __init__(self, reason: str, session: Session) -> None:
         self.reason: Final = reason
@@ -465,14 +463,14 @@ class Undoing:
         self._errors: list[Exception] = []
 
     def as_dict(self) -> dict[str, Any]:
-        """For the last entry, when nothing more can be undone. What stands is warned of."""
+        """The fields of the run's last entry. Warns of what was not undone."""
         book, session = ledger(self._session), self._session
         left = {*book.standing, *book.stuck, *self.uncompensated}
         doubts: list[int] = []
         if isinstance(session, Recording) and session.state.closing is not None:
             doubts, pending = doubtful(session)
-            _tell(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
-            _tell(session, {*pending} - left, "nothing says whether they took effect")
+            _warn_of(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
+            _warn_of(session, {*pending} - left, "nothing says whether they took effect")
         return {
             "by_program": True,
             "reason": self.reason,
@@ -481,8 +479,8 @@ class Undoing:
             "uncompensated": sorted(left),
         }
 
-    def came(self, one: Completed, done: Done) -> None:
-        """One compensation has come to its end."""
+    def note_result(self, one: Completed, done: Done) -> None:
+        """Note the outcome of one compensation."""
         if done.error is None:
             self.compensated.append(one.seq)
             return
@@ -497,7 +495,7 @@ class Undoing:
             raise ExceptionGroup("compensations failed; the others were run", errors)
 
 
-def _tell(session: Recording, steps: Iterable[int], what: str) -> None:
+def _warn_of(session: Recording, steps: Iterable[int], what: str) -> None:
     listed = ", ".join(map(str, sorted(steps)))
     if listed:
         session.report.warn(
@@ -519,7 +517,7 @@ def undo(run: Any, reason: str) -> None:
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
-        Standstill(scope, book, end).wait()
+        AbortWait(scope, book, end).wait()
         for one in _plan(scope, book, elsewhere=True):
             if not isinstance(one, Completed):
                 book.wait(one, end - _reality.monotonic())
@@ -529,7 +527,7 @@ def undo(run: Any, reason: str) -> None:
                     done = follow(course(one.invocation(scope)))
                 except Exception as refused:  # a log that can't be written: it was not run
                     done = Done(one.invocation(scope), one.seq, error=refused)
-            aborted.came(one, done)
+            aborted.note_result(one, done)
     aborted.finish()
 
 
@@ -540,7 +538,7 @@ async def undo_async(run: Any, reason: str) -> None:
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
-        await Standstill(scope, book, end).wait_async()
+        await AbortWait(scope, book, end).wait_async()
         for one in _plan(scope, book, elsewhere=False):
             if not isinstance(one, Completed):
                 await book.wait_async(one, end - _reality.monotonic())
@@ -550,7 +548,7 @@ async def undo_async(run: Any, reason: str) -> None:
                     done = await follow_async(course(one.invocation(scope)))
                 except Exception as refused:
                     done = Done(one.invocation(scope), one.seq, error=refused)
-            aborted.came(one, done)
+            aborted.note_result(one, done)
     aborted.finish()
 
 
@@ -598,7 +596,7 @@ def _replay_of(session: Session) -> Replay | None:
 
 @contextmanager
 def _let_through() -> Iterator[None]:
-    """What begins here undoes something."""
+    """A block in which calls may begin, since they undo something."""
     token = undoing.set(True)
     try:
         yield
@@ -607,7 +605,7 @@ def _let_through() -> Iterator[None]:
 
 
 def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
-    """The run is aborted from now on; the first reason counts."""
+    """Mark the run as aborted; the first reason counts."""
     session = scope.session
     if run.undoing is None:
         run.undoing = Undoing(reason, session)
@@ -620,7 +618,7 @@ def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
 
 @contextmanager
 def _closed(scope: Scope) -> Iterator[None]:
-    """While it lasts, nothing else begins."""
+    """A block during which no other call of the run begins."""
     try:
         yield
     finally:
