@@ -136,7 +136,7 @@ def _under(path: str, places: set[str]) -> bool:
 
 
 def _arrived(path: str) -> bool:
-    """Whether ``path`` is in a package that was included by name before it was imported."""
+    """Whether ``path`` belongs to a package that was included by name before its import."""
     for name in [name for name in _waiting if name in sys.modules]:
         _waiting.discard(name)
         _included.update(_places(sys.modules[name]))

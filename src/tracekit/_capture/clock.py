@@ -360,5 +360,5 @@ def activate() -> None:
 
 
 def deactivate() -> list[str]:
-    """One holder less; the last one restores everything. Returns what somebody else has patched on top since."""
+    """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
     return _switch.off()

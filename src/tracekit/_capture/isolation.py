@@ -57,7 +57,7 @@ def _alone() -> bool:
 
 
 def _unshare() -> tuple[bool, str]:
-    """First with the rights that the process has, since a user namespace hides other users' files; then with one."""
+    """Try with the rights that the process has, since a user namespace hides other users' files; then with such a namespace."""
     uid, gid = os.geteuid(), os.getegid()
     reason = _call_unshare(_NEW_NET)
     if not reason:

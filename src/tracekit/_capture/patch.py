@@ -154,14 +154,14 @@ class Switch:
         return self._holders > 0
 
     def on(self) -> None:
-        """One more holder; the first one applies the patches."""
+        """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
                 self.stack.apply(*self._patches())
             self._holders += 1
 
     def off(self) -> list[str]:
-        """One holder less; the last one restores. Returns the targets that someone else has patched since."""
+        """Release the switch; the last holder restores. Returns the targets that someone else has patched since."""
         with self._lock:
             if not self._holders:
                 return []

@@ -920,5 +920,5 @@ def activate() -> None:
 
 
 def deactivate() -> list[str]:
-    """One holder less; the last one restores everything. Returns what somebody else has patched since."""
+    """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
     return _switch.off()

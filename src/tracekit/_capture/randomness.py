@@ -216,7 +216,7 @@ def activate() -> None:
 
 
 def deactivate() -> list[str]:
-    """One holder less; the last one restores everything. Returns what somebody else has patched on top since."""
+    """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
     global _numpy_before
     covered = _switch.off()
     if not _switch.active and _numpy_before is not None:

@@ -347,7 +347,7 @@ def _digest(keys: Keys, given: Any) -> str:
 
 
 def call_with(function: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments by which ``function`` gets what the run was ``given``; ``TypeError`` where it can't take it.
+    """The arguments that pass the run's input ``given`` to ``function``; ``TypeError`` where it can't take it.
 
     A dictionary by the names of its parameters is its arguments (those of a decorated function are recorded so, ``*args`` and
     ``**kwargs`` by their names). Anything else, a dictionary included, is handed on as it is, to the one parameter that takes it.

@@ -124,7 +124,7 @@ def _with_error(last: Mapping[str, Any]) -> bool:
 
 
 def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> DivergenceError | None:
-    """The program gave its run up now (``reason``) or then, and not both, or for another reason. ``None`` where it is the same.
+    """How the abort of a replay differs from the recorded one: only one of both was aborted, or for another reason; else ``None``.
 
     A run without an end, or whose end an operator wrote, says nothing of what its program would have done.
     """

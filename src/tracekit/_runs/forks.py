@@ -1,4 +1,4 @@
-"""What becomes of a run in a forked child: it never writes into its parent's file, but opens a segment at its first step."""
+"""Forked children of a recorded run: none writes into its parent's file; each opens a segment of its own at its first step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def forget(session: Recording) -> None:
 
 
 def successor(session: Recording) -> Recording | None:
-    """The recording that stands for ``session`` in this process, if it is a fork of the one that began it."""
+    """The recording that replaces ``session`` in this process, if it is a fork of the process that began it."""
     return _successors.get(session)
 
 

@@ -137,13 +137,13 @@ class PartialReplay:
         return self.replay.fail(error)
 
     def _mirrored(self, scope: Scope) -> Scope:
-        """The same place in the new run."""
+        """The scope in the new run that corresponds to a scope of the replay."""
         return Scope(
             self.new, self.lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
         )
 
     def lane(self, lane: Lane) -> Lane:
-        """The lane of the new run that ``lane`` is there."""
+        """The lane of the new run that corresponds to ``lane`` of the replay."""
         found = self._lanes.get(lane)
         if found is None:
             if lane.parent is None:
@@ -160,7 +160,7 @@ class PartialReplay:
 
 
 class _Mirrored(Progress):
-    """The places of a new run, where the callbacks are those of the replay."""
+    """The places of events in a new run, whose callbacks are those of the replay."""
 
     __slots__ = ("_session",)
 
@@ -174,7 +174,7 @@ class _Mirrored(Progress):
 
 
 class LiveStep:
-    """A step that goes live in a replay; it is recorded in the new run and compared with the old one."""
+    """A step that is made live in a replay; it is recorded in the new run and compared with the old one."""
 
     __slots__ = ("_out", "copy", "recorded", "session")
 
@@ -196,7 +196,7 @@ class LiveStep:
         return self.copy.body()
 
     def _away(self, away: bool) -> None:
-        """A live call takes its time: nothing counts as stuck meanwhile."""
+        """A block around a live call, during which nothing counts as stuck."""
         if away is not self._out:
             self._out = away
             threads = self.session.threads

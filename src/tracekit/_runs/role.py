@@ -119,7 +119,7 @@ def replacement(block: RecordBlock) -> Replacement | None:
 
 
 def replace_by(part_for: Callable[[RecordBlock], Replacement | None]) -> None:
-    """This process has joined a run: each ``record()`` of it is a part of that, as ``part_for`` gives it."""
+    """Let ``part_for`` replace each ``record()`` of this process, which has joined a run, by a part of that run."""
     global _joined
     _joined = part_for
 

@@ -32,7 +32,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """What the run has to say of gaps and of values that could not be kept; in a replay, at its end: what the recorded one said.
+        """Warnings of gaps and of values that could not be kept; in a replay, at its end: those of the recorded run.
 
         What there is to say of a replay is in its ``report``: that differs from one process to the next.
         """
