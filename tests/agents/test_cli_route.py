@@ -475,7 +475,7 @@ def test_without_the_stores_secret_the_request_counts_and_that_is_told(place: Pl
     (place.store / "secret").unlink()
     resumed = place.cli("recovery", "resume", "last")
     assert resumed.returncode == 0, resumed.stderr
-    assert "can't be told" in resumed.stderr
+    assert "is not known" in resumed.stderr
     assert place.effects() == 2
 
 

@@ -322,7 +322,7 @@ def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | Non
             "whether the two recordings tell one workflow is undecided: they have the same events, most of which look alike, and too many"
             " pairings of them are possible",
             ids=(),
-            next_action="let payloads or tasks tell equal events apart, or compare smaller parts",
+            next_action="let payloads or tasks distinguish equal events, or compare smaller parts",
         ) from None
     mine, theirs = one.beyond(other), other.beyond(one)
     return Difference(mine, theirs, _described(mine, theirs))

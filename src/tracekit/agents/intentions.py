@@ -134,7 +134,7 @@ class Event:
 
     @property
     def cost_usd(self) -> float | None:
-        """What it costs now: nothing where the log answered, ``None`` where nobody knows. ``data["cost_usd"]`` is what it cost when
+        """Its cost now: nothing where the log answered, ``None`` where it is not known. ``data["cost_usd"]`` is what it cost when
         the call was made, in a replay, too."""
         return 0.0 if self.replayed else self.data.get("cost_usd")
 
@@ -366,7 +366,7 @@ class Ledger:
         owner = session.state.extras.of(_Names).setdefault(self.name, self)
         if owner is not self:
             raise RunStateError(
-                f"this run has another world of the name {self.name!r}: its trace could not tell them apart; nothing was written",
+                f"this run has another world of the name {self.name!r}: its trace could not distinguish them; nothing was written",
                 run_id=session.run_id,
                 next_action="give it a name of its own, `World('…')`, or let the loops share one world",
             )

@@ -455,7 +455,7 @@ class ExecutionRecord:
     def all(
         cls, run: str | os.PathLike[str] | HasPath, *, store: str | os.PathLike[str] | None = None
     ) -> list[ExecutionRecord]:
-        """The record of every execution in a run, in the order in which the requests came; those of its child processes after."""
+        """The record of every execution in a run, in the order of the requests; those of its child processes after."""
         found = []
         for path in _paths(run, store):
             with indexed(path) as (trace, places):

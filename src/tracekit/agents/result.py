@@ -57,7 +57,7 @@ class IntentResponse:
 
         raised = [(one.agent, one.exception) for one in self.results if one.exception is not None]
         failed = RoutingFailedError(
-            f"no agent answered: {self.error.reason if self.error else 'for no reason that was told'}",
+            f"no agent answered: {self.error.reason if self.error else 'no reason was reported'}",
             failure=self.error,
             next_action="`failure` and its chain of `caused_by` say what went wrong",
         )

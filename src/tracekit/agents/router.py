@@ -86,7 +86,7 @@ def _unable(name: str, envelope: IntentEnvelope, registry: AgentRegistry) -> Str
 #: Why no other agent is asked.
 _NOBODY: Final = "nobody may stand in for it"
 _NOT_OVER: Final = f"something in it may take effect yet, and {_NOBODY}"
-#: After these nobody else is asked: what forbade one call forbids the next.
+#: After these failures no other agent is asked: the same refusal would apply to it.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
 
 

@@ -134,7 +134,7 @@ class Mentions:
 #
 # The published JSON Schema (draft 2020-12) of one inter-agent event; ``schema.json`` beside this file is it.
 #
-# :func:`check` tells whether an event keeps to it, in plain code: whoever reads events needs no validator installed.
+# :func:`check` checks an event against it in plain code, so that reading events needs no validator.
 
 #: The ``$id`` of the schema of the version that this tracekit writes.
 SCHEMA_URI: Final = "urn:tracekit:inter-agent:1"

@@ -132,8 +132,8 @@ class World:
     def end(self) -> str:
         """Record the hash of the current world, and return it. Another hash in a replay is a divergence."""
         digest = self.hash
-        told = {"objects": len(self), "events": self.changes}
-        self.ledger.write("data", self.name, "world.hash", input=told, output=digest)
+        counts = {"objects": len(self), "events": self.changes}
+        self.ledger.write("data", self.name, "world.hash", input=counts, output=digest)
         return digest
 
     @contextmanager
@@ -162,10 +162,10 @@ class World:
     def apply(self, id: str, body: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
         """Apply a recorded event; ``stored`` is its recorded body, where that differs."""
         stored = body if stored is None else stored
-        before, told = self._objects.get(id), self._stored.get(id)
+        before, stored_before = self._objects.get(id), self._stored.get(id)
         self._objects[id] = _after(before, body)
-        same = stored is body and before is told
-        self._stored[id] = self._objects[id] if same else _after(told, stored)
+        same = stored is body and before is stored_before
+        self._stored[id] = self._objects[id] if same else _after(stored_before, stored)
         self.changes += 1
 
     @classmethod
@@ -192,8 +192,8 @@ def _as_stored(body: dict[str, Any]) -> dict[str, Any]:
     tree = to_json(body)
     if not scope.session.redactor.suspicious(dumps(tree)):
         return body
-    told, redacted = scope.session.redactor.redact(tree)
-    stored: dict[str, Any] = from_json(told) if redacted else body
+    without_secrets, redacted = scope.session.redactor.redact(tree)
+    stored: dict[str, Any] = from_json(without_secrets) if redacted else body
     return stored
 
 
@@ -278,12 +278,12 @@ def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
         where.check(trace)
         for entry, kind in _events(trace):
             if kind in ANSWERS:
-                told = trace.expand(entry["output"], before=entry["seq"])
+                request = trace.expand(entry["output"], before=entry["seq"])
                 found[entry["seq"]] = {
                     "seq": entry["seq"],
                     "kind": kind,
-                    "name": told["name"],
-                    "object": told["object"],
+                    "name": request["name"],
+                    "object": request["object"],
                     "by": entry["name"],
                 }
             elif kind in _ANSWERS:

@@ -40,7 +40,7 @@ __all__ = ["recovery", "resume"]
     "--supply",
     multiple=True,
     metavar="STEP=FILE.json",
-    help="The output of a step that the log does not have (redacted or opaque).",
+    help="The output of a step that the log does not have (redacted or not serialisable).",
 )
 @click.option(
     "--accept-lost-tail", is_flag=True, help="Cut off what a power loss has left behind the last synced effect."

@@ -199,7 +199,7 @@ def _recorded(path: str) -> IntentEnvelope:
         )
     if same is None:
         output.message(
-            f"tracekit: that the secrets of the request in {source} are the ones of before can't be told: "
+            f"tracekit: whether the secrets of the request in {source} are the same as before is not known: "
             "the store's secret, or a hash under it, is missing"
         )
     return request

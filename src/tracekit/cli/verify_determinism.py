@@ -67,19 +67,19 @@ def lines(path: str, kind: Kind) -> list[bytes]:
     if kind == "events":
         return _events(path)
     recording = _recording(path, kind)
-    told = [
+    found_lines = [
         _line(key, number, turn)
         for key in sorted(recording.answers)
         for number, turn in enumerate(recording.turns(key), 1)
     ]
-    told += [view.line(event) for event in recording.events or ()]
-    if not told:
+    found_lines += [view.line(event) for event in recording.events or ()]
+    if not found_lines:
         raise TraceError(
             f"{path} holds no answer and no event: nothing is recorded in it",
             path=path,
             next_action="name a trace, a recording of agentloom or a file of inter-agent events",
         )
-    return told
+    return found_lines
 
 
 def _events(path: str) -> list[bytes]:
@@ -109,12 +109,12 @@ def _replayed(path: str, kind: Kind) -> list[bytes]:
         return _events(path)
     recording = _recording(path, kind)
     with recording.replay() as replay:
-        told = [
+        found_lines = [
             _line(key, number, replay.complete(None, step_id=key))
             for key in sorted(recording.answers)
             for number in range(1, len(recording.turns(key)) + 1)
         ]
-    return told + [view.line(event) for event in recording.events or ()]
+    return found_lines + [view.line(event) for event in recording.events or ()]
 
 
 # -- processes -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The injectable primitives, for programs in which nothing is to be patched: hand the agent clients that record, or that replay.
+"""Recording and replaying without patching: pass the agent clients that record, or that replay.
 
 ::
 
@@ -11,7 +11,7 @@
         agent(ReplayLLMClient(index, model_id="m-1"), ReplayTraceWriter(index))
 
 The files are those of ``tracekit.record``: one format, one hash chain, one gate. ``tracekit list``, ``show`` and ``verify`` read
-them, divergence and exhaustion are the same errors. What no client passes (clocks, dice, other calls) is not captured here.
+them, divergence and exhaustion are the same errors. Whatever passes no client (clocks, random numbers, other calls) is not captured here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A recording of agentloom as a run of the store."""
+"""Import of an agentloom recording as a run of the store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def import_agentloom(
 ) -> TraceWriter:
     """Write a recording of agentloom (or the file at a path) as a run, and return its writer, closed.
 
-    Each key has a lane of its own, since the recording keeps no order between them; its turns are model calls there, in order. What
-    the file holds beside its answers is the run's input, so ``tracekit export --to agentloom`` gives it back as it was. To answer a
+    Each key has a lane of its own, since the recording keeps no order between them; its turns are model calls there, in order. The
+    rest of the file is the run's input, so ``tracekit export --to agentloom`` restores it. To answer a
     program from it, use ``tracekit.agents.agentloom``.
     """
     name = "agentloom"

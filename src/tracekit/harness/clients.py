@@ -1,4 +1,4 @@
-"""Model and tool clients that are handed to an agent: one pair records, one pair replays."""
+"""Model and tool clients to pass to an agent: one pair records, one pair replays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLASSES: Final = ("read_only", "reversible", "irreversible")
 
 
 class _Client:
-    """What both kinds share: a spec, a line (``None``: the run that is active around the call), captured functions."""
+    """Base of all clients: a spec, a lane (``None``: the run that is active around the call), captured functions."""
 
     def __init__(self, line: Line | None, spec: Spec) -> None:
         self._line: Final = line
@@ -119,8 +119,8 @@ class TracedLLMClient(_Client):
 class TracedToolClient(_Client):
     """Records each call of a tool. ``tool`` is a callable, or has ``execute``.
 
-    ``side_effect`` must be declared, as for ``tracekit.traced_tool``: the intention of a reversible or irreversible call is on
-    the device before the call starts, and without it the call is not made (``LogWriteError``). ``tool_id``, ``version`` and
+    ``side_effect`` must be declared, as for ``tracekit.traced_tool``: the intent record of a reversible or irreversible call is
+    synced before the call starts, and without it the call is not made (``LogWriteError``). ``tool_id``, ``version`` and
     ``config`` are its signature, compared in a replay. ``line`` and ``returns`` as for ``TracedLLMClient``.
     """
 

@@ -1,4 +1,4 @@
-"""A recorded run as a list of events: each call once, its outcome with its intention."""
+"""A recorded run as a list of events: each call once, with its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TraceEvent:
     """One recorded event, read from the file when it is asked for.
 
     ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"``, ``"span_call"``, or a step of one entry (``"decision"``,
-    ``"policy_check"`` …, ``"clock"`` and ``"random"`` for reads). ``step_id`` is the ``seq`` of its intention: the only order.
+    ``"policy_check"`` …, ``"clock"`` and ``"random"`` for reads). ``step_id`` is the ``seq`` of its intent record: the only order.
     ``timestamp`` is in seconds since the epoch, and information only.
     """
 
@@ -46,17 +46,17 @@ class TraceEvent:
 
     @property
     def finished(self) -> bool:
-        """Whether its outcome is in the trace: false where the process died inside the call."""
+        """Whether its outcome is recorded: false where the process died inside the call."""
         return self._outcome != 0
 
     @property
     def input(self) -> Any:
-        """What went in. ``NotReplayableError`` where it could not be recorded."""
+        """The input of the call. ``NotReplayableError`` where it could not be recorded."""
         return self._value(self.step_id, "input")
 
     @property
     def output(self) -> Any:
-        """What came out (the list of ``values`` of a read); ``None`` for a call that failed or has no outcome."""
+        """The output of the call (the list of ``values`` of a read); ``None`` if it failed or has no outcome."""
         if self.kind in READS:
             return self._value(self.step_id, "values")
         return self._value(self._outcome, "output") if self._outcome else None
@@ -74,7 +74,7 @@ class TraceEvent:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Model, decoding parameters, tool version, side-effect class …; what the outcome tells (usage, cost) beside it."""
+        """Model, decoding parameters, tool version, side-effect class …; and the outcome's usage and cost."""
         meta = dict(self.trace.entry(self.step_id).get("meta") or {})
         if self._outcome and self._outcome != self.step_id:
             meta.update(self.trace.entry(self._outcome).get("meta") or {})
@@ -85,7 +85,7 @@ class TraceEvent:
 
 
 class TraceEvents(list[TraceEvent]):
-    """The events of one run in order. ``trace`` is the file they are read from, ``verdict`` what verifying it told."""
+    """The events of one run in order. ``trace`` is the file they are read from, ``verdict`` the result of verifying it."""
 
     def __init__(self, trace: Trace, verdict: Verdict) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class TraceEvents(list[TraceEvent]):
 
     @property
     def state(self) -> str:
-        """``"sealed"`` for a run that ended in order, ``"unsealed"`` for one without an end."""
+        """``"sealed"`` for a run with an end, ``"unsealed"`` for one without an end."""
         return self.verdict.state
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:

@@ -1,4 +1,4 @@
-"""The index of a recorded run: a cursor for each kind of event, and what the replay clients ask."""
+"""The index of a recorded run, which answers replay clients: a cursor for each kind of event."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["ReplayTraceWriter", "TraceIndex"]
 class TraceIndex(Line):
     """Answers a replay from ``events`` (as ``load_trace`` gives them). Each kind has its own cursor; nothing is ever written.
 
-    As a block it ends with ``finish``: steps that nobody asked for are an error too. ``on_divergence="warn"`` goes on with a step of
-    equal kind and name where that can do no harm; ``redact`` repeats the patterns of the recording. Raises ``RunStateError`` if
+    As a block it ends with ``finish``: recorded steps that were not made are an error too. ``on_divergence="warn"`` goes on with a step
+    of equal kind and name where that is harmless; ``redact`` repeats the patterns of the recording. Raises ``RunStateError`` if
     there is no event to replay.
     """
 
@@ -47,18 +47,18 @@ class TraceIndex(Line):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of event that there are."""
+        """The kinds of event in the run."""
         return list(self._kinds)
 
     @property
     def report(self) -> Report:
-        """The account of the replay, complete after ``finish``."""
+        """The report of the replay, complete after ``finish``."""
         return self._replay.report
 
     def next_event(self, kind: str) -> TraceEvent:
-        """The next event of ``kind`` that nobody has taken yet; it counts as consumed. ``TraceExhaustedError`` after the last one.
+        """The next unconsumed event of ``kind``, which is then consumed. ``TraceExhaustedError`` after the last one.
 
-        What the event holds is for the caller to compare; the replay clients do that by themselves.
+        The caller compares its content; the replay clients do that themselves.
         """
         events = self._kinds.get(kind, [])
         position = self._position(kind, events)
@@ -118,7 +118,7 @@ class TraceIndex(Line):
 
 
 class ReplayTraceWriter:
-    """Stands where the agent has its ``TraceWriter``: what it is told is compared with the recording, and nothing is written."""
+    """Replaces the agent's ``TraceWriter`` in a replay: compares events with the recording, and writes nothing."""
 
     def __init__(self, line: Line) -> None:
         self._line: Final = replaying(line)

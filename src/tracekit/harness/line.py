@@ -1,4 +1,4 @@
-"""A line of execution of a harness run: where the calls of one client, or of one worker, stand in order."""
+"""A lane of a harness run: the calls of one client or worker, one after another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import RunStateError
 
 __all__ = ["Line", "family_of_kind"]
 
-#: The kinds that have an intention and an outcome, and the families of entries that they are.
+#: The kinds with an intent record and an outcome, and their families of entries.
 _FAMILIES: Final[dict[str, Any]] = {"llm_call": "llm", "tool_call": "tool", "http_call": "http"}
 #: The kinds of one entry: ``policy_check`` is an entry of type ``policy.check``.
 _SINGLES: Final = {kind.replace(".", "_"): kind for kind in SINGLES}
@@ -36,10 +36,10 @@ def family_of_kind(kind: str) -> tuple[str | None, str]:
 
 
 class Line:
-    """One line of execution in a run that is recorded or replayed. Calls in one line come one after the other.
+    """One lane of a run that is recorded or replayed. Calls in one lane are made one after the other.
 
-    What runs at once (threads, tasks) has no order of its own: give each a line, ``writer.lane("worker")`` while recording and
-    ``index.lane("worker")`` in the replay, made in the same order. Calls that overlap in one line are told at the end of the run.
+    Concurrent threads or tasks have no order: give each a lane of its own, ``writer.lane("worker")`` while recording and
+    ``index.lane("worker")`` in the replay, made in the same order. Calls that overlap in one lane are reported at the end of the run.
     """
 
     def __init__(self, session: Session, scope: Scope) -> None:
@@ -54,11 +54,11 @@ class Line:
         return self.session.run_id
 
     def lane(self, name: str) -> Line:
-        """Another line, for one thread or task: the next one of this name that this line starts."""
+        """A new lane for one thread or task: the next one of this name that starts here."""
         return Line(self.session, self._scope.in_lane(started(self._scope.lane, name)))
 
     def scope(self) -> Scope:
-        """Where a step of this line stands now: under the step whose live call is running, if one of this run is."""
+        """The scope of the next step here: inside the live call that is running, if it belongs to this run."""
         scope, around = self._scope, current.get()
         call = innermost() or scope.call
         if around is None or around.session is not self.session:
@@ -67,7 +67,7 @@ class Line:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What is captured inside belongs to this line."""
+        """A block whose captured calls belong to this lane."""
         me = owner()
         if self._open and self._who != me and isinstance(self.session, Recording):
             name = self._scope.lane.path or "/"
@@ -85,11 +85,11 @@ class Line:
             self._open -= 1
 
     def note(self, kind: str, name: str, input: Any, output: Any, metadata: Mapping[str, Any]) -> int:
-        """A step of one entry."""
+        """Write a step of one entry; returns its ``seq``."""
         return self.session.note(self.scope(), kind, name, input=input, output=output, signature=metadata)
 
     def begin(self, family: Any, name: str, input: Any, metadata: Mapping[str, Any]) -> Any:
-        """A step with an outcome; the side-effect class stands in ``metadata``."""
+        """Begin a step with an outcome; ``metadata`` has its side-effect class."""
         signature = dict(metadata)
         side_effect = signature.pop("side_effect", "read_only" if family == "tool" else None)
         spec = Spec(family, name, side_effect=side_effect, signature=signature, lists=family == "llm")
@@ -97,10 +97,10 @@ class Line:
 
 
 def root(session: Session, agent: str | None = None) -> Scope:
-    """The scope of a run's own line."""
+    """The scope of a run's main lane."""
     return Scope(session, Lane("", 1, None, id=0), ROOT, agent, call=innermost())
 
 
 def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:
-    """What a step is called: ``name``, else the model or tool that ``metadata`` tells, else its kind."""
+    """The name of a step: ``name``, else the model or tool in ``metadata``, else its kind."""
     return name or str(metadata.get("tool_id") or metadata.get("model_id") or metadata.get("name") or kind)

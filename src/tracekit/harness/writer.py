@@ -29,7 +29,7 @@ class TraceWriter(Line):
 
     ``target`` is a store or its directory (by default ``TRACEKIT_DIR`` or ``.tracekit``), or a ``….jsonl`` file to make. ``run_id``
     defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or ``"none"``; ``redact`` adds
-    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is what the run was given. ``observer`` is called with
+    patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is the run's input. ``observer`` is called with
     each inter-agent event (a dictionary, see ``tracekit.agents``) once it is in the file; if it raises, it is not called again. Use it
     as a block, or call ``close``: a run without its end reads as unsealed. Raises ``RunStateError`` if the file is there already,
     ``LogWriteError`` if it can't be written.
@@ -77,7 +77,7 @@ class TraceWriter(Line):
 
     @property
     def warnings(self) -> list[str]:
-        """What the run has to say of gaps and of values that could not be kept."""
+        """The run's warnings: gaps, and values that could not be recorded."""
         return [*self._recording.report.warnings, *self._recording.report.remarks]
 
     def record(
@@ -92,11 +92,11 @@ class TraceWriter(Line):
     ) -> int:
         """Write an event that has happened, and return its ``seq``; it is in the file when this returns.
 
-        ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"`` (an intention and an outcome each) or one of the steps of a single
+        ``kind`` is ``"llm_call"``, ``"tool_call"``, ``"http_call"`` (an intent record and an outcome each) or one of the steps of a single
         entry: ``"decision"``, ``"data"``, ``"state_transition"``, ``"policy_check"``, ``"breaker"``, ``"detection"`` … ``metadata`` (model,
         decoding parameters, tool version, ``side_effect``) is the event's signature, compared in a replay. ``name`` defaults to the
         ``model_id`` or ``tool_id`` in it. ``error`` takes the place of ``output``. For a call with effects use ``TracedToolClient``,
-        which has the intention on disk *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
+        which has the intent record on disk *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
         """
         family, entry_type = family_of_kind(kind)
         about = dict(metadata or {})
@@ -111,7 +111,7 @@ class TraceWriter(Line):
         return int(step.seq)
 
     def set_result(self, value: Any) -> None:
-        """Set what the run came to; it is written at its end."""
+        """Set the run's result; it is written at its end."""
         self._result = value
 
     def close(self, error: BaseException | None = None) -> None:
@@ -161,7 +161,7 @@ class TraceWriter(Line):
 
 
 def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Follower:
-    """Let ``observer`` have the inter-agent events of a run as they are written."""
+    """Pass the inter-agent events of a run to ``observer`` as they are written."""
     journal = session.log.journal
     follower = Follower(journal.path, journal.run_id, observer, session.report.warn)
     append = journal.append
@@ -171,7 +171,7 @@ def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) 
         follower.poll()
         return seq
 
-    journal.append = observed  # type: ignore[method-assign]  # of this journal alone: others pay nothing
+    journal.append = observed  # type: ignore[method-assign]  # of this journal alone: others have no overhead
     return follower
 
 
@@ -191,7 +191,7 @@ def _store_at(target: str | os.PathLike[str] | None) -> Store:
 
 
 def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
-    """The journal of a single new file, outside every store: no head is kept for it."""
+    """The journal of a single new file outside every store: its tip hash is not kept."""
     path = os.path.abspath(path)
     if not valid_run_id(run_id):
         raise RunStateError(f"{run_id!r} can't be a run id", next_action="use letters, digits, '.', '_' and '-'")

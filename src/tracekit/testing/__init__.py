@@ -1,9 +1,9 @@
-"""The kit that tracekit is tested with, for testing agents and integrations.
+"""Helpers for testing agents and integrations; tracekit's own tests use them too.
 
 - ``temporary_store()``: runs go to a directory in memory (where there is one) that is gone afterwards
 - ``assert_replays(run, function)``: the recorded run replays exactly
 - ``ScriptedModel(…)``: a model that gives the answers you write, as an object or behind the OpenAI and Anthropic wire protocols
-- ``ticking_clock()``: entries dated by a clock that only ticks, for traces that are the same each time
+- ``ticking_clock()``: entries dated by a deterministic clock, for traces that are the same each time
 - ``crash_at("after-effect")``: the process dies at a named point; ``CRASH_POINTS`` lists them
 
 Nothing here imports an SDK or pytest.

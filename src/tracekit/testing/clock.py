@@ -1,4 +1,4 @@
-"""A clock that goes on by one step a read, and stands still in between."""
+"""A clock for tests that advances by one step at each read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TickingClock", "ticking_clock"]
 
 
 class TickingClock:
-    """Each read is ``step`` seconds after the one before; the first is ``start`` (seconds since the epoch). Any thread may read."""
+    """A thread-safe clock that advances ``step`` seconds at each read, beginning at ``start`` (seconds since the epoch)."""
 
     def __init__(self, start: float = 1_700_000_000.0, step: float = 0.001) -> None:
         self._lock = threading.Lock()
@@ -42,11 +42,11 @@ class TickingClock:
 def ticking_clock(start: float = 1_700_000_000.0, step: float = 0.001) -> Iterator[TickingClock]:
     """Date entries and run ids by a ticking clock inside the block, so that a program writes the same trace each time.
 
-    It is tracekit's own clock that is exchanged. What the program reads is recorded as ever: hand it ``clock.time``, or use a
-    library that fakes the clock (freezegun, time-machine), below which tracekit works.
+    Only tracekit's own clock is replaced. The program's clock readings are recorded as usual: pass it ``clock.time``, or use a
+    library that fakes the clock (freezegun, time-machine), which works with tracekit.
     """
     clock = TickingClock(start, step)
-    # The first capture of a process points tracekit's clock to a copy that is out of its own reach: let that be done.
+    # The first capture in a process replaces tracekit's clock by an unpatched copy: let that happen first.
     capture.activate()
     capture.deactivate()
     before = cast("partial[int]", _reality.time_ns).func

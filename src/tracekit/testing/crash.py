@@ -1,6 +1,6 @@
-"""Named points at which a process may die, so that each can be tested.
+"""Crashes at named points of recording and recovery, for tests.
 
-Nothing of this is in the code that it interrupts: ``crash_at`` exchanges methods while its block is open.
+The interrupted code has no hooks for this: ``crash_at`` replaces methods while its block is open.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Crash:
         self._lock = threading.Lock()
 
     def wants(self, point: str) -> bool:
-        """Whether this passing of ``point`` is the one."""
+        """Whether to crash at this passing of ``point``; counts it."""
         if point != self._point:
             return False
         with self._lock:
@@ -87,7 +87,7 @@ class _Crash:
             self._act()
 
     def torn(self, point: str, journal: Any, size: int) -> None:
-        """Half of the line that has just been written after ``size`` bytes, and no more."""
+        """Crash with only half of the line after ``size`` bytes in the file."""
         if self.wants(point):
             os.ftruncate(journal._fd, size + (os.fstat(journal._fd).st_size - size) // 2)
             self._act()
@@ -97,7 +97,7 @@ class _Crash:
 def crash_at(point: str, *, nth: int = 1, act: Callable[[], object] = _die) -> Iterator[None]:
     """Let the process die (SIGKILL to itself, or ``act``) the ``nth`` time that it comes to ``point`` inside the block.
 
-    ``point`` is one of ``CRASH_POINTS`` or ``RECOVERY_POINTS``. Points of intention and outcome count the steps of every kind; the
+    ``point`` is one of ``CRASH_POINTS`` or ``RECOVERY_POINTS``. Points of intent record and outcome count the steps of every kind; the
     ``…-sync`` ones only where there is a sync (effects, or durability ``"always"``). Use it in a process made for it.
     """
     if point not in CRASH_POINTS and point not in RECOVERY_POINTS:

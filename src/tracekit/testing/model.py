@@ -1,4 +1,4 @@
-"""A model that gives the answers that a test writes: as an object, or behind real HTTP."""
+"""A scripted model for tests, as an object or behind real HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Failure", "ScriptedModel", "ToolUse"]
 
 
 class ToolUse(NamedTuple):
-    """The model wants a tool called with these arguments, after saying ``text``."""
+    """A reply that asks for a tool call with these arguments, after ``text``."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -21,17 +21,17 @@ class ToolUse(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The provider answers with an error of this HTTP status."""
+    """A reply that is an error of the provider with this HTTP status."""
 
     status: int
     message: str = "scripted failure"
 
 
 class ScriptedModel:
-    """Answers each request with the next of ``replies``: a text, a ``ToolUse``, or a ``Failure``.
+    """A model that answers each request with the next of ``replies``: a text, a ``ToolUse``, or a ``Failure``.
 
-    ``requests`` lists what it was asked (prompts, or request bodies), so ``len(model.requests)`` counts the live calls. Asked once too
-    often it fails with ``AssertionError`` (over HTTP: status 400), never with an answer of its own.
+    ``requests`` lists the requests (prompts, or request bodies), so ``len(model.requests)`` counts the live calls. After the last reply
+    it fails with ``AssertionError`` (over HTTP: status 400), never with an answer of its own.
     """
 
     def __init__(self, *replies: str | ToolUse | Failure) -> None:
@@ -74,7 +74,7 @@ class ScriptedModel:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="scripted-model", daemon=True)
-        # In an empty context: it is the world outside, and no part of the run around it.
+        # In an empty context: the server is no part of the run around it.
         Context().run(thread.start)
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -1,4 +1,4 @@
-"""That a run replays."""
+"""An assertion that a recorded run replays exactly."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def assert_replays(
 ) -> Report:
     """Call ``function(*args)`` under a replay of ``run``, and return the report.
 
-    Without ``args`` the function gets what the run was given: its recorded arguments, or ``record(input=…)``. One that can be called with
-    nothing, and has no parameters for that, gets nothing. A function that ``record`` decorates is called below its decorator.
+    Without ``args`` the function gets the run's recorded input: its arguments, or ``record(input=…)``. One that can be called with
+    nothing, and has no parameters for that, gets nothing. A function that ``record`` decorates is called without its decorator.
 
     A coroutine function is awaited in a loop of its own, inside ``async with replay(…)``. The recorded result, where the run has one, must
-    come again. ``options`` are those of ``tracekit.replay``, which judges: this raises what the replay raises (``DivergenceError``,
+    come again. ``options`` are those of ``tracekit.replay``, which decides: this raises what the replay raises (``DivergenceError``,
     ``InexactReplayError`` …), and nothing else.
     """
     block = replay(run, **options)
@@ -53,5 +53,5 @@ def _arguments(
     try:
         return call_with(function, session.input)
     except TypeError:
-        inspect.signature(function).bind()  # what needs arguments, and can't take these, is an error
+        inspect.signature(function).bind()  # a function that needs other arguments is an error
         return (), {}
