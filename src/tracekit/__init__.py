@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from ._policy.contract import SideEffectClass as SideEffectClass
     from ._policy.forecast import estimate as estimate
     from ._policy.prices import Price as Price
-    from ._runs import Run as Run
-    from ._runs import current_run as current_run
-    from ._runs import record as record
-    from ._runs import replay as replay
-    from ._runs import resume as resume
     from ._runs.failures import RecordedFailure as RecordedFailure
     from ._runs.failures import recorded_failures as recorded_failures
+    from ._runs.recording import record as record
+    from ._runs.replaying import replay as replay
+    from ._runs.resuming import resume as resume
+    from ._runs.run import Run as Run
+    from ._runs.run import current_run as current_run
     from ._runtime.verdict import Report as Report
     from .errors import BudgetExceededError as BudgetExceededError
     from .errors import ContractViolationError as ContractViolationError
@@ -88,10 +88,10 @@ _HOMES: Final = {
     "ExecutionContract": "_policy.contract",
     "Report": "_runtime.verdict",
     "SideEffectClass": "_policy.contract",
-    "Run": "_runs",
+    "Run": "_runs.run",
     "agent": "_capture.notes",
     "breaker": "_capture.notes",
-    "current_run": "_runs",
+    "current_run": "_runs.run",
     "data": "_capture.notes",
     "decision": "_capture.notes",
     "detection": "_capture.notes",
@@ -100,10 +100,10 @@ _HOMES: Final = {
     "limit": "_policy.budget",
     "instrument": "_capture.instrumentation",
     "policy_check": "_capture.notes",
-    "record": "_runs",
+    "record": "_runs.recording",
     "recorded_failures": "_runs.failures",
-    "replay": "_runs",
-    "resume": "_runs",
+    "replay": "_runs.replaying",
+    "resume": "_runs.resuming",
     "state_transition": "_capture.notes",
     "traced": "_capture.decorators",
     "traced_model": "_capture.decorators",

@@ -33,11 +33,14 @@ from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, summary
-from .._runs import RecordBlock, ReplayBlock, ResumeBlock, Run, children, ending, role
 from .._runs import block as served
+from .._runs import children, ending, role
 from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program, set_program
-from .._runs.recording import DEFAULTS
+from .._runs.recording import DEFAULTS, RecordBlock
+from .._runs.replaying import ReplayBlock
+from .._runs.resuming import ResumeBlock
+from .._runs.run import Run
 from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current

@@ -15,7 +15,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from .._runs import Run, record, role
+from .._runs import role
+from .._runs.recording import record
+from .._runs.run import Run
 from .._values import to_json
 from ..agents.envelope import IntentEnvelope
 from ..agents.registry import AgentRegistry

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .._runs import ReplayBlock, Run, replay
 from .._runs.block import below_run, call_with
+from .._runs.replaying import ReplayBlock, replay
+from .._runs.run import Run
 from .._runtime.verdict import Report
 
 __all__ = ["assert_replays"]
