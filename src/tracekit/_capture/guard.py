@@ -759,7 +759,7 @@ _TOOL: Final = "let a @traced_tool or an instrumented client make this call, so 
 _NEXT: Final[dict[Kind, str]] = {
     "lookup": f"{_TOOL}; or, for a test's own server, replay(..., allow_hosts=[{{host!r}}])",
     "listen": "a server's work that comes through handlers (@on_task) is replayed without it: by `tracekit replay`, or with "
-    "`drive(handler)` inside the block; or, for a test's own server, replay(..., allow_hosts=[{host!r}])",
+    "`replay_tasks(handler)` inside the block; or, for a test's own server, replay(..., allow_hosts=[{host!r}])",
     "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "
     "let it run for real",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",

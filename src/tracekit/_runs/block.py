@@ -78,7 +78,7 @@ def serve_the_log() -> None:
             done.add(id(session))
             token = enter(scope)
             try:
-                tasks.drive(*tasks.registered.values())
+                tasks.replay_tasks(*tasks.registered.values())
             finally:
                 current.reset(token)
         _stop(trace, isinstance(session, Resumption))

@@ -530,7 +530,7 @@ class _ReplayedProcess:
         self._tasks_given = True
         token = current.set(self._block.scope)
         try:
-            tasks.drive(*tasks.registered.values())
+            tasks.replay_tasks(*tasks.registered.values())
         finally:
             current.reset(token)
         return True
