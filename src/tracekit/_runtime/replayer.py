@@ -273,6 +273,8 @@ class ReplayedTimer:
     def cancel(self) -> None:
         if self._ticket is not None:
             self._session.schedule.cancel(self._ticket)
+            if self._seq is not None and not self.optional:
+                self._session.cancelled(self._seq)
 
 
 # -- index -------------------------------------------------------------------------------------------------------------
@@ -1000,6 +1002,13 @@ class Replay:
         if self.on_divergence != "warn":
             self._fail(divergence.out_of_order(self.trace.entry(seq)))
         self._reordered(seq, "was asked for")
+
+    def cancelled(self, seq: int) -> None:
+        """The program has cancelled a timer that fired in the recording: unless it has fired here too, the program took another way."""
+        if self.failure is None and not self.state.ended and not self.schedule.is_done(seq):
+            name = self.trace.entry(seq).get("name")
+            text = f"entry {seq} ({name!r}) fired in the recording, and was cancelled before it could in the replay"
+            self.report.inexact("timer", text, step=seq)
 
     def _reordered(self, seq: int, what: str) -> None:
         entry = self.trace.entry(seq)

@@ -43,6 +43,7 @@ _WORDS: Final = {
     "environment": ("difference of environment", "differences of environment"),
     "output": ("other output", "other outputs"),
     "hops": ("hop more or fewer", "hops more or fewer"),
+    "timer": ("recorded timer that did not fire", "recorded timers that did not fire"),
     "passed_over": ("difference passed over", "differences passed over"),
     "shared_argument": ("argument in another state", "arguments in another state"),
     "live_calls": ("live call", "live calls"),
