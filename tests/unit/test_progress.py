@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import tenacity
 import uvloop
 
 from tests.support.tracing import entries
-from tracekit import Report, record, replay, traced_tool
+from tracekit import InexactReplayError, Report, record, replay, traced_tool
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -475,3 +476,60 @@ def test_threads_of_anyio(tmp_path: Path, loop: Loop) -> None:
         return [polls, *seen]
 
     twice(tmp_path, loop, program)
+
+
+async def late_for_both() -> str:
+    """A deadline and the result of a thread, both due while the loop stands still: which of them counts is the loop's to say."""
+    result = asyncio.create_task(asyncio.to_thread(select.select, [], [], [], 0.02))
+    try:
+        async with asyncio.timeout(0.05):
+            await asyncio.sleep(0)
+            select.select([], [], [], 0.1)
+            await result
+    except TimeoutError:
+        return "too late"
+    return "in time"
+
+
+async def first_of_both() -> tuple[bool, bool]:
+    """The same of a sleep and the result of a thread, asked by ``FIRST_COMPLETED``."""
+    result = asyncio.create_task(asyncio.to_thread(select.select, [], [], [], 0.02))
+    pause = asyncio.create_task(asyncio.sleep(0.05))
+    await asyncio.sleep(0)
+    select.select([], [], [], 0.1)
+    done, _ = await asyncio.wait([pause, result], return_when=asyncio.FIRST_COMPLETED)
+    return pause in done, result in done
+
+
+@LOOPS
+@pytest.mark.parametrize("program", [late_for_both, first_of_both])
+def test_what_was_due_in_one_turn_of_the_loop_is_delivered_in_one(
+    program: Callable[[], Any], tmp_path: Path, loop: Loop
+) -> None:
+    """A deadline that expired in the turn in which a thread's result came expires again before the program goes on with the result."""
+    twice(tmp_path, loop, program)
+
+
+def test_a_deadline_that_is_cancelled_before_it_can_expire_again_is_no_exact_replay() -> None:
+    """A program that takes another way round a recorded deadline is told so, though no recorded step is missing."""
+
+    async def program(pause: float) -> str:
+        try:
+            async with asyncio.timeout(0.02):
+                await asyncio.sleep(pause)
+        except TimeoutError:
+            return "too late"
+        return "in time"
+
+    with record("deadline") as run:
+        on_time(1)
+        assert asyncio.run(program(5)) == "too late"
+    inexact = pytest.raises(InexactReplayError, match="recorded timer that did not fire")
+    with inexact, replay(run):
+        on_time(1)
+        asyncio.run(program(0))
+
+
+@traced_tool(side_effect="read_only")
+def on_time(n: int) -> int:
+    return n

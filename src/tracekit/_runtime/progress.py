@@ -38,15 +38,17 @@ _ROUNDS: Final = 1000
 
 
 class Counted(Handle):
-    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call."""
+    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call. Where it is not ``counted``, it waits as its
+    lane does, and is no progress."""
 
-    __slots__ = ("lane",)
+    __slots__ = ("counted", "lane")
 
+    counted: bool
     lane: Lane | None
 
     def _run(self) -> None:
         lane = self.lane
-        if lane is not None:
+        if lane is not None and self.counted:
             lane.since += 1
         _bare_run(self)
 
@@ -111,11 +113,8 @@ class Progress:
         if loop._closed if hasattr(loop, "_closed") else loop.is_closed():
             raise RuntimeError("Event loop is closed")
         handle = Counted(callback, args, loop, context)
-        lane: Lane | None = scope.lane
-        if scope.live or self._uncounted is loop:
-            lane = handle.lane = None
-        else:
-            handle.lane = lane
+        handle.counted = self._uncounted is not loop
+        lane = handle.lane = None if scope.live else scope.lane
         if self._deliverer is None:
             ready = getattr(loop, "_ready", None)
             if ready is not None:
@@ -299,7 +298,7 @@ class LoopQueue:
 
     def add(self, handle: Counted) -> None:
         args: Any = handle._args
-        if handle.lane is None and args and args[0] in self._expected and args[0].cancelled():
+        if (handle.lane is None or not handle.counted) and args and args[0] in self._expected and args[0].cancelled():
             self._cancelled[args[0]] = handle
         else:
             self._queue.append(handle)
@@ -394,7 +393,8 @@ class LoopQueue:
                     if lane.since >= lane.limit:
                         self._parked.append(handle)
                         continue
-                    lane.since += 1
+                    if handle.counted:
+                        lane.since += 1
                     if lane.limit != UNLIMITED:
                         self._rounds = 0
                 _bare_run(handle)
