@@ -298,7 +298,7 @@ class ThreadMonitor:
 
     def _looks(self) -> dict[int, object] | None:
         """What was seen of each thread that is not held; ``None`` if one of them can move."""
-        if self._moving:
+        if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
         frames = sys._current_frames()
         found: dict[int, object] = {}
