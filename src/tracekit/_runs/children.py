@@ -806,8 +806,8 @@ forks.before_seal.extend((count_spending, remark_unjoined))
 def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
     """Let ``session``, whose own lane has ``path``, start the processes that the recorded run started, each in replay."""
     own = _child_processes[session] = ChildProcesses(session, options, path, reports)
-    # Its children and its parent may send it something.
-    session.schedule.alone = lambda: not path and not own.running()
+    # Its children and its parent may send it something; a child's last word is its end, after it has reported.
+    session.schedule.alone = lambda: not path and not any(child.runs() for child in own.started())
     guard.on_signal.append(own.before_signal)
 
 
@@ -928,9 +928,13 @@ class ChildProcesses:
             if child.pid == pid and not child.pool:
                 child.wait_until_idle()
 
+    def started(self) -> list[ReplayedChild]:
+        """The processes without the workers of pools."""
+        return [child for child in self._children if not child.pool]
+
     def running(self) -> list[ReplayedChild]:
         """The processes that have not ended yet, without the workers of pools."""
-        return [child for child in self._children if not child.pool and child.report() is None and child.runs()]
+        return [child for child in self.started() if child.report() is None and child.runs()]
 
     def settle(self) -> None:
         """End all processes at the end of the replay, and report their failures, remarks and verdicts."""
