@@ -12,7 +12,7 @@ import tracekit
 from tracekit import record, replay, traced_tool
 from tracekit._journal.reader import Trace
 from tracekit._values import from_json, quick, snapshot, to_json
-from tracekit.agents import agent, receive_task, respond, send_task, state_transition
+from tracekit.agents import agent, change_state, receive_task, respond, send_task
 from tracekit.errors import NotReplayableError, RecordedError
 
 #: Where what is too deep begins for lists, and where readers once had theirs.
@@ -86,7 +86,7 @@ def exchange() -> Any:
         message = send_task("worker", deep, about=deep)
     with agent("worker"):
         answer = respond(receive_task(message), deep)
-    state_transition(deep, {"to": deep}, causes=[answer])
+    change_state(deep, {"to": deep}, causes=[answer])
     return answer.payload
 
 

@@ -277,6 +277,24 @@ def test_a_callback_fires_once_in_its_loop() -> None:
     order.close()
 
 
+def test_schedules_beside_one_another_do_not_take_each_other_for_the_program() -> None:
+    """Replays side by side in one process: that one looks at its threads keeps no other from finding that nothing can move."""
+    beside = [schedule(1, 2) for _ in range(4)]
+    for one in beside:
+        one.callback(2, lambda: None, anywhere=True)
+    order = schedule(1, 2)
+
+    async def main() -> list[Any]:
+        seen: list[Any] = []
+        await _ask(order, 2, seen)
+        return seen
+
+    assert asyncio.run(main()) == [2]
+    assert order.reordered == [2]
+    for one in [order, *beside]:
+        one.close()
+
+
 def test_failure_wakes_everybody() -> None:
     """After ``fail`` those who wait raise, in loops and threads alike, and so does whoever asks later."""
     order = schedule(1, 2, 3)

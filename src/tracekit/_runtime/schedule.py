@@ -17,7 +17,7 @@ from typing import Any, Final
 from .._reality import monotonic_ns
 from .context import Lane, current, enter
 from .progress import LoopQueue, PlaceIndex, Progress
-from .threads import MonitoredThread, ThreadMonitor
+from .threads import MonitoredThread, ThreadMonitor, observers
 
 __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
@@ -413,7 +413,7 @@ class Schedule:
             if self._closed:
                 return
             self._observing = True
-        start_new_thread(self._observer, ())
+        start_new_thread(self._look_on, ())
 
     def _nudge(self) -> None:
         if self._poke.locked():
@@ -422,8 +422,15 @@ class Schedule:
             except RuntimeError:  # somebody else did
                 pass
 
-    def _observer(self) -> None:
+    def _look_on(self) -> None:
         self.observer = get_native_id()
+        observers.add(self.observer)
+        try:
+            self._observe_all()
+        finally:
+            observers.discard(self.observer)
+
+    def _observe_all(self) -> None:
         pause = _SHORT
         since, last, told = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
         while True:
