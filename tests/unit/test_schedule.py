@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,8 +17,21 @@ class Failed(BaseException):
     pass
 
 
+_made: list[Schedule] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """One that a test leaves open looks at the threads of all that come after it."""
+    yield
+    while _made:
+        _made.pop().close()
+
+
 def schedule(*events: int, stuck: Callable[[], object] = lambda: None) -> Schedule:
-    return Schedule(events, failure=Failed, stuck=lambda waiting: stuck())
+    made = Schedule(events, failure=Failed, stuck=lambda waiting: stuck())
+    _made.append(made)
+    return made
 
 
 def in_threads(*works: Callable[[], object]) -> None:
