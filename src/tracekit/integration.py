@@ -46,10 +46,12 @@ from ._capture.plugins import (
     Integration,
     Patch,
     Reading,
+    TaskSource,
     attach,
     detach,
     discover,
     register,
+    register_tasks,
     shown,
 )
 from ._runtime.context import Scope, current
@@ -76,6 +78,7 @@ __all__ = [
     "Session",
     "Spec",
     "Step",
+    "TaskSource",
     "Timer",
     "attach",
     "begin",
@@ -91,5 +94,6 @@ __all__ = [
     "refuse",
     "register",
     "register_codec",
+    "register_tasks",
     "shown",
 ]

@@ -7,8 +7,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
 
 __all__ = [
     "GROUP",
@@ -21,6 +24,7 @@ __all__ = [
     "Patch",
     "Reading",
     "Route",
+    "TaskSource",
     "attach",
     "classify",
     "detach",
@@ -29,10 +33,12 @@ __all__ = [
     "heard",
     "known",
     "register",
+    "register_tasks",
     "resolve",
     "secret",
     "shown",
     "supply",
+    "task_sources",
     "unregister",
 ]
 
@@ -491,6 +497,41 @@ def _without_secrets(query: str) -> str:
         name, equals, _ = pair.partition("=")
         pairs.append(f"{name}{equals}[REDACTED:query]" if equals and secret(name) else pair)
     return "&".join(pairs)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+#
+# Work that reaches a program from outside, as tasks of a queue or requests to a server do. A program that is replayed or resumed
+# listens for none: where it would, what the log has is given to it.
+
+
+class TaskSource(Protocol):
+    """Where the tasks of a program come from: a queue, a server, the handlers of a framework."""
+
+    def has_tasks(self, trace: Trace) -> bool:
+        """Whether the log has tasks of this source."""
+        ...
+
+    def replay_tasks(self) -> None:
+        """Give every recorded task to the program again, inside the replay or the resumed run that is going on.
+
+        It returns when all are done; what makes the replay fail is raised.
+        """
+        ...
+
+
+_sources: Final[list[TaskSource]] = []
+
+
+def register_tasks(source: TaskSource) -> None:
+    """Make a source of this program's tasks known: where the program would listen for work in a replay, it is asked instead."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def task_sources() -> Sequence[TaskSource]:
+    """The sources that are known."""
+    return tuple(_sources)
 
 
 # -- transports --------------------------------------------------------------------------------------------------------

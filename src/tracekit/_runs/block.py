@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 from .._capture import guard
 from .._capture.calls import binder, loose, shows_real_signature
+from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
 from .._journal.reader import Trace
@@ -33,6 +34,7 @@ __all__ = [
     "below_run",
     "call_with",
     "called_from",
+    "hand_out_tasks",
     "input_key",
     "is_input",
     "outputs_by_step",
@@ -61,29 +63,37 @@ class ServerStopped(SystemExit):
 
 
 def serve_the_log() -> None:
-    """From now on, give the recorded tasks to the program's handlers (``@on_task``) where it would listen for work."""
-    done: set[int] = set()
+    """From now on, give the recorded tasks to the program's handlers where it would listen for work."""
 
     def listen() -> None:
         scope = here()
-        tasks: Any = sys.modules.get("tracekit.agents.messages")
-        if scope is None or tasks is None or not tasks.registered:
-            return
-        session, trace = scope.session, scope.session.log.trace
-        if trace is None:
+        trace = None if scope is None else scope.session.log.trace
+        if scope is None or trace is None or not any(source.has_tasks(trace) for source in task_sources()):
             return  # what it would listen for is not in the log: the guard says so
-        if id(session) not in done:
-            if not tasks.has_tasks(trace):
-                return
-            done.add(id(session))
-            token = enter(scope)
-            try:
-                tasks.replay_tasks(*tasks.registered.values())
-            finally:
-                current.reset(token)
-        _stop(trace, isinstance(session, Resumption))
+        hand_out_tasks(scope)
+        _stop(trace, isinstance(scope.session, Resumption))
 
     guard.instead_of_listening(listen)
+
+
+class _HandedOut:
+    """Whether the recorded tasks of a run have been given to the program."""
+
+    done = False
+
+
+def hand_out_tasks(scope: Scope) -> bool:
+    """Give the recorded tasks of the run of ``scope`` to the program, once. False where the program takes none."""
+    sources, handed = task_sources(), scope.session.state.extras.of(_HandedOut)
+    if sources and not handed.done:
+        handed.done = True
+        token = enter(scope)
+        try:
+            for source in sources:
+                source.replay_tasks()
+        finally:
+            current.reset(token)
+    return bool(sources)
 
 
 def _stop(trace: Trace, resumed: bool) -> NoReturn:

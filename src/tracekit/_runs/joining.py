@@ -35,6 +35,7 @@ from ..errors import (
     UnconsumedStepsError,
 )
 from . import children, forks, role
+from .block import hand_out_tasks
 from .children import is_itself, is_open, take_off
 from .ending import IdleReporter
 from .replaying import ReplayBlock
@@ -408,7 +409,6 @@ class _ReplayedProcess:
         self._error: BaseException | None = None
         self._blocked: LiveCallBlockedError | None = None
         self._over = False
-        self._tasks_given = False
         self._open = False
         self._block: _SegmentReplay | None = None
         path = os.path.join(ticket["directory"], f"{ticket['run_id']}.{segment_of(self._lane)}.jsonl")
@@ -522,18 +522,7 @@ class _ReplayedProcess:
 
     def _give_tasks(self) -> bool:
         """Give each recorded task to its handler; false where there are no handlers."""
-        tasks: Any = sys.modules.get("tracekit.agents.messages")
-        if tasks is None or not tasks.registered or self._block is None:
-            return False
-        if self._tasks_given:
-            return True
-        self._tasks_given = True
-        token = current.set(self._block.scope)
-        try:
-            tasks.replay_tasks(*tasks.registered.values())
-        finally:
-            current.reset(token)
-        return True
+        return self._block is not None and hand_out_tasks(self._block.scope)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from .._capture.notes import agent, caused, named
+from .._capture.plugins import register_tasks
 from .._journal.reader import Trace
 from .._journal.store import valid_run_id
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
@@ -441,8 +442,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-#: The handlers of this process: a replay passes them the recorded tasks.
-registered: Final[dict[str, Handler[Any]]] = {}
+#: The handlers of this process.
+_handlers: Final[dict[str, Handler[Any]]] = {}
 
 
 class Handler(Generic[R]):
@@ -487,7 +488,8 @@ def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
     name = named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
-        handler = registered[name] = Handler(function, name)
+        handler = _handlers[name] = Handler(function, name)
+        register_tasks(_handled)
         return handler
 
     return decorate
@@ -583,9 +585,17 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
     return found
 
 
-def has_tasks(trace: Trace) -> bool:
-    """Whether the recorded run received a task for a handler."""
-    return next(_received(trace), None) is not None
+class _Handled:
+    """The handlers of this process, as the source of its tasks."""
+
+    def has_tasks(self, trace: Trace) -> bool:
+        return next(_received(trace), None) is not None
+
+    def replay_tasks(self) -> None:
+        replay_tasks(*_handlers.values())
+
+
+_handled: Final = _Handled()
 
 
 def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
