@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -325,6 +326,86 @@ def test_another_exit_status_is_a_reason(place: Place) -> None:
     assert place.cli("replay", place.run).returncode == 1
     lenient = place.cli("replay", place.run, "--on-divergence", "warn")
     assert (lenient.returncode, "exit_status:" in lenient.stderr) == (1, True), lenient.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "end", "code"),
+    [
+        ("look(1); swallowed(look, 3)", "os._exit(0)", 1),
+        ("look(1); swallowed(look, 3)", "sys.exit(0)", 1),
+        ("look(1)", "os._exit(0)", 1),
+        ("look(1); look(2)", "os._exit(0)", 1),
+        ("look(1); swallowed(look, 3)", "open_ones.append(block)", 1),
+        ("look(1); look(2)", "os._exit(5)", 5),
+    ],
+)
+def test_a_process_that_ends_inside_a_replay_says_so(place: Place, body: str, end: str, code: int) -> None:
+    """However a process ends in the middle of a ``with replay()`` block that is not exact, its status is not 0, and stderr says why."""
+    common = (
+        "import atexit, os, sys\nfrom tracekit import record, replay, traced_tool\natexit.register(print, 'goodbye')\n"
+    )
+    common += "@traced_tool(side_effect='read_only')\ndef look(n):\n    return n\n"
+    record_it = place.program(f"{common}with record('x'):\n    look(1); look(2)\n", "record.py")
+    subprocess.run([sys.executable, record_it], cwd=place.directory, env=_environment(place), check=True)
+    script = place.program(
+        f"{common}def swallowed(call, *args):\n    try:\n        call(*args)\n    except BaseException:\n        pass\n"
+        f"open_ones = []\nblock = replay(sys.argv[1])\nblock.__enter__()\n"
+        f"try:\n    {body}; {end}\nexcept SystemExit as error:\n    block.__exit__(SystemExit, error, None)\n    raise\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script, place.run],
+        cwd=place.directory,
+        env=_environment(place),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert place.run in ended.stderr
+    if "_exit" in end:
+        assert "inexact: 1 " in ended.stderr, ended.stderr
+    else:  # the interpreter's own end: no exit handler is lost
+        assert ended.stdout == "goodbye\n"
+
+
+def test_a_program_recorded_to_its_hard_exit_replays_to_it(place: Place) -> None:
+    """A block around a program that ``tracekit run`` recorded and that ends by ``os._exit`` is exact where it ends by the same status."""
+    program = TOOL.replace("irreversible", "read_only") + "charge(1)\nos._exit(int(open('status').read()))\n"
+    (place.directory / "status").write_text("0")
+    assert place.cli("run", place.program(program)).returncode == 0
+    script = place.program(
+        "import runpy, sys\nfrom tracekit import replay\nwith replay(sys.argv[1]):\n    runpy.run_path('agent.py')\n",
+        "again.py",
+    )
+    for status, code, said in (("0", 0, ": exact"), ("5", 5, "inexact: 1 other exit status")):
+        (place.directory / "status").write_text(status)
+        ended = subprocess.run(
+            [sys.executable, script, place.run],
+            cwd=place.directory,
+            env=_environment(place),
+            capture_output=True,
+            text=True,
+        )
+        assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
+
+
+def _environment(place: Place) -> dict[str, str]:
+    return {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+
+
+def test_a_program_that_never_opens_the_run_replays_nothing(place: Place) -> None:
+    """Another program, and one that ends before it comes to the run, is no exact replay of it, whatever it replayed before."""
+    script = place.program(
+        TOOL.replace("irreversible", "read_only")
+        + "for i in range(int(open('runs').read())):\n    with record(f'r{i}'):\n        charge(i)\n"
+    )
+    (place.directory / "runs").write_text("3")
+    assert place.cli("run", script).returncode == 0
+    last = place.runs[-1].stem
+    assert place.cli("replay", last, "--", script).returncode == 0
+    for count, said in (("0", "nothing was replayed"), ("2", "only 2 run(s) before it")):
+        (place.directory / "runs").write_text(count)
+        replayed = place.cli("replay", last, "--", script)
+        assert (replayed.returncode, said in replayed.stderr) == (1, True), replayed.stderr
 
 
 # -- a run ---------------------------------------------------------------------------------------------------------------

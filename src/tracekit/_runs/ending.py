@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import operator
 import os
 import re
 import select
 import signal
 import sys
-from _thread import get_native_id, start_new_thread
+from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import get_ident
@@ -40,6 +42,8 @@ __all__ = [
     "hash_seed_hint",
     "keep_as_failure",
     "last_entry",
+    "on_os_exit",
+    "on_process_end",
     "refused_runs",
     "same_error",
     "state_file",
@@ -237,6 +241,93 @@ def _may_wait(session: Recording | Replay, lanes: list[Lane], end: float) -> boo
 
 def _runs_in_another_thread(lane: Lane) -> bool:
     return lane.owner != get_ident() and lane.owner in sys._current_frames()
+
+
+# -- the end of the process --------------------------------------------------------------------------------------------
+#
+# A process that ends while a run is open, by ``os._exit`` or with the interpreter.
+
+ExitStatus = Callable[[int], int]
+
+#: Who is asked for the status of ``os._exit``, the last one first, each with the process that it is for.
+_asked_at_exit: Final[list[tuple[int, ExitStatus]]] = []
+_asking: Final = allocate_lock()
+_really_exit: Callable[[int], Any] = os._exit
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_asking._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+def on_os_exit(exit_status: ExitStatus) -> Callable[[], None]:
+    """Make ``os._exit(status)`` exit with ``exit_status(status)``, not in a forked child, until the function that is returned is called."""
+    global _really_exit
+    asked = (os.getpid(), exit_status)
+    with _asking:
+        if not _asked_at_exit:
+            _really_exit = os._exit
+            _exchange(_exit)
+        _asked_at_exit.append(asked)
+
+    def forget() -> None:
+        with _asking:
+            if asked in _asked_at_exit:
+                _asked_at_exit.remove(asked)
+                if not _asked_at_exit and os._exit is _exit:
+                    _exchange(_really_exit)
+
+    return forget
+
+
+def _exit(status: int) -> None:
+    status = operator.index(status)
+    asked = [call for pid, call in reversed(_asked_at_exit) if pid == os.getpid()]
+    for call in asked:
+        status = call(status)
+    if asked and sys.stderr is not None:
+        with suppress(OSError, ValueError):  # it is closed
+            sys.stderr.flush()
+    _really_exit(status)
+
+
+def _exchange(function: Callable[[int], Any]) -> None:
+    for name in ("os", "posix"):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            module._exit = function
+
+
+def on_process_end(exit_status: ExitStatus) -> Callable[[], None]:
+    """Ask ``exit_status`` when this process ends by ``os._exit``, or with its interpreter (then by 0, for nobody knows the status),
+    and end with what it says; until the function that is returned is called."""
+    pid = os.getpid()
+
+    def at_exit() -> None:
+        if os.getpid() == pid:
+            status = exit_status(0)
+            if status:
+                _end_with(status)
+
+    forget = on_os_exit(exit_status)
+    atexit.register(at_exit)
+
+    def forget_both() -> None:
+        forget()
+        atexit.unregister(at_exit)
+
+    return forget_both
+
+
+def _end_with(status: int) -> None:
+    """The interpreter is ending: let it go on, all other exit handlers included, and the process then exit with ``status``."""
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        kept = libc.__cxa_atexit(ctypes.cast(libc._exit, ctypes.c_void_p), ctypes.c_void_p(status), None) == 0
+    except (ImportError, OSError, AttributeError):
+        kept = False
+    if not kept:  # the handlers that were registered before are lost
+        sys.stdout.flush()
+        _really_exit(status)
 
 
 # -- the idle state of a process ---------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ class Segment:
 def at_hard_exit(call: Callable[[], object]) -> None:
     """``os._exit`` is how a forked child ends cleanly, and ``os.exec*`` how a process goes on as another program: ``call`` comes
     first, but for the middle of a tool, which stays in doubt."""
-    really, pid = os._exit, os.getpid()
+    pid = os.getpid()
 
     def leave() -> None:
         if os.getpid() == pid:
@@ -223,11 +223,11 @@ def at_hard_exit(call: Callable[[], object]) -> None:
                 with suppress(Exception):  # a disk that is full keeps nobody from leaving
                     call()
 
-    def _exit(status: int) -> None:
+    def exit_status(status: int) -> int:
         leave()
-        really(status)
+        return status
 
-    os._exit = _exit  # type: ignore[assignment]
+    ending.on_os_exit(exit_status)
     processes.before_exec.append(leave)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Literal
 
 from .._capture import callers, instrumentation, leftovers, plugins, randomness, stdout, world
@@ -14,7 +14,7 @@ from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store
 from .._runtime import session as gate
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, say
 from .._runtime.context import current
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
@@ -23,7 +23,17 @@ from .._values import from_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
 from . import block, children
 from .block import Block, called_from
-from .ending import another_abort, another_end, drain, drain_async, failed, hash_seed_hint, last_entry, same_error
+from .ending import (
+    another_abort,
+    another_end,
+    drain,
+    drain_async,
+    failed,
+    hash_seed_hint,
+    last_entry,
+    on_process_end,
+    same_error,
+)
 from .environment import drift, environment
 from .partial import PartialReplay, branch, seal_branch
 from .run import UNSET, Run, register, unregister
@@ -147,6 +157,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
         if options["live"]:
             self._partial = branch(session, _store(options), options["live"], self.input)
+        if self.called_from is not None:  # else somebody stands around it who ends the process
+            taken.callback(on_process_end(self._cut_off))
         taken.callback(plugins.supply())
         world.enter()
         taken.callback(world.leave)
@@ -274,6 +286,28 @@ class ReplayBlock(Block["ReplayBlock"]):
             self._conclude(session, error)
         finally:
             session.trace.release()
+
+    def _cut_off(self, status: int) -> int:
+        """The process ends inside the block, which so can't raise: the verdict is printed, and is the exit status unless that has one."""
+        session = self.session
+        trace = session.trace
+        with suppress(ReplayError):  # the session keeps it
+            if self._partial is None and trace.entry(1).get("meta", {}).get("whole_program"):
+                self.ended_as = f"exit status {status}"
+                self.set_result({"status": status})
+                self._exit(None)
+            else:
+                session.finish()
+                if last_entry(trace)["type"] in ENDS:
+                    session.report.inexact(
+                        "exit_status", "the process ended inside the block, and the recorded one did not"
+                    )
+        verdict = session.report.verdict
+        verdict.ended = True
+        say(f"replay of {session.run_id}: {verdict.line}; the process ended inside its block")
+        for reason in verdict.reasons:
+            say(f"  {reason.code}: {reason.text}")
+        return status or verdict.exit_code
 
     def _blocked(self, error: LiveCallBlockedError) -> None:
         """The guard has refused something: this replay's failure, unless it is known to be another's."""

@@ -11,7 +11,6 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
-import operator
 import os
 import re
 import runpy
@@ -72,7 +71,6 @@ __all__ = [
     "first_meta",
     "go",
     "main",
-    "on_os_exit",
     "prepared",
     "recorded_input",
     "resume_process",
@@ -217,23 +215,6 @@ def _status(end: SystemExit) -> int:
         return end.code
     print(end.code, file=sys.stderr)
     return 1
-
-
-def on_os_exit(exit_status: Callable[[int], int]) -> None:
-    """Make ``os._exit(status)`` exit with ``exit_status(status)`` from now on; not in a forked child."""
-    really, pid = os._exit, os.getpid()
-
-    def _exit(status: int) -> None:
-        status = operator.index(status)
-        if os.getpid() == pid:
-            status = exit_status(status)
-            sys.stderr.flush()
-        really(status)
-
-    os._exit = _exit  # type: ignore[assignment]
-    posix = sys.modules.get("posix")
-    if posix is not None:
-        posix._exit = _exit  # type: ignore[attr-defined]
 
 
 def exit_by_signal(error: BaseException | None) -> None:
@@ -464,6 +445,11 @@ class ReplayedRuns:
     @property
     def stalled(self) -> float:
         return max((replay_block.session.schedule.stalled for replay_block in self.started), default=0.0)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the program has opened the run that is to be replayed; others of the program's may have been, beside it."""
+        return any(replay_block.session.trace.path == self._path for replay_block in self.started)
 
     def expected(self, error: BaseException) -> bool:
         """Whether a recorded run ended with this error too."""
@@ -753,7 +739,7 @@ def resume_process(body: Body | None, instructions: Mapping[str, Any]) -> int:
             codes.append(status)
         return status
 
-    on_os_exit(exit_status)
+    ending.on_os_exit(exit_status)
     ended = go(body, end, silent=lambda error: isinstance(error, TracekitError))
     watchdog.stop()
     exit_by_signal(ended.error)
@@ -868,7 +854,7 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
             _print_recorded(block)
         return _status_within_budget(status)
 
-    on_os_exit(exit_status)
+    ending.on_os_exit(exit_status)
     ended = go(body, end)
     exit_by_signal(ended.error)
     return _status_within_budget(ended.status, ended.error)
@@ -967,7 +953,7 @@ def _replay(body: Body | None, instructions: Mapping[str, Any]) -> int:
         end(Ended(status))
         return codes[0]
 
-    on_os_exit(exit_status)
+    ending.on_os_exit(exit_status)
     go(body, end, silent=lambda error: isinstance(error, TracekitError) or type(error).__name__ == "BdbQuit")
     watchdog.stop()
     closed.release()
@@ -1041,10 +1027,9 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         print(command_line_text(failure), file=sys.stderr)
     elif type(error).__name__ == "BdbQuit":
         print("tracekit: the replay was left in the debugger", file=sys.stderr)
-    elif not reports:
-        print(
-            f"tracekit: the program never opened the run {instructions['run']}: nothing was replayed", file=sys.stderr
-        )
+    elif not replayed_runs.opened:
+        nothing = " was replayed" if not reports else f" of it was replayed, only {len(reports)} run(s) before it"
+        print(f"tracekit: the program never opened the run {instructions['run']}: nothing{nothing}", file=sys.stderr)
     else:
         _summary(reports, ended, replayed_runs)
         codes = {report.verdict.exit_code for report in reports}
