@@ -15,7 +15,7 @@ from tests.support import generated
 from tests.support.generated import KINDS, Load, Pace, check, replayed
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"t_as_completed", "t_cancel"}))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_kind_of_statement(kind: str) -> None:
     """A program of one statement of each kind is exact: slower than recorded on asyncio, and at once on uvloop."""
     rng = random.Random(zlib.crc32(kind.encode()))
@@ -24,6 +24,25 @@ def test_each_kind_of_statement(kind: str) -> None:
     program = [statement] if found.where == "task" else [["t_to_thread", [statement]]]
     check(program, first=generated.loops()["asyncio"], recorded_at=Pace(0.2), replayed_at=Pace(1))
     check(program, first=generated.loops()["uvloop"], recorded_at=Pace(0.2), replayed_at=Pace(0))
+
+
+HOPS: list[Any] = [
+    [["t_hop", 20], ["t_hand_over", 0, 5]],
+    [["t_hop", 0], ["t_first", [[["t_sleep", 1]], [["t_fetch", 1]]]]],
+    [["t_cancel", 2, [["t_hop", 20], ["t_soon", 0], ["t_call", 0]]]],
+    [["t_wait_for", 1, [["t_hop", 300], ["t_call", 0]]]],
+    [["t_as_completed", [[["t_hop", 1], ["t_fetch", 8]], [["t_fetch", 3]], [["t_instant"], ["t_failing", 1]]]]],
+    [["t_cancel", 5, [["t_threaded", 30], ["t_event", 1, 10], ["t_sleep", 13]]]],
+    [["t_gather", [[["t_fetch", 13], ["t_hop", 50]], [["t_hand_over", 2, 5], ["t_event", 2, 2]]]]],
+]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("program", HOPS, ids=lambda program: "-".join(sorted(generated.kinds_of(program))))
+def test_what_a_thread_gives_in_which_nothing_is_captured(program: Any, loop: str) -> None:
+    """It comes where it came, faster and slower, and where a limit or a cancellation came first, never."""
+    for recorded_at, replayed_at in ((1, 0), (0.2, 1), (1, 1)):
+        check(program, first=generated.loops()[loop], recorded_at=Pace(recorded_at), replayed_at=Pace(replayed_at))
 
 
 def test_a_failing_program_is_made_smaller() -> None:

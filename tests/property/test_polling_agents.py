@@ -1,7 +1,8 @@
-"""Agents that poll beside calls in threads and on the loop: recorded together on a busy loop, replayed alone at another speed.
+"""Agents that poll beside calls in threads and on the loop: recorded together on a busy loop, replayed alone, cold and warm.
 
 How often each looked, and what it had by then, is part of what it saw. An agent is *cold* where it hands something to a thread once
-before its calls, as a process does that fills a cache.
+before its calls, as a process does that fills a cache; such a hop may be there in the recording and not in the replay, or the other way
+round.
 """
 
 from __future__ import annotations
@@ -43,10 +44,19 @@ async def on_the_loop(agent: int, call: int, ms: float) -> int:
     return next(_serial)
 
 
-async def tool(i: int, ms: float, seen: list[Any]) -> None:
-    await asyncio.sleep(0)
+async def once(i: int) -> None:
+    """What a process does once, in a thread."""
     if world.cold:
         await asyncio.to_thread(world.pace.native, (1, 4, 30)[i % 3])
+
+
+async def tool(i: int, ms: float, seen: list[Any]) -> None:
+    await asyncio.sleep(0)
+    await once(i)
+    await calls(i, ms, seen)
+
+
+async def calls(i: int, ms: float, seen: list[Any]) -> None:
     for k in range(2):
         answer = await (in_a_thread if (i + k) % 2 else on_the_loop)(i, k, ms)
         seen.append(["got", i, k, answer])
@@ -82,6 +92,23 @@ async def nested(durations: list[float]) -> Any:
     return await polled([asyncio.create_task(group(i, ms)) for i, ms in enumerate(durations[:2])], seen)
 
 
+async def timed(durations: list[float]) -> Any:
+    """Timers and time limits between the calls."""
+    seen: list[Any] = []
+
+    async def limited(i: int, ms: float) -> None:
+        await once(i)
+        try:
+            async with asyncio.timeout(0.004):
+                await calls(i, ms, seen)
+        except TimeoutError:
+            seen.append(["late", i])
+        await asyncio.sleep(ms / 1000)
+        seen.append(["slept", i])
+
+    return await polled([asyncio.create_task(limited(i, ms)) for i, ms in enumerate(durations)], seen)
+
+
 async def locked(durations: list[float]) -> Any:
     """A lock, and an event that one of them sets."""
     seen: list[Any] = []
@@ -98,7 +125,7 @@ async def locked(durations: list[float]) -> Any:
     return await polled([asyncio.create_task(holder(i, ms)) for i, ms in enumerate(durations)], seen)
 
 
-AGENTS: list[Callable[[list[float]], Any]] = [plain, nested, locked]
+AGENTS: list[Callable[[list[float]], Any]] = [plain, nested, timed, locked]
 DURATIONS = [[random.Random(f"{agent} {i}").random() * 10 for i in range(4)] for agent in range(len(AGENTS))]
 
 
@@ -124,7 +151,7 @@ def loop(request: pytest.FixtureRequest) -> str:
 def recorded(
     request: pytest.FixtureRequest, loop: str, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Run, Any]]:
-    """Whether they were cold; the run of each agent, recorded at once on one loop beside other work, and what it saw."""
+    """The run of each agent, recorded at once on one loop beside other work, and what it saw."""
     store = tmp_path_factory.mktemp("store")
 
     async def one(n: int) -> tuple[Run, Any]:
@@ -137,24 +164,23 @@ def recorded(
         await asyncio.gather(*others)
         return found
 
-    cold = request.param == "cold"
-    return cold, on(loop, main, World(Pace(None, 5), cold))
+    found: list[tuple[Run, Any]] = on(loop, main, World(Pace(None, 5), request.param == "cold"))
+    return found
 
 
-@pytest.mark.parametrize("pace", [0.2, 3], ids=["fast", "slow"])
+@pytest.mark.parametrize("now", [World(Pace(0.2), True), World(Pace(3), False)], ids=["cold and fast", "warm and slow"])
 @pytest.mark.parametrize("agent", range(len(AGENTS)), ids=lambda n: AGENTS[n].__name__)
 def test_recorded_together_and_replayed_alone(
-    recorded: tuple[bool, list[tuple[Run, Any]]], loop: str, agent: int, pace: float
+    recorded: list[tuple[Run, Any]], loop: str, agent: int, now: World
 ) -> None:
     """Every order, every count of looks and every answer is the recorded one, and the replay is exact."""
-    cold, runs = recorded
-    run, seen = runs[agent]
+    run, seen = recorded[agent]
 
     async def main() -> Any:
         async with replay(run.path) as session:
             again = await AGENTS[agent](DURATIONS[agent])
         return again, session.report
 
-    again, report = on(loop, main, World(Pace(pace), cold))
+    again, report = on(loop, main, now)
     assert again == seen
     assert report.exact, report.as_dict()

@@ -323,52 +323,77 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
         scope = scope_of() if isinstance(source, CallFuture) and isfuture(destination) else None
         if scope is None:
             return original(source, destination)  # type: ignore[no-any-return]
-        call: Entered | None = getattr(source, "_tracekit_call", None)
-        turn: Any = scope.session.arm(
-            scope, "future.arrival" if call is None else f"future.arrival:{call.lane.name}", 0
-        )
-        progress = scope.session.progress
-        loop = destination.get_loop()
-
-        def cancelled(_: object) -> None:
-            if destination.cancelled():
-                source.cancel()
-
-        def copy() -> None:
-            if not destination.cancelled():
-                futures._copy_future_state(source, destination)  # type: ignore[attr-defined]
-
-        def copy_hop() -> None:
-            # A hop may be there or not: what it wakes counts for nobody.
-            with nullcontext() if progress is None else progress.uncounted():
-                copy()
-
-        def arrived() -> None:
-            if destination.cancelled():
-                return
-            hop = None if call is None or call.lane.captured or call.lane.last else call
-            if turn.comes:
-                turn.on_fire(copy_hop if turn.optional else copy)
-            elif hop is not None and not (turn.live and hop.by_user):
-                copy_hop()
-            elif not turn.live:
-                turn.on_fire(copy)
-            elif hop is not None:
-                turn.fired({"hop": hop.lane.id})
-                copy_hop()
-            else:
-                turn.fired()
-                copy()
-
-        def done(_: object) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(arrived, context=Context())
-
-        destination.add_done_callback(cancelled)
-        source.add_done_callback(done)
+        _Arrival(source, destination, scope).expect()
         return None
 
     return _chain_future
+
+
+class _Arrival:
+    """The result of a call in a thread, ``source``, on its way to ``destination``, a future of an event loop."""
+
+    __slots__ = ("_call", "_destination", "_loop", "_progress", "_source", "_turn")
+
+    def __init__(self, source: Any, destination: Any, scope: Scope) -> None:
+        self._source: Final = source
+        self._destination: Final = destination
+        self._loop: Final = destination.get_loop()
+        self._progress: Final = scope.session.progress
+        self._call: Final[Entered | None] = getattr(source, "_tracekit_call", None)
+        name = "future.arrival" if self._call is None else f"future.arrival:{self._call.lane.name}"
+        self._turn: Final[Any] = scope.session.arm(scope, name, 0)
+
+    def expect(self) -> None:
+        turn = self._turn
+        if self._progress is not None and not (turn.live or turn.comes or self._began):
+            queue_of_loop = self._progress.queue(self._loop)
+            queue_of_loop.out += 1
+            self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
+        self._destination.add_done_callback(self._cancelled)
+        self._source.add_done_callback(self._done)
+
+    @property
+    def _began(self) -> bool:
+        """Whether the recorded call began in its thread."""
+        return self._call is not None and self._call.turn is not None and bool(self._call.turn.comes)
+
+    def _cancelled(self, _: object) -> None:
+        if self._destination.cancelled():
+            self._source.cancel()
+
+    def _done(self, _: object) -> None:
+        self._soon(self._arrived)
+
+    def _soon(self, callback: Callable[[], object]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, context=Context())
+
+    def _arrived(self) -> None:
+        if self._destination.cancelled():
+            return
+        turn, call = self._turn, self._call
+        hop = call is not None and not (call.lane.captured or call.lane.last)
+        if turn.comes or not (turn.live or hop):
+            turn.on_fire(self._copy)
+        elif not hop:
+            turn.fired()
+            self._copy()
+        elif turn.live and call is not None and call.by_user:
+            turn.fired({"hop": call.lane.id})
+            self._copy()
+        elif not turn.live and self._began:  # in the recording its result never came
+            turn.hold(lambda: self._soon(self._copy_unseen))
+        else:
+            self._copy_unseen()
+
+    def _copy(self) -> None:
+        if not self._destination.done():
+            futures._copy_future_state(self._source, self._destination)  # type: ignore[attr-defined]
+
+    def _copy_unseen(self) -> None:
+        """There may be such a call or not: what it wakes counts for nobody."""
+        with nullcontext() if self._progress is None else self._progress.uncounted():
+            self._copy()
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------------
@@ -762,6 +787,8 @@ async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
         turn.fired()
     elif turn.live and call.by_user:
         turn.fired({"hop": call.lane.id})
+    if hop and call.by_user and (turn.comes or turn.live):
+        scope.lane.since += 1  # what goes on from here is the callback that the result leads to
     if error is not None:
         raise error
     return result

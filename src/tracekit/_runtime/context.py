@@ -124,6 +124,7 @@ class Lane:
         "id",
         "last",
         "limit",
+        "loop",
         "n",
         "name",
         "number",
@@ -157,6 +158,8 @@ class Lane:
         #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
         self.since = 0
         self.limit = UNLIMITED
+        #: In a replay: the event loop that runs them.
+        self.loop: object = None
         self._counts: dict[tuple[int, str], int] = {}
         #: How many timers of each function it has armed since step ``_since``.
         self._armed: dict[str, int] = {}

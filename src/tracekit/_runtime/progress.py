@@ -38,8 +38,8 @@ _ROUNDS: Final = 1000
 
 
 class Counted(Handle):
-    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call. Where it is not ``counted``, it waits as its
-    lane does, and is no progress."""
+    """A callback of a run; ``lane`` is whose progress it is, ``None`` inside a live call. One that is not ``counted`` is no progress, and
+    is not held: the recording has nothing like it, or may have."""
 
     __slots__ = ("counted", "lane")
 
@@ -122,6 +122,8 @@ class Progress:
                 return handle
         elif lane is not None and lane.state is None:
             self.follow(lane)
+        if lane is not None:
+            lane.loop = loop
         self.queue(loop).add(handle)
         return handle
 
@@ -179,7 +181,8 @@ class Progress:
     def place(self, lane: Lane, number: Callable[[Lane], int], *, hop: bool = False) -> bytes:
         """``,"place":{…}`` for an event of ``lane`` that comes now, or nothing where the loop's last place holds; ``number`` numbers lanes.
 
-        Called in the event loop, once an event: the callbacks of the lane count from here on, but for a ``hop``, which a replay may lack.
+        Called in the event loop, once an event: the callbacks of the lane count from here on. A replay may lack a ``hop``: how far
+        the lane itself was is said of that.
         """
         loop: Any = _get_running_loop()
         if loop is None:
@@ -199,8 +202,9 @@ class Progress:
                 other = handle.lane
                 if other is not None and other.root is lane.root and not handle._cancelled:
                     ready[other] = other.since
-        if not hop:
-            lane.since = 0
+        if hop:
+            ready[lane] = lane.since
+        lane.since = 0
         if ready == before:
             return b',"place":{"loop":%d}' % which if which else b""
         changes: dict[str, int | None] = {str(number(one)): None for one in before if one not in ready}
@@ -225,10 +229,23 @@ class Progress:
             for number in self._places.held_for(seq):
                 self._limit(number)
 
+    def skipped(self, seq: int, number: int) -> None:
+        """The program has gone on without the hop ``seq`` of a lane: in the callback that would have waited for it."""
+        lane, places = self._lanes.get(number), self._places
+        if lane is not None and places is not None:
+            # As if it had come, and the callback that it leads to were the running one.
+            lane.since = max(0, lane.since - places.before(seq)) + 1
+            self._limit(number)
+
     def asked(self, lane: Lane) -> None:
         """``lane`` asks for an event of its own, or does so no longer."""
         if lane.id in self._lanes:
             self._limit(lane.id)
+
+    def runs_in(self, number: int, queue: LoopQueue) -> bool:
+        """Whether the lane ``number`` of the recording is known to run in the loop of ``queue``."""
+        lane = self._lanes.get(number)
+        return lane is not None and lane.loop is queue.loop
 
     def let_pass(self, queue: LoopQueue) -> None:
         """The lanes that are held in ``queue`` go on without the event that they are held for."""
@@ -251,7 +268,7 @@ class Progress:
         if (
             i == len(until)
             or counts[i] == _FREE
-            or (places.is_own(number, until[i]) and not deliverer.is_asked(until[i]))
+            or (places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_asked(until[i])))
         ):
             lane.limit = UNLIMITED
         else:
@@ -273,6 +290,7 @@ class LoopQueue:
         "_rounds",
         "look_again",
         "loop",
+        "out",
         "resting",
         "running",
         "thread",
@@ -289,6 +307,8 @@ class LoopQueue:
         self._cancelled: Final[dict[Any, Counted]] = {}
         self._kicked = False
         self._rounds = 0
+        #: How many calls in threads are out that the recording does not have: what they lead to is nobody's to foretell.
+        self.out = 0
         #: Whether some lane may go on that was held.
         self.look_again = False
         #: Whether a callback of the run runs just now.
@@ -321,6 +341,11 @@ class LoopQueue:
             self._queue.clear()
             future.set_result(None)
             self._queue.extend(rest)
+        self.kick()
+
+    def back(self) -> None:
+        """One of those that were ``out`` is so no longer."""
+        self.out -= 1
         self.kick()
 
     def waiting(self) -> list[Counted]:
@@ -389,12 +414,11 @@ class LoopQueue:
                 if handle._cancelled:
                     continue
                 lane = handle.lane
-                if lane is not None:
+                if lane is not None and handle.counted:
                     if lane.since >= lane.limit:
                         self._parked.append(handle)
                         continue
-                    if handle.counted:
-                        lane.since += 1
+                    lane.since += 1
                     if lane.limit != UNLIMITED:
                         self._rounds = 0
                 _bare_run(handle)
@@ -423,7 +447,7 @@ class LoopQueue:
 class PlaceIndex:
     """The places of a recording, by lane: how far it may go until which event has come."""
 
-    __slots__ = ("_counts", "_ends", "_lane", "_loops", "_until")
+    __slots__ = ("_before", "_counts", "_ends", "_lane", "_loops", "_until")
 
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
@@ -431,13 +455,15 @@ class PlaceIndex:
         #: The lane of an event, and which others are held until it has come.
         self._lane: Final[dict[int, int]] = {}
         self._ends: Final[dict[int, list[int]]] = {}
+        #: How many callbacks of its lane had run before a hop.
+        self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
 
     def __contains__(self, lane: int) -> bool:
         return lane in self._until
 
     def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
-        """The next event that a loop brought, in the order of the file. A ``hop`` may be left out: nobody goes by it alone."""
+        """The next event that a loop brought, in the order of the file. The program may lack a ``hop``."""
         place = place or {}
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
@@ -446,20 +472,15 @@ class PlaceIndex:
             if count is not None:
                 loop.ready[other] = count, loop.number
         own = loop.ready.get(lane)
-        if hop:
-            for other, (count, _) in list(loop.ready.items()):
-                self._close(loop, other)
-                self._append(other, seq, count)
-                self._ends.setdefault(seq, []).append(other)
-                loop.ready[other] = count, loop.number + 1
-        elif own is None:
+        if own is None:
             self._append(lane, seq, _FREE)
         else:
             self._close(loop, lane)
             self._append(lane, seq, own[0])
             loop.ready[lane] = own[0], loop.number + 1
-        if not hop:
-            self._lane[seq] = lane
+            if hop:
+                self._before[seq] = own[0]
+        self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 
     def finish(self) -> None:
@@ -488,6 +509,13 @@ class PlaceIndex:
 
     def is_own(self, lane: int, seq: int) -> bool:
         return self._lane.get(seq) == lane
+
+    def is_hop(self, seq: int) -> bool:
+        return seq in self._before
+
+    def before(self, hop: int) -> int:
+        """How many callbacks of its lane had run before ``hop``, since the lane's own last event."""
+        return self._before.get(hop, 0)
 
     def held_for(self, seq: int) -> list[int]:
         """The lanes that may go on when ``seq`` has come."""

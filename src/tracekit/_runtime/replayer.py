@@ -326,8 +326,12 @@ class Index:
         self.items: Final[dict[int, array[int]]] = {}
         #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
-        #: Results of calls in threads in which nothing was captured, and the lanes of those calls: the program may have none of them.
+        #: That a call in a thread in which nothing was captured began, and its result, with the lane that made the call: the program may
+        #: have none of them.
         self.hops: Final[dict[int, int]] = {}
+        #: What belongs to a hop, by its result or its beginning, and the hops of a lane.
+        self.hop_calls: Final[dict[int, int]] = {}
+        self.hops_of: Final[dict[int, list[int]]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
@@ -355,6 +359,7 @@ class Index:
             self._add(entry)
         del self._last_chunk
         self.places.finish()
+        self._find_hops()
 
     def __len__(self) -> int:
         return len(self.role) - 1
@@ -409,7 +414,8 @@ class Index:
             if name in IN_LOOP:
                 hop = about.get("hop")
                 if type(hop) is int:
-                    self.hops[seq] = hop
+                    self.hops[seq] = lane
+                    self.hop_calls[seq] = hop
                 self.places.add(seq, lane, entry.get("place"), hop=hop is not None)
             return self._event(seq)
         return OTHER
@@ -452,6 +458,17 @@ class Index:
     def _event(self, seq: int) -> int:
         self.events.append(seq)
         return EVENT
+
+    def _find_hops(self) -> None:
+        for (lane, function, _, _), seq in self.timers.items():
+            if function == "future.begin" and len(self.items[lane]) == 1:
+                self.hop_calls[seq] = lane
+        called = {*self.hop_calls.values()}
+        callers = {lane: key.parent for key, lane in self.lanes.items() if lane in called}
+        for seq, lane in self.hop_calls.items():
+            self.hops.setdefault(seq, callers.get(lane, 0))
+        for seq in sorted(self.hops):
+            self.hops_of.setdefault(self.hops[seq], []).append(seq)
 
     @staticmethod
     def _append(lists: dict[Any, array[int]], key: Any, seq: int) -> None:
@@ -668,8 +685,8 @@ class Replay:
             steps=self.index.steps,
             made=self._used,
             places=self.index.places,
-            optional=self.index.hops.__contains__,
-            skip_optional=self.skip_hop,
+            hops=self.index.hops,
+            skip_hop=self.skip_hop,
         )
         ordered = bool(trace.entry(1).get("meta", {}).get("ordered"))
         self.state: Final = RunState(live=False, ordered=ordered)
@@ -969,9 +986,17 @@ class Replay:
                 self._unread(state, missed)
             elif role in (INTENTION, SINGLE) and not self._used[missed]:
                 self._out_of_order(missed)
-            elif missed in self.index.hops:
-                self.skip_hop(missed)
+        hops = self.index.hops_of.get(state.lane)
+        if hops is not None:
+            self._pass_hops(hops, seq)
         state.close()
+
+    def _pass_hops(self, hops: list[int], seq: int) -> None:
+        """The lane of these hops has come to ``seq`` without those before it that it has not made."""
+        schedule = self.schedule
+        for hop in hops[: bisect_left(hops, seq)]:
+            if hop not in schedule.made_hops:
+                self.skip_hop(hop)
 
     def _elapsed(self) -> int:
         """How long the recording had taken up to the last event that was handed out (ns)."""
@@ -979,9 +1004,13 @@ class Replay:
 
     def skip_hop(self, seq: int) -> None:
         """The program has gone on without a call in a thread in which nothing was captured."""
+        if self.schedule.is_done(seq):
+            return
         self.schedule.skip(seq)
-        for inside in self.index.items.get(self.index.hops[seq], ()):
+        for inside in self.index.items.get(self.index.hop_calls[seq], ()):
             self.schedule.skip(inside)
+        if self.index.places.is_hop(seq):
+            self.progress.skipped(seq, self.index.lane[seq])
 
     def _unread(self, state: LaneState, seq: int) -> None:
         if self._used[seq]:
@@ -1174,6 +1203,8 @@ class Replay:
             known = lane.state if function == "future.begin" else self._state(lane)
             state = known if type(known) is LaneState else self._follow(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
+            if seq in self.index.hops:
+                self.schedule.made_hops.add(seq)
         return ReplayedTimer(self, seq, lane)
 
     def handed_over(self, seq: int) -> None:

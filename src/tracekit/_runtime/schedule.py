@@ -8,7 +8,7 @@ from array import array
 from asyncio import AbstractEventLoop, Future, current_task, get_running_loop
 from asyncio.events import _get_running_loop
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
@@ -63,8 +63,8 @@ class Ticket:
 class Schedule:
     """The recorded events by their ``seq`` (ascending), handed out to threads, coroutines and callbacks.
 
-    ``places`` says where those belong that an event loop brought; ``optional`` of an event whether the program may go on without it,
-    and ``skip_optional`` skips one with what belongs to it.
+    ``places`` says where those belong that an event loop brought; ``hops`` are the events that the program may go on without, with the
+    lane whose they are, and ``skip_hop`` skips one with what belongs to it.
 
     ``steps`` are the recorded intentions (ascending), ``made`` says of each whether the program has come to it, or never will.
 
@@ -84,8 +84,8 @@ class Schedule:
         steps: Sequence[int] = (),
         made: Sequence[int] = (),
         places: PlaceIndex | None = None,
-        optional: Callable[[int], bool] = lambda seq: False,
-        skip_optional: Callable[[int], object] = lambda seq: None,
+        hops: Mapping[int, int] | None = None,
+        skip_hop: Callable[[int], object] = lambda seq: None,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -101,8 +101,10 @@ class Schedule:
         self._step = 0
         #: The event that its loop need not hold back for other threads.
         self._granted: int | None = None
-        self._optional: Final = optional
-        self._skip_optional: Final = skip_optional
+        self._hops: Final = hops or {}
+        self._skip_hop: Final = skip_hop
+        #: The hops that the program has made: they are waited for.
+        self.made_hops: Final[set[int]] = set()
         self.progress: Final = Progress(self, places or PlaceIndex())
         self._failed = False
         self._closed = False
@@ -330,6 +332,8 @@ class Schedule:
             if self._closed:
                 return False
             me = self.threads.join()
+            while (absent := self._absent_hop()) is not None and self._leaves_out(absent, queue):
+                self._skip_hop(absent)
             ticket = self._next_asked()
             here = ticket is not None and ticket.loop is queue.loop and not self._owing(ticket.seq)
             # What other threads do at once comes first, as far as can be seen.
@@ -364,10 +368,8 @@ class Schedule:
 
     def _let_held_go(self) -> bool:
         """Nothing can go on any more: the lanes that are held at their places do. Whether there were some."""
-        while self._next < self._count and self._optional(self._events[self._next]):
-            if self._events[self._next] in self._asked:
-                break
-            self._skip_optional(self._events[self._next])
+        while (absent := self._absent_hop()) is not None:
+            self._skip_hop(absent)
             if self._next_asked() is not None:
                 self._tell_loop()
                 self._nudge()
@@ -384,9 +386,19 @@ class Schedule:
             self.passed.append(self._events[self._next])
         return bool(held)
 
+    def _absent_hop(self) -> int | None:
+        """The next recorded event, if it is a hop that the program has not made so far."""
+        seq = self._awaited()
+        absent = seq in self._hops and seq not in self.made_hops and seq not in self._asked
+        return seq if absent else None
+
+    def _leaves_out(self, hop: int, queue: LoopQueue) -> bool:
+        """Whether the lane of a hop, in a loop that has nothing to run but what is held, can't make it any more."""
+        return not queue.out and self.progress.runs_in(self._hops[hop], queue)
+
     def _deliver(self, queue: LoopQueue, ticket: Ticket) -> None:
         """Hand out an event in its loop."""
-        if ticket.lane is not None and not (ticket.seq is not None and self._optional(ticket.seq)):
+        if ticket.lane is not None:
             ticket.lane.since = 0
         if ticket.future is not None:
             queue.came(ticket.future)
@@ -580,6 +592,10 @@ class Schedule:
         self._next = i
         if self._asked:
             self._tell_loop()
+        if self._hops and self._absent_hop() is not None:
+            for queue in self.progress.queues:
+                if queue.resting:
+                    queue.kick_from_anywhere()
 
     def _withdraw(self, ticket: Ticket, *, came: bool) -> None:
         with self._lock:
