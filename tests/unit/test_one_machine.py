@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ def made(tool: Any, given: Any) -> Any:
     """What a call came to, whatever that is."""
     try:
         found = tool(given)
-        if asyncio.iscoroutine(found):
+        if inspect.isawaitable(found):
             found = asyncio.run(_await(found))
         return list(found) if isinstance(found, Iterator) else found
     except (ValueError, Stop) as error:

@@ -226,26 +226,21 @@ def test_a_divergence_that_the_hash_seed_may_explain(tmp_path: Path) -> None:
 
 def test_a_thread_reads_its_clock_while_the_run_ends() -> None:
     """What a thread reads in the very moment in which its run ends is counted or left out; the run verifies in either case."""
-    read, stop = threading.Event(), threading.Event()
+    for _ in range(3):
+        read, stop = threading.Event(), threading.Event()
 
-    def reads_on() -> None:
-        while not stop.is_set():
-            time.time()
-            read.set()
-            sum(range(1000))
+        def reads_on(read: threading.Event = read, stop: threading.Event = stop) -> None:
+            while not stop.is_set():
+                time.time()
+                read.set()
 
-    threads = []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for _ in range(3):
-                with record("ending") as run:
-                    threads.append(threading.Thread(target=reads_on))
-                    threads[-1].start()
-                    read.wait()
-                    read.clear()
-                assert CliRunner().invoke(main, ["verify", str(run.path)]).exit_code == 0
-    finally:
-        stop.set()
-        for thread in threads:
+        thread = threading.Thread(target=reads_on)
+        try:
+            with warnings.catch_warnings(), record("ending") as run:
+                warnings.simplefilter("ignore")
+                thread.start()
+                read.wait()
+        finally:
+            stop.set()
             thread.join()
+        assert CliRunner().invoke(main, ["verify", str(run.path)]).exit_code == 0

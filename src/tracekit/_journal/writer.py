@@ -52,6 +52,8 @@ _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
 _get_ident: Final = threading.get_ident
+#: How many reads of the clock and of random numbers wait to be written, at most, before whoever adds one writes them.
+_PENDING: Final = 4096
 #: How many bytes a line ends with that only this line can end with: its hash.
 _ENDING: Final = 64 + len(b'"}\n')
 # macOS has no fdatasync.
@@ -164,9 +166,16 @@ class Journal:
 
     def read(self, kind: str, lane: int, parent: int, name: str, value: Any) -> None:
         """Keep one read of the clock or of random numbers; it is written before the next entry, in order."""
-        self._reads.append((kind, lane, parent, name, value))
+        reads = self._reads
+        reads.append((kind, lane, parent, name, value))
         if self._asleep:
             self._wake()
+        elif len(reads) > _PENDING:
+            # A loop that reads faster than the file takes it waits here: what is pending would have no bound.
+            try:
+                self.flush()
+            except LogWriteError:
+                self.lost += 1
 
     def held(self) -> threading.RLock:
         """The lock of the log, for who must number something and write it in one go: ``with journal.held(): …``."""
@@ -266,11 +275,11 @@ class Journal:
         """Write the pending reads of every lane; neighbours of one function and lane share an entry."""
         reads = self._reads
         left = len(reads)  # what other threads add meanwhile waits: one that reads without a pause would have no end
-        while left:
+        while left and reads:  # a signal handler may have written them meanwhile
             kind, lane, parent, name, value = reads.popleft()
             left -= 1
             values = [value]
-            while left:
+            while left and reads:
                 following = reads[0]
                 if following[0] != kind or following[3] != name or following[1] != lane or following[2] != parent:
                     break
