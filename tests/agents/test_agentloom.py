@@ -17,7 +17,6 @@ from tests.agents.drawn import event, graphs
 from tests.agents.flat import PROGRAMS
 from tests.support.tracing import of_type, recorded
 from tracekit.agents import agentloom, events
-from tracekit.agents.agentloom import files_of
 from tracekit.cli import main
 from tracekit.errors import (
     EventCycleError,
@@ -30,6 +29,7 @@ from tracekit.errors import (
     UnconsumedStepsError,
 )
 from tracekit.harness import TracedLLMClient, TraceWriter, import_agentloom, load_trace
+from tracekit.integration import Store
 
 MESSAGES = [{"role": "user", "content": "plan it"}]
 
@@ -147,7 +147,7 @@ def test_a_doubled_key_is_refused(text: str, tmp_path: Path) -> None:
 def test_runs_are_exported_by_id_path_or_themselves(tmp_path: Path) -> None:
     """As everywhere else, a run is named by what is at hand."""
     run, _ = recorded(PROGRAMS[0])
-    with files_of(run) as traces:
+    with Store().files(run) as traces:
         expected = agentloom.exported(*traces).dumps()
     assert [agentloom.exported(one).dumps() for one in (run, run.path, Path(run.path), run.id)] == [expected] * 4
     with pytest.raises(RunNotFoundError):
@@ -230,7 +230,7 @@ def test_a_recording_goes_through_a_run_and_comes_out_as_it_was(
     whole = {**version, **tree, **({} if found is None else {"_inter_agent_events": found})}
     recording = agentloom.loads(json.dumps(whole))
     writer = import_agentloom(recording)
-    with files_of(writer.path) as traces:
+    with Store().files(writer.path) as traces:
         again = agentloom.exported(*traces)
     assert again.as_dict() == recording.as_dict()
     assert events(writer.path) == (recording.events or [])
@@ -256,7 +256,7 @@ def test_a_run_is_written_as_a_recording_that_replays() -> None:
         assert model.generate("plain", top_p=1) == "three"
         step = TracedLLMClient(lambda prompt, **_: next(said), writer, model_id="m-1", parameters={"step_id": "plan"})
         assert step.generate("x") == "four"
-    with files_of(writer.path) as traces:
+    with Store().files(writer.path) as traces:
         recording = agentloom.loads(agentloom.exported(*traces).dumps())
     assert recording.version == 2
     assert recording.events is None
@@ -269,7 +269,7 @@ def test_a_run_is_written_as_a_recording_that_replays() -> None:
 def test_agents_that_spoke_are_in_the_recording() -> None:
     """A run with messages between agents carries their events, in causal order, under the key of their own."""
     run, _ = recorded(PROGRAMS[0])
-    with files_of(run.path) as traces:
+    with Store().files(run.path) as traces:
         tree = json.loads(agentloom.exported(*traces).dumps())
     assert tree["_version"] == 2
     assert len(tree["_inter_agent_events"]) == 14

@@ -19,6 +19,7 @@ from tests.agents.test_agentloom import V1, V2, with_events
 from tests.support.tracing import recorded
 from tracekit._runs.determinism import Recorded, Transcript, first_difference
 from tracekit.agents import events, serialize
+from tracekit.agents.forms import inter_agent_form
 from tracekit.agents.view import dump
 from tracekit.cli import main, output
 from tracekit.cli import verify_determinism as serving
@@ -52,7 +53,7 @@ def test_on_a_terminal_it_is_said_in_words(tmp_path: Path, monkeypatch: pytest.M
     file.write_text(json.dumps(V1))
     monkeypatch.setattr(output, "structured", lambda as_json: as_json)
     assert verify(file).stdout.startswith("identical: 5 lines, served 2 times, sha256 ")
-    assert json.loads(verify(file, "--json").stdout)["kind"] == "agentloom"
+    assert json.loads(verify(file, "--json").stdout)["form"] == "agentloom"
 
 
 def test_an_imported_recording_is_served_too(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_whatever_order_events_are_written_in_what_is_served_is_the_same(
     lines = dump(found).splitlines(keepends=True)
     random.Random(seed).shuffle(lines)
     file.write_bytes(b"".join(lines))
-    assert b"".join(serving.lines(str(file), "events")) == serialize(found)
+    assert b"".join(inter_agent_form.recorded(str(file))) == serialize(found)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_served_stream_that_differs_is_a_divergence(tmp_path: Path, monkeypatc
     file = tmp_path / "recording.json"
     file.write_text(json.dumps(V2))
     served = serving.served
-    monkeypatch.setattr(serving, "served", lambda path, kind, seed: served(path, kind, seed)[seed - 1 :])
+    monkeypatch.setattr(serving, "served", lambda path, form, seed: served(path, form, seed)[seed - 1 :])
     done = verify(file)
     assert done.exit_code == 1
     assert "DIVERGENCE: line 1 is another one in process 2" in done.stderr
@@ -212,6 +213,7 @@ def test_the_view_of_a_replay_is_that_of_the_recording() -> None:
     run, _ = recorded(PROGRAMS[0])
     recording = Recorded(run.path)
     steps = replays(run.id, run.path)[0].steps[run.id]
-    assert recording.view(steps) == serialize(events(run.path))
+    assert inter_agent_form.compared(recording.trace, recording.as_replayed(steps)) == serialize(events(run.path))
     changed = {seq: (line.replace(b"north", b"south"), place) for seq, (line, place) in steps.items()}
-    assert recording.view(changed) != recording.view(steps)
+    found = inter_agent_form.compared(recording.trace, recording.as_replayed(changed))
+    assert found not in (None, serialize(events(run.path)))

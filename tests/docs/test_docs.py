@@ -22,7 +22,7 @@ import tracekit.errors
 from tests.docs.cli_help import PAGE as CLI_PAGE
 from tests.docs.cli_help import pasted, text_of
 from tests.support.pages import Block, blocks, missing, same
-from tracekit.cli import COMMANDS, main
+from tracekit.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -34,6 +34,7 @@ TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 #: Options of other programs, and of programs in examples.
+GROUPS = ("tracekit.integrations", "tracekit.commands", "tracekit.forms")
 FOREIGN_OPTIONS = {"--api-key", "--checkout", "--password", "--quick"}
 
 
@@ -108,7 +109,7 @@ def commands(page: str) -> list[str]:
 def every_command() -> dict[str, click.Command]:
     """Each command by its words, those of a group too; an alias is the command that it stands for, and left out."""
     context, found = click.Context(main), {}
-    for name in COMMANDS:
+    for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
         found[name] = command
@@ -132,7 +133,7 @@ def test_commands_and_their_options_exist(page: str) -> None:
         if words[0].startswith("-"):
             assert words[0] in {"--help", "--version"}, shown
             continue
-        assert words[0].strip("…") in {*COMMANDS, ""}, f"{page}: {shown}"
+        assert words[0].strip("…") in {*every, ""}, f"{page}: {shown}"
         command = every.get(" ".join(words[:2])) or every.get(words[0])
         if command is None:
             continue
@@ -228,8 +229,8 @@ def test_names_in_the_text_exist(page: str) -> None:
     """A name of tracekit or of an error that stands in a page can be imported."""
     for code in inline(page):
         for dotted in re.findall(r"(?<![\w./\[-])tracekit(?:_[a-z]+)?(?:\.\w+)+", code):
-            # The entry-point group, and names in traces.
-            if dotted not in ("tracekit.integrations", "tracekit.backoff", "tracekit.abort"):
+            # The entry-point groups, and names in traces.
+            if dotted not in (*GROUPS, "tracekit.backoff", "tracekit.abort"):
                 assert resolves(dotted), f"{page}: {dotted}"
         for error in re.findall(r"(?<![\w.])[A-Z]\w+Error\b", code):
             assert hasattr(tracekit.errors, error) or hasattr(builtins, error), f"{page}: {error}"

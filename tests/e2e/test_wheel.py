@@ -77,7 +77,7 @@ def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
     schema = run(site, tmp_path, "-c", start, "schema")
     assert json.loads(schema.stdout)["$schema"].startswith("https://json-schema.org"), schema.stderr
     help = run(site, tmp_path, "-c", start, "--help")
-    for command in ("run", "replay", "list", "show", "verify", "schema", "demo"):
+    for command in ("run", "replay", "list", "show", "verify", "schema", "demo", "route", "import"):
         assert command in help.stdout
         assert run(site, tmp_path, "-c", start, command, "--help").returncode == 0
     assert (site / "tracekit" / "py.typed").exists()

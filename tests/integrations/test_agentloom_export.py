@@ -11,7 +11,7 @@ from tests.integrations.scenarios import ASK, anthropic, openai
 from tests.support.stub_provider import StubProvider
 from tracekit import record
 from tracekit.agents import agentloom
-from tracekit.agents.agentloom import files_of
+from tracekit.integration import Store
 
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "search", "description": "find", "parameters": {"type": "object"}}}
@@ -19,7 +19,7 @@ TOOLS: list[Any] = [
 
 
 def exported(run: Any) -> agentloom.Recording:
-    with files_of(run) as traces:
+    with Store().files(run) as traces:
         return agentloom.loads(agentloom.exported(*traces).dumps())
 
 

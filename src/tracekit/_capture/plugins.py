@@ -1,25 +1,27 @@
-"""Integrations: how they are found, which requests they claim, and the placeholder credentials of their SDKs."""
+"""Integrations and other extensions: how they are found, which requests they claim, what else they make known."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
 
 __all__ = [
+    "FORMS",
     "GROUP",
     "PLACEHOLDER",
     "Ambient",
     "Claim",
     "Dialect",
     "Endpoint",
+    "Form",
     "Integration",
     "Patch",
     "Reading",
@@ -29,6 +31,7 @@ __all__ = [
     "classify",
     "detach",
     "discover",
+    "forms",
     "hear",
     "heard",
     "known",
@@ -42,12 +45,16 @@ __all__ = [
     "unregister",
 ]
 
+T = TypeVar("T")
+
 # -- integrations ------------------------------------------------------------------------------------------------------
 #
 # What an integration says of itself, and how integrations are found; the public face is ``tracekit.integration``.
 
 #: The entry-point group in which integrations announce themselves.
 GROUP: Final = "tracekit.integrations"
+#: The entry-point group of other forms of runs; see :class:`Form`.
+FORMS: Final = "tracekit.forms"
 
 
 class Patch:
@@ -239,25 +246,29 @@ def discover() -> dict[str, Integration]:
     """
     global _found
     if _found is None:
+        candidates = _announced(GROUP) or [(name, _loader(name)) for name in _unregistered()]
         _found = {}
-        for name, load in _candidates():
-            try:
-                integration = load()
-            except Exception as error:
-                warnings.warn(
-                    f"tracekit: the integration {name!r} could not be loaded: {error!r}", RuntimeWarning, stacklevel=2
-                )
-                continue
-            if isinstance(integration, Integration):
-                _found.setdefault(integration.name, integration)
+        for integration in _loaded(candidates, Integration, "integration"):
+            _found.setdefault(integration.name, integration)
     return _found
 
 
-def _candidates() -> list[tuple[str, Callable[[], Any]]]:
+def _announced(group: str) -> list[tuple[str, Callable[[], Any]]]:
     from importlib.metadata import entry_points
 
-    points = {point.name: point.load for point in entry_points(group=GROUP)}
-    return list(points.items()) or [(name, _loader(name)) for name in _unregistered()]
+    return [*{point.name: point.load for point in entry_points(group=group)}.items()]
+
+
+def _loaded(candidates: Iterable[tuple[str, Callable[[], Any]]], kind: type[T], what: str) -> Iterator[T]:
+    """The objects of this kind; one that can't be loaded is a warning."""
+    for name, load in candidates:
+        try:
+            found = load()
+        except Exception as error:
+            warnings.warn(f"tracekit: the {what} {name!r} could not be loaded: {error!r}", RuntimeWarning, stacklevel=3)
+            continue
+        if isinstance(found, kind):
+            yield found
 
 
 def _unregistered() -> list[str]:
@@ -282,6 +293,64 @@ def _loader(name: str) -> Callable[[], Any]:
         return getattr(importlib.import_module(name), "integration", None)
 
     return load
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+#
+# Other forms of runs: what they are exported to, which schemas describe them, which files of theirs can be compared.
+
+
+class Form:
+    """Another form that runs have: events for another system, another tool's recordings, records of one kind of step.
+
+    An instance is announced in the entry-point group ``tracekit.forms``, where the command line looks for it. A subclass overrides
+    what the form has: ``export`` (``tracekit export --to NAME``), ``schema`` (``tracekit schema NAME``), ``compared``, and
+    ``recognises``, ``recorded`` and ``served`` for files of its own (``tracekit verify-determinism FILE``).
+    """
+
+    #: Its name on the command line.
+    name: str = ""
+    #: A sentence for ``tracekit export --help``.
+    summary: str = ""
+    #: Whether ``export`` can write what was said beside its hash.
+    payloads: bool = False
+
+    @property
+    def exports(self) -> bool:
+        """Whether runs can be written in it."""
+        return type(self).export is not Form.export
+
+    def export(self, traces: Sequence[Trace], *, payloads: bool = False) -> Iterable[bytes]:
+        """Runs in this form, piece by piece. ``traces`` are verified: each run's own file, then those of its child processes."""
+        raise NotImplementedError
+
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of it, where there is one."""
+        return None
+
+    def compared(self, trace: Trace, entries: Iterable[Mapping[str, Any]]) -> bytes | None:
+        """What ``tracekit verify-determinism`` shows the hash of: these entries of ``trace`` in this form. ``None``: it has nothing to say.
+
+        Where a replay made a step, the entry holds what the replay made.
+        """
+        return None
+
+    def recognises(self, path: str) -> bool:
+        """Whether the file is one of this form that names no program, so that it can only be served."""
+        return False
+
+    def recorded(self, path: str) -> list[bytes]:
+        """The lines that such a file holds, in an order that does not depend on how it was written."""
+        raise NotImplementedError
+
+    def served(self, path: str) -> list[bytes]:
+        """The same lines as a program gets them that is answered from the file."""
+        return self.recorded(path)
+
+
+def forms() -> dict[str, Form]:
+    """Every form that is installed, by name. One that fails to load is a warning."""
+    return {form.name: form for form in _loaded(_announced(FORMS), Form, "form")}
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
@@ -24,6 +26,7 @@ from .writer import Durability, Journal
 __all__ = [
     "SEGMENT",
     "SUFFIX",
+    "HasPath",
     "RunSummary",
     "Store",
     "beside",
@@ -40,6 +43,7 @@ __all__ = [
     "lock",
     "name_of",
     "new_run_id",
+    "segment_in",
     "segment_of",
     "summary",
     "told_of",
@@ -90,6 +94,14 @@ def holds_its_run(path: str, run_id: object) -> bool:
     stem = name.removesuffix(SUFFIX)
     segment = SEGMENT.fullmatch(stem)
     return os.path.basename(directory) != "runs" or run_id in (None, segment["run"] if segment else stem)
+
+
+@lru_cache(256)
+def segment_in(path: str, run_id: str) -> str | None:
+    """The segment of ``run_id`` that this file holds; ``None`` for the run's own file, whatever it is called."""
+    name = os.path.basename(path)
+    found = SEGMENT.fullmatch(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
+    return found["segment"] if found is not None and found["run"] == run_id else None
 
 
 def segment_of(lane_path: str) -> str:
@@ -584,6 +596,14 @@ def shown_as(path: str) -> str:
     )
 
 
+@runtime_checkable
+class HasPath(Protocol):
+    """What has the path of a run's file: a ``Run``, a ``TraceWriter``."""
+
+    @property
+    def path(self) -> str: ...
+
+
 class Store:
     """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is."""
 
@@ -638,6 +658,27 @@ class Store:
             elif (run := os.path.join(self.runs, segment["run"] + SUFFIX)) in runs:
                 runs[run] += (path,)
         return runs
+
+    @contextmanager
+    def files(self, *runs: str | os.PathLike[str] | HasPath) -> Iterator[builtins.list[Trace]]:
+        """Every file of these runs (ids, paths, ``Run``s), open and verified: each run's own, then those of its child processes."""
+        with ExitStack() as stack:
+            found: dict[str, Trace] = {}
+
+            def open_one(path: str) -> None:
+                real = os.path.realpath(path)
+                if real not in found:
+                    found[real] = trace = stack.enter_context(Trace(path))
+                    self.check(trace)
+
+            for run in runs:
+                path = self.find(run.path if isinstance(run, HasPath) else run)
+                open_one(path)
+                run_id = found[os.path.realpath(path)].check().run_id
+                if isinstance(run_id, str) and os.path.realpath(path) == os.path.realpath(self.path(run_id)):
+                    for segment in self.segments(run_id):
+                        open_one(segment)
+            yield [*found.values()]
 
     def no_files(self) -> tuple[str, ...]:
         """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""

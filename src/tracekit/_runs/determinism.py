@@ -18,6 +18,7 @@ from orjson import JSONDecodeError, loads
 from .._capture import stdout
 from .._journal.entry import family_of
 from .._journal.reader import Trace
+from .._journal.store import segment_in
 from .._runtime.callsite import caller
 from .._runtime.context import Lane, Scope
 from .._runtime.divergence import OPAQUE, describe, differences, steady
@@ -25,10 +26,7 @@ from .._runtime.redaction import Redactor
 from .._runtime.replayer import Index, Replay, ReplayedStep, alike
 from .._runtime.step import Request
 from .._values import dumps, exception_to_json, fingerprint, to_json
-from ..agents.graph import ordered
-from ..agents.ids import segment_of_path
-from ..agents.view import View, dump
-from ..errors import BudgetExceededError, ContractViolationError, GraphError, LiveCallBlockedError, ReplayError
+from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
 from .ending import last_entry
 from .replaying import ReplayBlock
 
@@ -266,7 +264,7 @@ def transcribed_session(
 
 def name_of(path: str, run_id: str) -> str:
     """The name of a trace file in a transcript: the run id, with the name of the segment where it is one."""
-    segment = segment_of_path(path, run_id)
+    segment = segment_in(path, run_id)
     return run_id if segment is None else f"{run_id}.{segment}"
 
 
@@ -368,8 +366,6 @@ def perturb(number: int) -> None:
 #
 # What the replays of a recorded run must match, in the form of a transcript.
 
-_MESSAGES: Final = frozenset({"task_sent", "task_received", "response_sent", "state_transition"})
-
 
 class Recorded:
     """One recorded run as the lines of a transcript."""
@@ -459,29 +455,13 @@ class Recorded:
         inside = {within for seq, family in steps if family != "span" for within in index.inside(seq)}
         return {seq for seq, _ in steps} - inside - index.repeated
 
-    def view(self, steps: Mapping[int, tuple[bytes, str]]) -> bytes | None:
-        """The inter-agent view of what a replay did; ``None`` where agents said nothing."""
-        trace, has_messages = self.trace, False
-
-        def expand(value: Any, before: int) -> Any:
-            return trace.expand(value, before=before)
-
-        view = View(expand, segment_of_path(trace.path, self.run_id))
-        found = []
-        for entry in trace.entries():
+    def as_replayed(self, steps: Mapping[int, tuple[bytes, str]]) -> Iterator[dict[str, Any]]:
+        """The entries of the recording, with what a replay made in the place of what was recorded."""
+        for entry in self.trace.entries():
             if entry["seq"] in steps:
                 line = loads(steps[entry["seq"]][0])
-                has_messages = has_messages or entry["type"] in _MESSAGES
-                entry = {**entry, **{key: line[key] for key in ("name", "agent_id", "input", "output") if key in line}}
-            event = view.feed(entry)
-            if event is not None:
-                found.append(event)
-        if not has_messages:
-            return None
-        try:
-            return dump(ordered(found))
-        except GraphError:  # their causes are in runs that are not compared
-            return dump(found)
+                entry |= {key: line[key] for key in ("name", "agent_id", "input", "output") if key in line}
+            yield entry
 
 
 # -- comparing transcripts ---------------------------------------------------------------------------------------------
@@ -507,8 +487,8 @@ def first_difference(
 ) -> Difference | None:
     """The first difference among replays and recordings; ``None`` where all are equal to the byte.
 
-    ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. The inter-agent view
-    is not compared by itself: it follows from the steps.
+    ``recordings`` are the runs that were opened, by id, ``expected`` the ids of all that the program recorded. Other forms of
+    the run are not compared by themselves: they follow from the steps.
     """
     return next(_differences(replays, recordings, expected, stdout), None)
 

@@ -7,12 +7,12 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from contextlib import ExitStack
+from typing import Any, Final, TypeAlias
 
 from .._capture.plugins import Dialect, discover
 from .._journal.reader import Trace
-from .._journal.store import Store
+from .._journal.store import HasPath, Store
 from .._values import from_json
 from ..errors import InvalidEventError, TraceError, TraceExhaustedError, TraceVersionError, UnconsumedStepsError
 from . import view
@@ -25,13 +25,12 @@ __all__ = [
     "EVENTS",
     "MARK",
     "NEWEST",
-    "Recorded",
     "Recording",
     "Replay",
     "Turn",
     "events",
+    "events_of",
     "exported",
-    "files_of",
     "load",
     "loads",
     "origin",
@@ -274,7 +273,7 @@ _MARKED: Final = {"version", "lists", "others", "events"}
 
 
 def exported(
-    *runs: Trace | str | os.PathLike[str] | Recorded, store: str | os.PathLike[str] | Store | None = None
+    *runs: Trace | str | os.PathLike[str] | HasPath, store: str | os.PathLike[str] | Store | None = None
 ) -> Recording:
     """What runs recorded (ids, paths, ``Run``s, open traces), as an agentloom recording: the answers of models, and the inter-agent events
     if agents spoke.
@@ -293,7 +292,7 @@ def _opened(runs: Iterable[Any], store: Any, stack: ExitStack) -> list[Trace]:
 
     found: list[Trace] = []
     for run in runs:
-        found += [run] if isinstance(run, Trace) else stack.enter_context(files_of(run, store=store))
+        found += [run] if isinstance(run, Trace) else stack.enter_context(_store(store).files(run))
     return found
 
 
@@ -444,16 +443,8 @@ def _bytes(piece: str | bytes) -> bytes:
 # The inter-agent events of runs, by id or by path.
 
 
-@runtime_checkable
-class Recorded(Protocol):
-    """An object with the path of a run's file: a ``Run``, a ``TraceWriter``."""
-
-    @property
-    def path(self) -> str: ...
-
-
 def events(
-    *runs: str | os.PathLike[str] | Recorded,
+    *runs: str | os.PathLike[str] | HasPath,
     store: str | os.PathLike[str] | Store | None = None,
     payloads: bool = False,
 ) -> list[Event]:
@@ -462,36 +453,16 @@ def events(
     Name all runs that exchanged messages, then ``ordered`` finds every parent. ``payloads`` adds what was said. Raises
     ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged file. A run without an end has the events that it has.
     """
-    with files_of(*runs, store=store) as traces:
-        return list(_events_of(traces, payloads))
+    with _store(store).files(*runs) as traces:
+        return list(events_of(traces, payloads))
 
 
-def _events_of(traces: list[Trace], payloads: bool) -> Iterator[Event]:
+def _store(store: str | os.PathLike[str] | Store | None) -> Store:
+    return store if isinstance(store, Store) else Store(store)
+
+
+def events_of(traces: Iterable[Trace], payloads: bool = False) -> Iterator[Event]:
+    """The events of open traces, file by file; those of an imported recording where one has any."""
     for trace in traces:
         imported = origin(trace).get("events")
         yield from view.events(trace, payloads=payloads) if imported is None else imported
-
-
-@contextmanager
-def files_of(
-    *runs: str | os.PathLike[str] | Recorded, store: str | os.PathLike[str] | Store | None = None
-) -> Iterator[list[Trace]]:
-    """Every file of runs, verified: each run's own, then its segments."""
-    where = store if isinstance(store, Store) else Store(store)
-    with ExitStack() as stack:
-        found: dict[str, Trace] = {}
-
-        def open_one(path: str) -> Trace:
-            real = os.path.realpath(path)
-            if real not in found:
-                found[real] = stack.enter_context(Trace(path))
-                where.check(found[real])
-            return found[real]
-
-        for run in runs:
-            trace = open_one(where.find(run.path if isinstance(run, Recorded) else run))
-            run_id: Any = trace.check().run_id
-            if isinstance(run_id, str) and os.path.realpath(trace.path) == os.path.realpath(where.path(run_id)):
-                for path in where.segments(run_id):
-                    open_one(path)
-        yield list(found.values())

@@ -7,14 +7,10 @@ ids of the recording in every task, thread and process, without random numbers.
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from .._journal.store import SEGMENT, SUFFIX
-
-__all__ = ["Origin", "event_id", "segment_of_path", "trace_id"]
+__all__ = ["Origin", "event_id", "trace_id"]
 
 #: The digit of the variant, by what the hash had in its place.
 _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
@@ -46,11 +42,3 @@ def event_id(run_id: str, segment: str | None, seq: int) -> str:
 def trace_id(run_id: str) -> str:
     """The W3C trace id that stands for a run: 32 hex digits, never all zeros."""
     return sha256(b"tracekit run\n" + run_id.encode()).hexdigest()[:31] + "1"
-
-
-@lru_cache(256)
-def segment_of_path(path: str, run_id: str) -> str | None:
-    """The segment of ``run_id`` whose file this is; ``None`` for the run's own file, whatever it is called."""
-    name = os.path.basename(path)
-    found = SEGMENT.fullmatch(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
-    return found["segment"] if found is not None and found["run"] == run_id else None

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
+from .._journal.store import segment_in
 from .._runtime.session import Session, here
 from .._values import contains_opaque, to_json
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
-from .ids import Origin, segment_of_path
+from .ids import Origin
 
 __all__ = [
     "ANSWERS",
@@ -405,7 +406,7 @@ class Ledger:
                 run_id=session.run_id,
                 next_action="see why the log can't be written, or why the run had ended",
             )
-        return Ref(kind, seq, session.run_id, segment_of_path(session.log.path, session.run_id))
+        return Ref(kind, seq, session.run_id, segment_in(session.log.path, session.run_id))
 
 
 def _dangling(what: str, cause: Ref | None) -> DanglingCauseError:

@@ -16,13 +16,13 @@ from urllib.parse import quote, unquote_to_bytes
 from .._capture.notes import agent, caused, named
 from .._capture.plugins import register_tasks
 from .._journal.reader import Trace
-from .._journal.store import valid_run_id
+from .._journal.store import segment_in, valid_run_id
 from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
 from .._runtime.recorder import ROOT
 from .._runtime.session import here, owner
 from .._values import from_json
 from ..errors import InvalidMessageError, ReplayError, RunStateError
-from .ids import Origin, segment_of_path, trace_id
+from .ids import Origin, trace_id
 
 __all__ = [
     "OUTSIDE",
@@ -206,7 +206,7 @@ def _noted(
     session = scope.session
     seq = session.note(scope, kind, name, input=input, output=output, signature=signature, info=info)
     # 0: the log could not be written, or the run has ended. An event that is not recorded can't be referred to.
-    return Origin(session.run_id, segment_of_path(session.log.path, session.run_id), seq) if seq else None
+    return Origin(session.run_id, segment_in(session.log.path, session.run_id), seq) if seq else None
 
 
 def as_message(value: Any, by: str) -> Message:

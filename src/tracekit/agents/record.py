@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import re
 import threading
@@ -13,13 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
-
-import orjson
+from typing import Any, Final
 
 from .. import _reality
 from .._journal.reader import Reading, Trace
-from .._journal.store import Store
+from .._journal.store import HasPath, Store
 from .._runtime.redaction import PLACEHOLDER, Redactor
 from .._values import contains_opaque, dumps_in_order, from_json, to_json
 from ..errors import (
@@ -39,14 +36,12 @@ __all__ = [
     "ExecutionEvent",
     "ExecutionHeader",
     "ExecutionRecord",
-    "HasPath",
     "Places",
     "id_of",
     "indexed",
     "parts",
     "place_of",
     "readable",
-    "received",
     "record_at",
     "replay_execution",
     "schema",
@@ -260,38 +255,6 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
         yield trace, places
 
 
-def received(path: str, digest: str) -> bool:
-    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
-    try:
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return False
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
-    except OSError:
-        return False
-
-
-def _lines(data: mmap.mmap, wanted: bytes) -> Iterator[bytes]:
-    at = data.find(wanted)
-    while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        yield data[start : end if end >= 0 else len(data)]
-        at = data.find(wanted, end) if end >= 0 else -1
-
-
-def _is_one(line: bytes, digest: str) -> bool:
-    try:
-        entry = orjson.loads(line)
-    except ValueError:
-        return False
-    if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
-        return False
-    info = (entry.get("meta") or {}).get("info") or {}
-    return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
-
-
 # -- recorded ----------------------------------------------------------------------------------------------------------
 #
 # The parts of a record, read from the trace.
@@ -398,13 +361,6 @@ def _iso(ns: int) -> str:
 # -- record ------------------------------------------------------------------------------------------------------------
 #
 # The record of one execution: a view of the trace, from the request to the final response.
-
-
-class HasPath(Protocol):
-    """A run, as ``record()`` gives it."""
-
-    @property
-    def path(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

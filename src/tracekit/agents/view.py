@@ -16,11 +16,11 @@ import orjson
 
 from .._journal.entry import DEFAULT
 from .._journal.reader import Blobs, Trace
-from .._journal.store import valid_run_id
+from .._journal.store import segment_in, valid_run_id
 from .._values import dumps
 from ..errors import InvalidEventError
 from .envelope import DoubledKeyError, once
-from .ids import event_id, segment_of_path, trace_id
+from .ids import event_id, trace_id
 from .messages import OUTSIDE
 
 __all__ = [
@@ -421,7 +421,7 @@ def events(*traces: Trace, payloads: bool = False) -> Iterator[Event]:
     """
     for trace in traces:
         verdict = trace.check()
-        segment = segment_of_path(trace.path, verdict.run_id or "")
+        segment = segment_in(trace.path, verdict.run_id or "")
 
         def expand(value: Any, before: int, trace: Trace = trace) -> Any:
             return trace.expand(value, before=before)
@@ -506,7 +506,7 @@ class Follower:
         self._warn: Final = warn
         self._ends: Final = array("Q", [0])
         self._blobs: Final = Blobs(self._entry, path, DEFAULT)
-        self._view: Final = View(self._blobs.expand, segment_of_path(path, run_id))
+        self._view: Final = View(self._blobs.expand, segment_in(path, run_id))
         self._lock: Final = threading.Lock()
 
     def poll(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import click
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "GROUP", "UnusableCommandError", "main"]
 
 #: Command -> (module, its line in ``tracekit --help``). The object in the module is named like the command.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -23,31 +26,94 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "recovery": ("recovery", "Decide what to do with runs that did not end."),
     "executions": ("executions", "List, show, trace and compare runs: other names for what is above."),
     "estimate": ("estimate", "Say what a run will take, before it is begun."),
-    "route": ("route", "Ask the agents of a program for an answer to one request, on the record."),
     "schema": ("verify", "Print the JSON Schema of the trace format, or of a view."),
     "export": ("export", "Write runs in another form: events of agents, agentloom, expanded."),
-    "import": ("export", "Make a run of a recording of agentloom."),
 }
+
+
+#: The entry-point group in which packages announce further commands: a name, and a click command or a group of them.
+GROUP: Final = "tracekit.commands"
+
+
+class UnusableCommandError(click.ClickException):
+    """A command of another package that can't be had; the others work."""
+
+    exit_code = 2
 
 
 class _Commands(click.Group):
     """A click group that imports a command only when it is called, so that ``--help`` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *_announced()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f".{COMMANDS[cmd_name][0]}", __name__)
-        command: click.Command = getattr(
-            module, cmd_name.replace("-", "_") + ("_" if cmd_name in ("list", "import") else "")
-        )
-        return command
+        if cmd_name in COMMANDS:
+            module = import_module(f".{COMMANDS[cmd_name][0]}", __name__)
+            command: click.Command = getattr(module, cmd_name.replace("-", "_") + ("_" if cmd_name == "list" else ""))
+            return command
+        points = _announced().get(cmd_name)
+        return None if points is None else _loaded(cmd_name, points)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, text) in COMMANDS.items()]
+        rows += [(name, _first_line(points[0])) for name, points in _announced().items()]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(rows)
+
+
+# -- commands of other packages ----------------------------------------------------------------------------------------
+
+
+def _announced() -> dict[str, list[EntryPoint]]:
+    """The announcements of each command, by its name. No package takes the name of a command of tracekit's own."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        if point.name not in COMMANDS:
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _loaded(name: str, points: list[EntryPoint]) -> click.Command:
+    packages = sorted({_package(point) for point in points})
+    if len({point.value for point in points}) > 1:
+        raise UnusableCommandError(
+            f"several packages have a command {name!r}: {', '.join(packages)}; remove all but one"
+        )
+    try:
+        command = points[0].load()
+    except (Exception, SystemExit) as error:
+        raise UnusableCommandError(
+            f"the command {name!r} of the package {packages[0]} can't be loaded: {type(error).__name__}: {error}; "
+            "update or remove that package"
+        ) from error
+    if not isinstance(command, click.Command):
+        raise UnusableCommandError(
+            f"what the package {packages[0]} announces as the command {name!r} is no click command: {command!r:.80}"
+        )
+    return command
+
+
+def _package(point: EntryPoint) -> str:
+    return point.value if point.dist is None else point.dist.name
+
+
+def _first_line(point: EntryPoint) -> str:
+    """What the source of a command says of it in its first sentence; nothing of it is imported, so that ``--help`` always works."""
+    try:
+        where, spec = None, None
+        parts = point.module.split(".")
+        for number in range(len(parts)):
+            spec = PathFinder.find_spec(".".join(parts[: number + 1]), where)
+            where = None if spec is None else spec.submodule_search_locations
+        with open(spec.origin, encoding="utf-8") as file:  # type: ignore[union-attr, arg-type]
+            tree = ast.parse(file.read())
+        text = next(
+            ast.get_docstring(one) for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == point.attr
+        )
+        return (text or "").partition("\n\n")[0].replace("\n", " ")
+    except (ImportError, OSError, SyntaxError, ValueError, TypeError, AttributeError, StopIteration):
+        return f"(of the package {_package(point)})"
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

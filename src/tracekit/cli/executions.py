@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from difflib import SequenceMatcher
 from typing import Any, Final
 
 import click
+import orjson
 
 from .._journal.entry import SINGLES, family_of
 from .._journal.reader import ENDS, Trace
@@ -68,9 +71,41 @@ def _chosen(where: Store, digest: str | None) -> tuple[RunSummary, ...]:
     runs = where.list()
     if digest is None:
         return runs
-    from ..agents.record import received
+    return tuple(
+        run for run in runs if any(_received(path, digest) for path in (run.path, *where.segments(run.run_id)))
+    )
 
-    return tuple(run for run in runs if any(received(path, digest) for path in (run.path, *where.segments(run.run_id))))
+
+def _received(path: str, digest: str) -> bool:
+    """Whether an intent in this file has a hash (its own, or that of its identity) that begins with these hex digits."""
+    try:
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return any(_is_one(line, digest) for line in _lines(data, b'_hash":"sha256:' + digest.encode()))
+    except OSError:
+        return False
+
+
+def _lines(data: mmap.mmap, wanted: bytes) -> Iterator[bytes]:
+    at = data.find(wanted)
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        yield data[start : end if end >= 0 else len(data)]
+        at = data.find(wanted, end) if end >= 0 else -1
+
+
+def _is_one(line: bytes, digest: str) -> bool:
+    try:
+        entry = orjson.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
+        return False
+    info = (entry.get("meta") or {}).get("info") or {}
+    return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
 
 
 def _facts(run: RunSummary) -> dict[str, Any]:

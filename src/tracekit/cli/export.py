@@ -1,4 +1,4 @@
-"""``tracekit export`` and ``tracekit import``: traces in other formats."""
+"""``tracekit export``: runs in other forms."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import IO, Any, Final
 
 import click
 
+from .._capture.plugins import forms
 from .._journal.reader import Trace
 from .._journal.store import Store
 from ..errors import TraceError
 from . import output
 from .output import located
 
-__all__ = ["export", "import_"]
+__all__ = ["export"]
 
-# -- export ------------------------------------------------------------------------------------------------------------
-#
-# ``tracekit export RUN --to FORM``: runs in another form.
+#: The forms in which runs can be written.
+_FORMS: Final = {form.name: form for form in forms().values() if form.exports}
 
 #: Keys of an entry that only the trace format itself needs.
 _OWN: Final = frozenset({"hash"})
@@ -30,11 +30,13 @@ _OWN: Final = frozenset({"hash"})
     "--to",
     "form",
     required=True,
-    type=click.Choice(["inter-agent", "agentloom", "expanded"]),
-    help="inter-agent: the events of agents in causal order, JSON lines. agentloom: a recording of agentloom. "
-    "expanded: the entries with every value written out.",
+    type=click.Choice([*_FORMS, "expanded"]),
+    help=" ".join(f"{form.name}: {form.summary}" for form in _FORMS.values())
+    + " expanded: the entries with every value written out.",
 )
-@click.option("--payloads", is_flag=True, help="With inter-agent: what was said, beside its hash.")
+@click.option(
+    "--payloads", is_flag=True, help="With a form that hashes what was said (inter-agent): what was said, too."
+)
 @click.option("-o", "--output", "target", metavar="FILE", help="Write into a file that is not there yet.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 def export(runs: tuple[str, ...], form: str, payloads: bool, target: str | None, store: str | None) -> None:
@@ -44,30 +46,17 @@ def export(runs: tuple[str, ...], form: str, payloads: bool, target: str | None,
     verified first. Exit code: 1 for damage, 2 if there is no such run, or the events have no order (a parent in a run that was not
     named).
     """
-    if payloads and form != "inter-agent":
-        raise click.BadParameter("only --to inter-agent has payloads apart", param_hint="--payloads")
-    from ..agents.agentloom import files_of
-
+    if payloads and (form not in _FORMS or not _FORMS[form].payloads):
+        having = ", ".join(f"--to {one.name}" for one in _FORMS.values() if one.payloads) or "no form"
+        raise click.BadParameter(f"only {having} has payloads apart", param_hint="--payloads")
     with output.reported():
         where = Store(store)
-        paths = [located(run, where) for run in runs]
-        with files_of(*paths, store=where) as traces:
-            pieces = _pieces(form, traces, paths, where, payloads)
+        with where.files(*(located(run, where) for run in runs)) as traces:
+            pieces = _expanded(traces) if form == "expanded" else _FORMS[form].export(traces, payloads=payloads)
             if target is None:
                 _write(sys.stdout.buffer, map(output.escaped, pieces) if sys.stdout.isatty() else pieces)
             else:
                 _into(target, pieces)
-
-
-def _pieces(form: str, traces: list[Trace], paths: list[str], where: Store, payloads: bool) -> Iterable[bytes]:
-    if form == "expanded":
-        return _expanded(traces)
-    from ..agents import agentloom, graph
-    from ..agents.agentloom import events
-
-    if form == "inter-agent":
-        return [graph.serialize(events(*paths, store=where, payloads=payloads))]
-    return [agentloom.exported(*traces).dumps().encode()]
 
 
 def _expanded(traces: list[Trace]) -> Iterable[bytes]:
@@ -106,28 +95,3 @@ def _into(target: str, pieces: Iterable[bytes]) -> None:
             path=target,
             next_action="name a new file, in a directory that is there",
         ) from None
-
-
-# -- import ------------------------------------------------------------------------------------------------------------
-#
-# ``tracekit import FILE``: a recording of another tool as a run.
-
-
-@click.command("import")
-@click.argument("file", metavar="FILE")
-@click.option("--run-id", metavar="ID", help="What to call the run (default: a new id).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-def import_(file: str, run_id: str | None, as_json: bool, store: str | None) -> None:
-    """Make a run of FILE, a recording of agentloom (version 1 or 2).
-
-    `tracekit list`, `show` and `verify` read it from then on, and `tracekit export --to agentloom` gives the recording back.
-    """
-    from ..harness import import_agentloom
-
-    with output.reported():
-        writer = import_agentloom(file, store, run_id=run_id)
-        if output.structured(as_json):
-            output.emit({"run_id": writer.run_id, "path": writer.path})
-        else:
-            output.message(f"{writer.run_id}  {writer.path}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
+from .._capture.plugins import forms
 from .._journal import schema as format_schema
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store
@@ -98,24 +100,25 @@ def _breaches(path: str, verdict: Verdict, most: int = 20) -> list[dict[str, Any
 
 
 @click.command()
-@click.argument("form", metavar="[FORM]", type=click.Choice(["trace", "inter-agent", "execution"]), default="trace")
+@click.argument("form", metavar="[FORM]", default="trace")
 def schema(form: str) -> None:
     """Print the JSON Schema (2020-12) that each line keeps to.
 
-    FORM is "trace" (what record() writes; the default), "inter-agent" (what `tracekit export --to inter-agent` writes) or "execution" (the
-    record of a routed intent).
+    FORM is "trace" (what record() writes; the default), or another form that is installed: "inter-agent" (what `tracekit export --to
+    inter-agent` writes), "execution" (the record of a routed intent).
     """
     with output.reported():
         output.emit(_load(form), pretty=sys.stdout.isatty())
 
 
-def _load(form: str) -> dict[str, Any]:
-    if form == "trace":
+def _load(name: str) -> Mapping[str, Any]:
+    if name == "trace":
         return format_schema.load()
-    from ..agents import record
-    from ..agents import view as agents_schema
-
-    return record.schema() if form == "execution" else agents_schema.load()
+    schemas = {form.name: schema for form in forms().values() if (schema := form.schema()) is not None}
+    if name not in schemas:
+        known = ", ".join(map(repr, ["trace", *schemas]))
+        raise click.BadParameter(f"{name!r} is not one of {known}.", param_hint="[FORM]")
+    return schemas[name]
 
 
 def validator() -> Any:

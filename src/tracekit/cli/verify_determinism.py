@@ -10,120 +10,53 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
+from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
 from .._journal.store import Store, segment_of
 from .._runs.determinism import Difference, Recorded, Transcript, first_difference
 from .._runs.environment import Program
-from ..agents import agentloom, graph, view
 from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
 from .output import located
 from .replay import follow, program_of, replay_instructions
 
-__all__ = ["difference", "kind_of", "lines", "replayed", "served", "verify_determinism"]
+__all__ = ["difference", "form_of", "replayed", "served", "verify_determinism"]
 
 # -- serving -----------------------------------------------------------------------------------------------------------
 #
-# Recordings that name no program are ordered and served by a fresh process: ``python -m tracekit.cli.verify_determinism FILE``.
-#
-# Inter-agent events are served in the order of their graph, the answers of an agentloom recording key by key as its replay gives them.
+# Files that name no program are read and served in the form that they have, by a fresh process:
+# ``python -m tracekit.cli.verify_determinism FILE FORM``.
 
-Kind = Literal["events", "agentloom", "run"]
 
-#: A first line longer than this is not an event.
+def form_of(path: str) -> Form | None:
+    """The form of a file that names no program; ``None`` for anything else (taken for a trace)."""
+    return next((form for form in forms().values() if form.recognises(path)), None)
+
+
+def _is_trace(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            first = json.loads(file.readline(_MOST))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "run_id" in first and "seq" in first
+
+
+#: A first line longer than this is no entry.
 _MOST: Final = 8 << 20
-
-
-def kind_of(path: str) -> Kind | None:
-    """The kind of a file: inter-agent events, an agentloom recording, or ``None`` for anything else (taken for a trace)."""
-    try:
-        with open(path, "rb") as file:
-            first = _object(file.readline(_MOST))
-            if first is not None and "run_id" in first and "seq" in first:
-                return None
-            if first is not None and "event_id" in first:
-                return "events"
-            file.seek(0)
-            return None if _object(file.read()) is None else "agentloom"
-    except OSError:
-        return None
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def lines(path: str, kind: Kind) -> list[bytes]:
-    """The recorded lines of a file, in canonical order. Raises ``TracekitError`` for an unusable file."""
-    if kind == "events":
-        return _events(path)
-    recording = _recording(path, kind)
-    found_lines = [
-        _line(key, number, turn)
-        for key in sorted(recording.answers)
-        for number, turn in enumerate(recording.turns(key), 1)
-    ]
-    found_lines += [view.line(event) for event in recording.events or ()]
-    if not found_lines:
-        raise TraceError(
-            f"{path} holds no answer and no event: nothing is recorded in it",
-            path=path,
-            next_action="name a trace, a recording of agentloom or a file of inter-agent events",
-        )
-    return found_lines
-
-
-def _events(path: str) -> list[bytes]:
-    try:
-        with open(path, "rb") as file:
-            return list(map(view.line, graph.ordered(view.parse(file.read()))))
-    except OSError as error:
-        raise TraceError(
-            f"{path} can't be read: {error.strerror}", path=path, next_action="name another file"
-        ) from None
-
-
-def _recording(path: str, kind: Kind) -> agentloom.Recording:
-    if kind == "agentloom":
-        return agentloom.load(path)
-    with Trace(path) as trace:
-        return agentloom.exported(trace)
-
-
-def _line(key: str, number: int, turn: dict[str, Any]) -> bytes:
-    return json.dumps({"key": key, "turn": number, "answer": turn}, sort_keys=True).encode() + b"\n"
-
-
-def _replayed(path: str, kind: Kind) -> list[bytes]:
-    """The lines of a file as a replay serves them, one by one."""
-    if kind == "events":
-        return _events(path)
-    recording = _recording(path, kind)
-    with recording.replay() as replay:
-        found_lines = [
-            _line(key, number, replay.complete(None, step_id=key))
-            for key in sorted(recording.answers)
-            for number in range(1, len(recording.turns(key)) + 1)
-        ]
-    return found_lines + [view.line(event) for event in recording.events or ()]
-
 
 # -- processes -----------------------------------------------------------------------------------------------------------
 
 
-def served(path: str, kind: Kind, hash_seed: int) -> list[bytes]:
+def served(path: str, form: str, hash_seed: int) -> list[bytes]:
     """The lines that a fresh process serves from the file. ``TraceError`` where it fails."""
     variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    command = [sys.executable, "-m", "tracekit.cli.verify_determinism", os.path.abspath(path), kind]
+    command = [sys.executable, "-m", "tracekit.cli.verify_determinism", os.path.abspath(path), form]
     done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         raise TraceError(
@@ -145,10 +78,9 @@ def difference(one: tuple[str, list[bytes]], other: tuple[str, list[bytes]]) -> 
 
 
 def main() -> None:
-    path, kind = sys.argv[1:]
-    assert kind in ("events", "agentloom", "run")
+    path, form = sys.argv[1:]
     try:
-        sys.stdout.buffer.write(b"".join(_replayed(path, kind)))  # type: ignore[arg-type]
+        sys.stdout.buffer.write(b"".join(forms()[form].served(path)))
     except TracekitError as error:
         print(error, file=sys.stderr)
         sys.exit(1)
@@ -219,14 +151,15 @@ def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **opti
     """
     try:
         store = Store(options.pop("store"))
-        kind = kind_of(run)
-        path = run if kind is not None else str(located(run, store))
-        if kind is not None:
-            _serve(run, path, kind, options["replays"], as_json)
+        form = None if _is_trace(run) else form_of(run)
+        if form is not None:
+            _serve(run, run, form, options["replays"], as_json)
+        path = str(located(run, store))
         with Trace(path) as trace:
             _check(trace, store)
-            if agentloom.origin(trace) and not (command or options["entry"]):
-                _serve(run, path, "run", options["replays"], as_json)
+            form = None if command or options["entry"] else form_of(path)
+            if form is not None:
+                _serve(run, path, form, options["replays"], as_json)
             program, cwd = program_of(trace, store, path, command, options["entry"], "verify-determinism")
             first = trace.entry(1)
         _replay(run, path, store, first, (program, cwd), options, as_json)
@@ -277,7 +210,7 @@ def _replay(
             {"hash_seed": did.hash_seed, "steps": did.count(), "sha256": did.digest(), "status": did.status}
             for did in replays
         ],
-        "agents_sha256": _views(replays[0], recordings) if difference is None else None,
+        "forms_sha256": _forms(replays[0], recordings) if difference is None else {},
         "difference": None
         if difference is None
         else {**difference._asdict(), "with_recorded_hash_seed": judged.seeded},
@@ -396,10 +329,15 @@ def _has_no_end(file: str | None, recordings: dict[str, Recorded]) -> bool:
     return file in recordings and recordings[file].incomplete
 
 
-def _views(did: Transcript, recordings: dict[str, Recorded]) -> str | None:
-    """SHA-256 of the inter-agent views; ``None`` if no agent sent a message."""
-    views = [recordings[run].view(did.steps.get(run, {})) for run in did.runs]
-    return sha256(b"".join(view or b"" for view in views)).hexdigest() if any(views) else None
+def _forms(did: Transcript, recordings: dict[str, Recorded]) -> dict[str, str]:
+    """SHA-256 of what a replay did in each form that has anything to say of it, by the form's name."""
+    found = {}
+    for form in forms().values():
+        runs = [(recordings[run], did.steps.get(run, {})) for run in did.runs]
+        said = [form.compared(recording.trace, recording.as_replayed(steps)) for recording, steps in runs]
+        if any(said):
+            found[form.name] = sha256(b"".join(one or b"" for one in said)).hexdigest()
+    return found
 
 
 def _seed_hint(seed: Any, recordings: dict[str, Recorded]) -> str:
@@ -420,9 +358,9 @@ def _print_result(
     if output.structured(as_json):
         output.emit(facts)
     elif difference is None:
-        agents = f", agents {facts['agents_sha256'][:16]}" if facts["agents_sha256"] else ""
+        others = "".join(f", {name} {digest[:16]}" for name, digest in facts["forms_sha256"].items())
         click.echo(
-            f"identical: {len(facts['replays'])} replays, {first['steps']} steps each, sha256 {first['sha256'][:16]}{agents}"
+            f"identical: {len(facts['replays'])} replays, {first['steps']} steps each, sha256 {first['sha256'][:16]}{others}"
         )
     if difference is not None:
         output.message(f"tracekit: DIVERGENCE: {difference.text}")
@@ -443,9 +381,9 @@ def _print_result(
 # -- files without a program ---------------------------------------------------------------------------------------------
 
 
-def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoReturn:
-    recorded = lines(path, kind)
-    streams = [(f"process {n} (hash seed {n})", served(path, kind, n)) for n in range(1, count + 1)]
+def _serve(run: str, path: str, form: Form, count: int, as_json: bool) -> NoReturn:
+    recorded = form.recorded(path)
+    streams = [(f"process {n} (hash seed {n})", served(path, form.name, n)) for n in range(1, count + 1)]
     pairs = [(("the recording", recorded), one) for one in streams] + [(streams[0], one) for one in streams[1:]]
     found = next((text for text in (difference(*pair) for pair in pairs) if text is not None), None)
     digest = sha256(b"".join(streams[0][1])).hexdigest()
@@ -454,7 +392,7 @@ def _serve(run: str, path: str, kind: Kind, count: int, as_json: bool) -> NoRetu
         output.emit(
             {
                 "path": path,
-                "kind": kind,
+                "form": form.name,
                 "identical": found is None,
                 "lines": len(recorded),
                 "sha256": digest,

@@ -19,13 +19,13 @@ from .._runs import role
 from .._runs.recording import record
 from .._runs.run import Run
 from .._values import to_json
-from ..agents.envelope import IntentEnvelope
-from ..agents.registry import AgentRegistry
-from ..agents.result import IntentResponse
-from ..agents.router import IntentRouter
+from ..cli import output
 from ..errors import EnvelopeError, RecoveryRefusedError, RegistryError
 from ..failures import FailureType
-from . import output
+from .envelope import IntentEnvelope
+from .registry import AgentRegistry
+from .result import IntentResponse
+from .router import IntentRouter
 
 __all__ = ["route", "router_of"]
 
