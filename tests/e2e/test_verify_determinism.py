@@ -337,7 +337,7 @@ def test_agents_that_write_to_one_another(place: Place) -> None:
     )
     done, told = verified(place)
     assert done.returncode == 0, done.stderr
-    assert len(told["agents_sha256"]) == 64
+    assert len(told["forms_sha256"]["inter-agent"]) == 64
 
 
 def test_processes_that_the_program_starts(place: Place) -> None:

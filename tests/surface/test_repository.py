@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 # In two parts, so that this file passes its own test.
 MACHINE_PATHS = ["/wo" + "rk/", "/tmp/" + "tk", "/ro" + "ot/", "/home/" + r"[a-z]+/"]
@@ -34,6 +40,13 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     files = tracked()
     assert len(files) > 20
     assert [finding for path in files for finding in findings(path)] == []
+
+
+@pytest.mark.parametrize("group", CONFIG["project"]["entry-points"])
+def test_what_is_installed_is_announced_as_it_stands_here(group: str) -> None:
+    """An installation from before a change of pyproject.toml does not find new commands: python -m pip install --no-deps -e ."""
+    announced = {point.name: point.value for point in entry_points(group=group)}
+    assert CONFIG["project"]["entry-points"][group].items() <= announced.items()
 
 
 def test_no_generated_file_is_tracked() -> None:
