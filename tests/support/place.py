@@ -27,10 +27,13 @@ class Place:
         return name
 
     def cli(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-c", "from tracekit.cli import main; main()", *arguments, input=input, **variables)
+
+    def python(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
         return subprocess.run(
-            [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments],
+            [sys.executable, *arguments],
             input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=300,
         )  # fmt: skip
 

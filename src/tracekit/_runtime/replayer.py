@@ -931,15 +931,16 @@ class Replay:
     # -- lanes and their windows -----------------------------------------------------------------------------------------
 
     def _state(self, lane: Lane) -> LaneState:
-        state = lane.state
-        if type(state) is not LaneState:
-            state = self._follow(lane)
+        state = self._follow_once(lane)
         if not state.entered:
             state.entered = True
             lane.captured = True
-            if lane.parent is not None:
+            if lane.parent is not None and lane.id < 0:
                 self._lanes.append(lane)
         return state
+
+    def _follow_once(self, lane: Lane) -> LaneState:
+        return lane.state if type(lane.state) is LaneState else self._follow(lane)
 
     def _follow(self, lane: Lane) -> LaneState:
         """The state of a lane that has done nothing yet but be started."""
@@ -954,6 +955,9 @@ class Replay:
             lane.id = -1 if number is None else number
             state = lane.state = LaneState(lane.id, self.index.items.get(lane.id))
             self._states.append(state)
+        if number:
+            # Also before it has done anything: the recording waited for it, too.
+            self._lanes.append(lane)
         if number is not None:
             self.progress.known_as(lane, number)
         return state
@@ -971,7 +975,7 @@ class Replay:
             left = any(
                 role[seq] in (INTENTION, SINGLE) and not used[seq]
                 for lane in lanes
-                for seq in self._state(lane).ahead()
+                for seq in self._follow_once(lane).ahead()
             )
         if not left:
             return False
@@ -1200,8 +1204,7 @@ class Replay:
         lane = scope.lane
         with self._lock:
             self._check()
-            known = lane.state if function == "future.begin" else self._state(lane)
-            state = known if type(known) is LaneState else self._follow(lane)
+            state = self._follow_once(lane) if function == "future.begin" else self._state(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)
