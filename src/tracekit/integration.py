@@ -38,7 +38,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from ._capture.callers import own_code as own_code
+    from ._capture.calls import Captured as Captured
+    from ._capture.calls import capture as capture
+    from ._capture.calls import captured_of as captured_of
     from ._capture.calls import drive as drive
+    from ._capture.calls import perform as perform
+    from ._capture.calls import perform_async as perform_async
+    from ._capture.contracted import ReplaceableCall as ReplaceableCall
+    from ._capture.guard import Attempt as Attempt
+    from ._capture.guard import forbidding as forbidding
+    from ._capture.guard import watching as watching
     from ._capture.http import AMBIENT as AMBIENT
     from ._capture.http import Answer as Answer
     from ._capture.http import Exchange as Exchange
@@ -49,6 +59,8 @@ if TYPE_CHECKING:
     from ._capture.http import message as message
     from ._capture.http import outside as outside
     from ._capture.http import refuse as refuse
+    from ._capture.instrumentation import instrumented as instrumented
+    from ._capture.notes import caused as caused
     from ._capture.plugins import GROUP as GROUP
     from ._capture.plugins import Ambient as Ambient
     from ._capture.plugins import Claim as Claim
@@ -65,36 +77,60 @@ if TYPE_CHECKING:
     from ._capture.plugins import register as register
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
+    from ._journal.reader import Follower as Follower
     from ._journal.reader import Trace as Trace
     from ._journal.reader import Verdict as Verdict
+    from ._journal.store import HasPath as HasPath
     from ._journal.store import Store as Store
+    from ._journal.store import segment_in as segment_in
+    from ._journal.store import valid_run_id as valid_run_id
+    from ._policy.budget import cost_usd as cost_usd
+    from ._policy.contract import check_transition as check_transition
+    from ._runs.role import NextRun as NextRun
+    from ._runs.role import next_run as next_run
     from ._runtime.context import Scope as Scope
     from ._runtime.context import current as current
+    from ._runtime.effects import Below as Below
+    from ._runtime.redaction import Redactor as Redactor
     from ._runtime.session import Outcome as Outcome
     from ._runtime.session import Session as Session
     from ._runtime.session import Step as Step
     from ._runtime.session import Timer as Timer
+    from ._runtime.session import Unfinished as Unfinished
+    from ._runtime.session import entered as entered
     from ._runtime.session import here as here
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
+    from ._values import contains_opaque as not_serialisable
+    from ._values import dumps as canonical_json
+    from ._values import from_json as from_json
     from ._values import register as register_codec
+    from ._values import to_json as to_json
 
 #: Where each name lives; it is imported when it is first used, so that a transport does not load what only a harness needs.
 _HOMES: Final = {
     "AMBIENT": "_capture.http",
     "Ambient": "_capture.plugins",
     "Answer": "_capture.http",
+    "Attempt": "_capture.guard",
+    "Below": "_runtime.effects",
+    "Captured": "_capture.calls",
     "Claim": "_capture.plugins",
     "Dialect": "_capture.plugins",
     "Endpoint": "_capture.plugins",
     "Exchange": "_capture.http",
+    "Follower": "_journal.reader",
     "Form": "_capture.plugins",
     "GROUP": "_capture.plugins",
+    "HasPath": "_journal.store",
     "Headers": "_capture.http",
     "Integration": "_capture.plugins",
+    "NextRun": "_runs.role",
     "Outcome": "_runtime.session",
     "Patch": "_capture.plugins",
     "Reading": "_capture.plugins",
+    "Redactor": "_runtime.redaction",
+    "ReplaceableCall": "_capture.contracted",
     "Request": "_runtime.step",
     "Scope": "_runtime.context",
     "Session": "_runtime.session",
@@ -104,23 +140,43 @@ _HOMES: Final = {
     "TaskSource": "_capture.plugins",
     "Timer": "_runtime.session",
     "Trace": "_journal.reader",
+    "Unfinished": "_runtime.session",
     "Verdict": "_journal.reader",
     "attach": "_capture.plugins",
     "begin": "_capture.http",
+    "canonical_json": "_values:dumps",
+    "capture": "_capture.calls",
+    "captured_of": "_capture.calls",
+    "caused": "_capture.notes",
+    "check_transition": "_policy.contract",
+    "cost_usd": "_policy.budget",
     "current": "_runtime.context",
     "detach": "_capture.plugins",
     "discover": "_capture.plugins",
     "drive": "_capture.calls",
     "elsewhere": "_capture.http",
+    "entered": "_runtime.session",
     "events": "_capture.http",
+    "forbidding": "_capture.guard",
+    "from_json": "_values",
     "here": "_runtime.session",
+    "instrumented": "_capture.instrumentation",
     "message": "_capture.http",
+    "next_run": "_runs.role",
+    "not_serialisable": "_values:contains_opaque",
     "outside": "_capture.http",
+    "own_code": "_capture.callers",
+    "perform": "_capture.calls",
+    "perform_async": "_capture.calls",
     "refuse": "_capture.http",
     "register": "_capture.plugins",
     "register_codec": "_values:register",
     "register_tasks": "_capture.plugins",
+    "segment_in": "_journal.store",
     "shown": "_capture.plugins",
+    "to_json": "_values",
+    "valid_run_id": "_journal.store",
+    "watching": "_capture.guard",
 }
 
 __all__ = [
@@ -128,16 +184,24 @@ __all__ = [
     "GROUP",
     "Ambient",
     "Answer",
+    "Attempt",
+    "Below",
+    "Captured",
     "Claim",
     "Dialect",
     "Endpoint",
     "Exchange",
+    "Follower",
     "Form",
+    "HasPath",
     "Headers",
     "Integration",
+    "NextRun",
     "Outcome",
     "Patch",
     "Reading",
+    "Redactor",
+    "ReplaceableCall",
     "Request",
     "Scope",
     "Session",
@@ -147,23 +211,43 @@ __all__ = [
     "TaskSource",
     "Timer",
     "Trace",
+    "Unfinished",
     "Verdict",
     "attach",
     "begin",
+    "canonical_json",
+    "capture",
+    "captured_of",
+    "caused",
+    "check_transition",
+    "cost_usd",
     "current",
     "detach",
     "discover",
     "drive",
     "elsewhere",
+    "entered",
     "events",
+    "forbidding",
+    "from_json",
     "here",
+    "instrumented",
     "message",
+    "next_run",
+    "not_serialisable",
     "outside",
+    "own_code",
+    "perform",
+    "perform_async",
     "refuse",
     "register",
     "register_codec",
     "register_tasks",
+    "segment_in",
     "shown",
+    "to_json",
+    "valid_run_id",
+    "watching",
 ]
 
 

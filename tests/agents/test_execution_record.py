@@ -22,7 +22,6 @@ import tracekit
 from tests.support.ids import shown
 from tests.support.tracing import entries, recorded
 from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
-from tracekit._journal.reader import Trace
 from tracekit.agents import (
     AgentRegistry,
     BaseAgent,
@@ -33,9 +32,9 @@ from tracekit.agents import (
     replay_execution,
     stable_hash,
 )
-from tracekit.agents import record as executions
 from tracekit.agents.record import schema
 from tracekit.errors import EnvelopeError, InvalidRecordError
+from tracekit.integration import Trace
 
 VALID = Draft202012Validator(schema())
 registry = AgentRegistry()
@@ -578,7 +577,7 @@ def test_a_partial_execution_of_a_run_that_has_ended_is_not_sent_to_recovery() -
 
 def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of many requests is read once, whatever is asked of it; a file that has changed since is read again."""
-    monkeypatch.setattr(executions, "_INSTANT", -(1 << 62))
+    monkeypatch.setattr(Trace, "settled", True)
     read: list[str] = []
     verify = Trace._verify
     monkeypatch.setattr(Trace, "_verify", lambda self: read.append(self.path) or verify(self))  # type: ignore[func-returns-value]
@@ -598,7 +597,7 @@ def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.Monke
 
 def test_a_run_that_goes_on_has_its_new_executions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of a file is what it was: while the run is being written each look sees what has come."""
-    monkeypatch.setattr(executions, "_INSTANT", -(1 << 62))
+    monkeypatch.setattr(Trace, "settled", True)
     with tracekit.record("town") as run:
         for n in range(3):
             ask(who=str(n))

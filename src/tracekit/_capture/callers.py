@@ -6,6 +6,7 @@ one that calls ``record()`` or holds a traced function, the agent frameworks tha
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from sys import _getframe
@@ -22,6 +23,7 @@ __all__ = [
     "include",
     "include_package",
     "is_background",
+    "own_code",
     "pass_through",
     "walk",
 ]
@@ -163,6 +165,13 @@ def include(module: ModuleType | str) -> None:
             _add({_package_of(os.path.abspath(module))})
     elif module.isidentifier() or "." in module.strip("."):
         include_package(module)
+
+
+def own_code(function: Any) -> None:
+    """Count what ``function`` was written in as user code: a handler that a library calls for the program."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        include(code.co_filename)
 
 
 def _package_of(path: str) -> str:

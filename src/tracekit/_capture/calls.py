@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import wrapt
 
 from .._policy.contract import impossible
 from .._runtime import session as gate
 from .._runtime.callsite import caller
-from .._runtime.context import Scope, current
+from .._runtime.context import Scope, current, enter
 from .._runtime.effects import Begun, open_calls, outside_run
 from .._runtime.session import Outcome, here, settled
 from .._runtime.step import Request, Spec
@@ -35,6 +35,7 @@ __all__ = [
     "answered",
     "binder",
     "called",
+    "capture",
     "captured_of",
     "drive",
     "failed",
@@ -45,6 +46,8 @@ __all__ = [
     "loose",
     "names_of",
     "parameters_of",
+    "perform",
+    "perform_async",
     "recorded_async_items",
     "recorded_items",
     "resumed",
@@ -53,6 +56,8 @@ __all__ = [
     "tool",
     "wrap",
 ]
+
+T = TypeVar("T")
 
 # -- binding arguments -------------------------------------------------------------------------------------------------
 #
@@ -539,12 +544,87 @@ class Captured(Point):
         #: Whether a call that can't be bound is certain to be refused by Python.
         self.sure: Final = shows_real_signature(function)
 
+    @property
+    def lacks_object(self) -> bool:
+        """Whether it is a method that was taken from its class: each call needs the object."""
+        return is_method(self.inner)
+
+    def units(self, *args: Any, **kwargs: Any) -> float:
+        """What a call with these arguments costs in cost units: 1 where nothing is declared."""
+        cost = None if self.terms is None else self.terms.units(self.bind(*args, **kwargs))
+        return 1 if cost is None else cost
+
     def arguments(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, ``self`` left out; ``None`` for a wrong call, which Python itself refuses."""
         try:
             return self.bind(*args, **kwargs) if instance is None else self.bind_bound(*args, **kwargs)
         except TypeError:
             return None if self.sure else loose(*args, **kwargs)
+
+
+def capture(function: Any, spec: Spec) -> Any:
+    """``function`` with each of its calls a step of ``spec``: a function, coroutine function, generator or async generator.
+
+    Its arguments are the step's input, by name; what it returns, raises or yields is the outcome, which a replay answers with.
+    """
+    return wrap(Captured(function, spec), function)
+
+
+def perform(request: Request, function: Callable[[], T], info: Callable[[T], Mapping[str, Any]] | None = None) -> T:
+    """Make the call that ``request`` describes, as a step: ``function()`` where it is live, else what the log has of it.
+
+    ``info`` says of what was returned what the outcome's ``meta`` gets besides (``usage``, ``cost_usd`` …). Outside every run the
+    function is called, unless a whole process is being replayed.
+    """
+    scope = here()
+    if scope is None:
+        begun = Point(request.spec, "function").outside()
+        return function() if begun is None else begun.around(function, (), {})
+    step: Any = scope.session.begin(scope, request)
+    if step.deferred:
+        step = step.go()
+    if not step.live:
+        return given(step.answer())  # type: ignore[no-any-return]
+    token = enter(step.body())
+    try:
+        result = function()
+    except BaseException as error:
+        current.reset(token)
+        failed(step, error)
+        raise
+    current.reset(token)
+    step.done(result, info=None if info is None else info(result))
+    return result
+
+
+async def perform_async(
+    request: Request, function: Callable[[], Awaitable[T]], info: Callable[[T], Mapping[str, Any]] | None = None
+) -> T:
+    """:func:`perform` for a call that is awaited."""
+    scope = here()
+    if scope is None:
+        begun = Point(request.spec, "coroutine").outside()
+        made = function()
+        return await (made if begun is None else begun.around_async(made))
+    step: Any = scope.session.begin(scope, request)
+    if step.deferred:
+        step = await step.go_async()
+    if not step.live:
+        return given(await step.answer_async())  # type: ignore[no-any-return]
+    driven = drive(function())
+    token = enter(step.body())
+    try:
+        result: T = await driven
+    except BaseException as error:
+        current.reset(token)
+        failed(step, error, driven.suspended)
+        raise
+    current.reset(token)
+    about = {} if info is None else dict(info(result))
+    if driven.suspended:
+        about |= _SUSPENDED
+    step.done(result, info=about or None)
+    return result
 
 
 def captured_of(tool: Any) -> Captured | None:

@@ -8,8 +8,8 @@ import threading
 from _thread import LockType, allocate_lock, get_ident
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from asyncio.events import _get_running_loop
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from inspect import Parameter
 from types import MethodType
@@ -65,6 +65,7 @@ __all__ = [
     "Ledger",
     "Overdue",
     "Plan",
+    "ReplaceableCall",
     "Terms",
     "UnderWay",
     "Work",
@@ -1571,6 +1572,62 @@ def came_to(done: Done) -> Any:
         raise done.error
     finally:
         del done
+
+
+class ReplaceableCall:
+    """One call of a traced function in whose place another may be made when it fails, and what speaks against that.
+
+    ``followed``: another may be made, so that what its step did is undone first, where it can be. ``counted``: what happens in it
+    besides its step counts too. ``final`` says afterwards that nothing may follow, ``stuck`` that undoing it failed.
+    """
+
+    __slots__ = ("_below", "_counted", "_followed", "_open", "final", "stuck")
+
+    def __init__(self, *, followed: bool = True, counted: bool = True) -> None:
+        self._followed: Final = followed
+        self._counted: Final = counted
+        self._open: OpenCall | None = None
+        self._below = Below()
+        self.final = False
+        self.stuck = False
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """A block around the call."""
+        if not self._counted:
+            yield
+            return
+        self._open = OpenCall(innermost())
+        with self._open.entered():
+            yield
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it. What it returns is returned (of a coroutine function, a coroutine), what it raises is raised."""
+        captured = captured_of(function)
+        if captured is None or (captured.terms is None and not (self._followed and captured.spec.side_effect)):
+            return function(*args, **kwargs)
+        bound = captured.arguments(None, args, kwargs)
+        if bound is None:
+            return function(*args, **kwargs)  # raises
+        wrapped = function.__wrapped__  # type: ignore[attr-defined]
+        call = Invocation(captured, wrapped, None, bound, args, kwargs, here())
+        call.followed = self._followed
+        return self._awaited(call) if captured.shape == "coroutine" else self._came(follow(course(call)))
+
+    async def _awaited(self, call: Invocation) -> Any:
+        return self._came(await follow_async(course(call)))
+
+    def _came(self, done: Done) -> Any:
+        self.final, self.stuck = "final" in done.about, done.stuck
+        self._below = Below(done.about.get("irreversible"))
+        return came_to(done)
+
+    def end(self, *, failed: bool) -> Below:
+        """The call is over: what has happened in it that can't be undone, and what may take effect yet, by name."""
+        if self._open is not None:
+            below = self._open.end(failed=failed)
+            self._below = Below(below.irreversible or self._below.irreversible, below.in_doubt)
+        return self._below
 
 
 def wrap_contracted(captured: Captured, wrapped: Any) -> Any:

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from .._policy.contract import ExecutionContract, SideEffectClass, side_effect_class
+from .._policy.contract import ExecutionContract, SideEffectClass
 from .._runtime.callsite import caller
 from .._runtime.context import Scope
 from .._runtime.redaction import Redactor, patterns_of
@@ -74,7 +74,7 @@ def traced_tool(
     contract if it has one. Raises ``ContractViolationError`` (a ``ValueError``), ``ValueError`` or ``TypeError`` where the decorator is
     written wrongly.
     """
-    side_effect = side_effect_class(side_effect).value
+    side_effect = SideEffectClass.of(side_effect).value
     if name is not None and not name:
         raise ValueError("a tool's name can't be empty")
     signature: dict[str, Any] = {}
@@ -373,7 +373,7 @@ def effect(name: str, *, side_effect: SideEffect | SideEffectClass, version: str
     A recorded exception is raised when the block is entered. A block that never asks is warned of while it is recorded, and a
     replay raises ``NotReplayableError`` when it is entered, before the body does anything again.
     """
-    side_effect = side_effect_class(side_effect).value
+    side_effect = SideEffectClass.of(side_effect).value
     if not name:
         raise RunStateError("an effect needs a name")
     signature = {} if version is None else {"version": version}

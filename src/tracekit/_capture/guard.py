@@ -6,14 +6,17 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from threading import RLock, current_thread, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .._runtime.context import current
-from ..errors import LiveCallBlockedError, RunStateError
+from .._runtime.around import Around
+from .._runtime.context import Scope, current, enter
+from .._runtime.session import Session, Step, here
+from .._runtime.step import Request, Spec
+from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -36,6 +39,7 @@ __all__ = [
     "descriptor",
     "everywhere",
     "find",
+    "forbidding",
     "instead_of_listening",
     "numeric",
     "on_signal",
@@ -44,6 +48,7 @@ __all__ = [
     "thread_start",
     "use",
     "warm",
+    "watching",
 ]
 
 # -- allowed hosts -----------------------------------------------------------------------------------------------------
@@ -878,6 +883,72 @@ class Watch(Guard):
 
     def blocks(self, attempt: Attempt) -> bool:
         return False
+
+
+# -- forbidding calls --------------------------------------------------------------------------------------------------
+#
+# A session around a session that refuses some calls before they happen, and records the refusals.
+
+#: Why a call is refused, or ``None``.
+Rule = Callable[[Spec], ContractViolationError | None]
+#: The error for an operation that reaches out of the process, at ``file:line`` of the caller.
+Reached = Callable[[Attempt, str | None], ContractViolationError]
+
+
+class _Forbidding(Around):
+    """A session around ``session`` that refuses the calls that ``rule`` forbids."""
+
+    def __init__(self, session: Session, rule: Rule, reach: Refuse | None) -> None:
+        super().__init__(session)
+        self._rule: Final = rule
+        if reach is not None:
+            self.reach, self.decides = reach, True
+
+    def begin(self, scope: Scope, request: Request) -> Step:
+        error = self._rule(request.spec)
+        if error is not None:
+            raise self.refuse(scope, request, error)
+        return super().begin(scope, request)
+
+
+@contextmanager
+def forbidding(rule: Rule, *, reach: Reached | None = None) -> Iterator[None]:
+    """A block in which ``rule`` says which captured calls are refused, before they happen and on the log. Outside every run none is.
+
+    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes, files;
+    and nothing is started that could do it later: threads, another run. It makes the error of each.
+    """
+    scope = here()
+    if scope is None:
+        yield
+        return
+    say = None if reach is None else _noted(reach, scope)
+    session = _Forbidding(scope.session, rule, say)
+    token = enter(Scope(session, scope.lane, scope.parent, scope.agent, scope.live, scope.spending, scope.call))
+    try:
+        with nullcontext() if say is None else Watch(say):
+            yield
+    finally:
+        current.reset(token)
+
+
+def _noted(reach: Reached, forbidden: Scope) -> Refuse:
+    """``reach`` with its refusals recorded. The target is not compared in a replay: ports and paths differ between equal runs."""
+
+    def refused(attempt: Attempt, location: str | None) -> BaseException:
+        error = reach(attempt, location)
+        scope = here()
+        if scope is None or not isinstance(scope.session, _Forbidding):  # a context of its own must not bypass the rule
+            scope = forbidden
+        spec = Spec("tool", attempt.operation, side_effect="irreversible")
+        return scope.session.refuse(scope, Request(spec, {}), error)
+
+    return refused
+
+
+def watching() -> Watch:
+    """A block in which what :func:`forbidding` with ``reach`` has left behind (a callback, a task) is refused the same."""
+    return Watch()
 
 
 def everywhere() -> bool:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import orjson
 
+from .. import _reality
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
 from .entry import DEFAULT, FORMAT_VERSION, GENESIS, SUFFIX, Limits, too_costly, too_deep
 
@@ -21,6 +22,7 @@ __all__ = [
     "ENDS",
     "TAIL",
     "Blobs",
+    "Follower",
     "Limits",
     "RawEntry",
     "Reading",
@@ -534,6 +536,10 @@ class Verdict(NamedTuple):
     lost: int = 0
 
 
+#: Nanoseconds within which two changes of a file may get the same time stamp.
+_INSTANT: Final = 100_000_000
+
+
 class Reading(NamedTuple):
     """What was found out by reading a trace through: its verdict, and where its entries end."""
 
@@ -579,6 +585,12 @@ class Trace:
         """What distinguishes the file from others, and from itself before a change."""
         facts = os.fstat(self._fd)
         return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+    @property
+    def settled(self) -> bool:
+        """Whether the file was left alone for so long that any further change will show in :attr:`file`: time stamps are coarse."""
+        facts = os.fstat(self._fd)
+        return _reality.time_ns() - facts.st_ctime_ns > _INSTANT
 
     @property
     def reading(self) -> Reading:
@@ -747,6 +759,56 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}>"
+
+
+class Follower:
+    """Reads a trace that is still being written: each entry once, in order, passed to ``read``. Nothing is verified.
+
+    A reader never breaks what it reads along with: it is for ``read`` not to raise.
+    """
+
+    def __init__(self, path: str, read: Callable[[dict[str, Any]], object]) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._read: Final = read
+        self._ends: Final = array("Q", [0])
+        self._blobs: Final = Blobs(self._entry, path, DEFAULT)
+        self._lock: Final = threading.Lock()
+
+    def poll(self) -> None:
+        """Pass on what is new. What ``read`` itself writes to the run is passed on after it has returned."""
+        while self._lock.acquire(blocking=False):
+            try:
+                self._pass_on()
+            finally:
+                self._lock.release()
+            # A concurrent writer found the lock taken and left its entries to this call.
+            if self._fd < 0 or os.fstat(self._fd).st_size <= self._ends[-1]:
+                return
+
+    def expand(self, value: Any, before: int) -> Any:
+        """``value`` of the entry ``before`` with every reference in it replaced by what it stands for, in place."""
+        return self._blobs.expand(value, before)
+
+    def close(self) -> None:
+        """Pass on the rest, and close the file. Idempotent."""
+        self.poll()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _pass_on(self) -> None:
+        if self._fd < 0:
+            return
+        start = self._ends[-1]
+        data = os.pread(self._fd, os.fstat(self._fd).st_size - start, start)
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._ends.append(self._ends[-1] + len(line))
+            self._read(orjson.loads(line))
+
+    def _entry(self, seq: int) -> dict[str, Any]:
+        start, end = self._ends[seq - 1], self._ends[seq]
+        entry: dict[str, Any] = orjson.loads(os.pread(self._fd, end - start, start))
+        return entry
 
 
 def _durable(first: dict[str, Any]) -> bool:

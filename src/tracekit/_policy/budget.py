@@ -14,9 +14,9 @@ from .. import _reality
 from .._journal.reader import Trace
 from .._runtime.context import Scope, current
 from .._runtime.effects import never_sent
-from .._runtime.session import RunState, here
+from .._runtime.session import here
 from .._runtime.step import Request, Spec
-from ..errors import BudgetExceededError, UnknownPriceError
+from ..errors import BudgetExceededError, RunStateError, UnknownPriceError
 from .prices import Price, PriceList, Prices, checked
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ __all__ = [
     "MeteredStep",
     "Spending",
     "answer_tokens",
+    "cost_usd",
     "limit",
-    "overspent",
     "refused",
     "request_tokens",
 ]
@@ -750,7 +750,6 @@ class Budgeted:
         try:
             held = spending.reserve(request)
         except BudgetExceededError as error:
-            overspent(recorder.state, error)
             raise recorder.refuse(free, request, error) from None
         if held.estimate is not None:
             price = {} if held.price is None else {"price": held.price}
@@ -764,12 +763,6 @@ class Budgeted:
 
     def share(self) -> None:
         """What is spent is told to other processes where they are started."""
-
-
-def overspent(state: RunState, error: BudgetExceededError) -> None:
-    """A budget of this run has refused a call."""
-    if not isinstance(error, UnknownPriceError):
-        state.overruns[error.budget] = error.resource
 
 
 class MeteredStep:
@@ -821,6 +814,20 @@ class MeteredStep:
 # -- limits ------------------------------------------------------------------------------------------------------------
 #
 # A block whose calls are limited by a budget of its own.
+
+
+def cost_usd(answered: str, asked: str, usage: Mapping[str, Any]) -> float | None:
+    """What these tokens cost in US dollars, by the prices of the budget here; ``None`` where the model has no known price.
+
+    ``answered`` is the model that answered (a name with a date, often), ``asked`` the one that was asked.
+    """
+    scope = current.get()
+    spending = None if scope is None else scope.spending
+    prices = Prices() if spending is None else spending.prices
+    try:
+        return round(prices.of_answer(answered, asked, None, None, usage), 9)
+    except (UnknownPriceError, RunStateError):
+        return None
 
 
 class Limit:

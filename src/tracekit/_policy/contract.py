@@ -17,7 +17,6 @@ __all__ = [
     "impossible",
     "is_number",
     "shown",
-    "side_effect_class",
 ]
 
 
@@ -31,6 +30,19 @@ class SideEffectClass(StrEnum):
     #: Something that can't be undone: never repeated.
     IRREVERSIBLE = "irreversible"
 
+    @classmethod
+    def of(cls, value: object) -> SideEffectClass:
+        """The class that ``value`` names. ``ContractViolationError`` where it names none."""
+        try:
+            return cls(value)  # type: ignore[arg-type]
+        except ValueError:
+            raise ContractViolationError(
+                f"side_effect is {value!r}; say 'read_only' (safe to repeat), 'reversible' (can be undone) "
+                "or 'irreversible' (never repeat)",
+                contract="side_effect",
+                actual=value,
+            ) from None
+
 
 _READ, _UNDO, _NEVER = SideEffectClass
 
@@ -41,19 +53,6 @@ _TRANSITIONS: Final = {
     (_UNDO, _UNDO): False,
     (_UNDO, _NEVER): True,
 }
-
-
-def side_effect_class(value: object) -> SideEffectClass:
-    """The class that ``value`` names. ``ContractViolationError`` where it names none."""
-    try:
-        return SideEffectClass(value)  # type: ignore[arg-type]
-    except ValueError:
-        raise ContractViolationError(
-            f"side_effect is {value!r}; say 'read_only' (safe to repeat), 'reversible' (can be undone) "
-            "or 'irreversible' (never repeat)",
-            contract="side_effect",
-            actual=value,
-        ) from None
 
 
 def check_transition(tool: str, before: str, other: str, after: str) -> bool:

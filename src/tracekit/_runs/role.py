@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .run import Run
 
 __all__ = [
+    "NextRun",
     "Replacement",
     "borrowed",
     "gives_way",
@@ -25,6 +26,7 @@ __all__ = [
     "lend",
     "next_input",
     "next_ordinal",
+    "next_run",
     "part",
     "program",
     "replace_by",
@@ -111,6 +113,27 @@ def goes_on() -> bool:
 def was_given(value: Any) -> bool | None:
     """Whether ``value`` was the input of the run that is resumed next; ``None`` if unknown."""
     return None if _is_input is None else _is_input(_count + 1, value)
+
+
+class NextRun:
+    """The recorded run that the next ``record()`` of this process stands for, since the process is replayed or resumed."""
+
+    __slots__ = ("input", "resumed")
+
+    def __init__(self, input: Any, resumed: bool) -> None:
+        #: What it was given, as the log has it; ``None`` where it has nothing.
+        self.input: Final = input
+        #: Whether it is resumed, so that its input reaches the live world.
+        self.resumed: Final = resumed
+
+    def was_given(self, value: Any) -> bool | None:
+        """Of one that is resumed: whether ``value`` was its input, secrets included; ``None`` if unknown."""
+        return was_given(value)
+
+
+def next_run() -> NextRun | None:
+    """The run that the next ``record()`` stands for; ``None`` where it records a run of its own."""
+    return NextRun(next_input(), goes_on()) if has_controller() else None
 
 
 def replacement(block: RecordBlock) -> Replacement | None:

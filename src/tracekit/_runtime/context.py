@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .effects import OpenCall
     from .session import Session
 
-__all__ = ["NOBODY", "UNLIMITED", "Lane", "Root", "Scope", "collisions", "current", "enter", "started"]
+__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "Scope", "collisions", "current", "enter", "started"]
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
@@ -19,6 +19,10 @@ __all__ = ["NOBODY", "UNLIMITED", "Lane", "Root", "Scope", "collisions", "curren
 #
 # A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
 # threads get theirs from the hooks in ``_capture.concurrency``.
+
+
+#: The entry that encloses what happens in no step: the run's first.
+ROOT: Final = 1
 
 
 class Scope:
@@ -56,6 +60,23 @@ class Scope:
     def in_lane(self, lane: Lane) -> Scope:
         """The same enclosing step, another line of execution."""
         return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
+
+    def own_lane(self, name: str) -> Scope:
+        """In a line of execution of its own that starts here, for a worker, a connection, a thread: the next of this name."""
+        return self.in_lane(started(self.lane, name))
+
+    def task(self, name: str, n: int | None = None) -> Scope:
+        """In a line of execution of its own for work that came from outside, inside no step: the next of this name in the run.
+
+        In a replay ``n`` says which one it was.
+        """
+        root = self.lane.root
+        if n is None:
+            lane = started(root, name)
+        else:
+            lane = Lane(name, n, root)
+            root.counted(name, n)
+        return Scope(self.session, lane, ROOT, self.agent, call=self.call)
 
     def acting(self, agent: str | None) -> Scope:
         return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)

@@ -15,7 +15,7 @@ from .._journal.intern import Places
 from .._journal.writer import Journal
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
-from .context import Lane, Scope
+from .context import ROOT, Lane, Scope
 from .effects import Begun, EffectStep, lost, once_of
 from .encoding import Encoded, Encoder
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .threads import ThreadMonitor
 
 __all__ = [
+    "ROOT",
     "Closing",
     "Raised",
     "RecordedStep",
@@ -483,8 +484,6 @@ T = TypeVar("T")
 
 #: An exception whose encoding is longer is recorded by its text: nothing of it is interned, so all stands in one line.
 MAX_ERROR: Final = 16 << 20
-#: ``seq`` of ``run.started``: the parent of whatever has no other.
-ROOT: Final = 1
 
 
 class _Placed(Protocol):
@@ -640,6 +639,7 @@ class Recording:
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """Write that a call was not made, in the place of its intention; returns ``error``."""
         spec = request.spec
+        self.state.overran(error)
         encoded = self.encoder.encode(request.input, own=spec.redactor)
         told = spec.tell(self.redactor)
         about: dict[str, Any] = {"family": spec.family}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from .._values import dumps, from_json, to_json
 from .secrets import (
     HEADERS,
     KINDS,
@@ -477,6 +478,19 @@ class Redactor:
             else self.redact_text(value)[0]
             for name, value in variables
         }
+
+    def without_secrets(self, value: Any) -> Any:
+        """A value as the log keeps it: the very same where there is nothing to take out, else a copy with placeholders."""
+        tree = to_json(value)
+        if not self.suspicious(dumps(tree)):
+            return value
+        kept, redacted = self.redact(tree)
+        return from_json(kept) if redacted else value
+
+    @staticmethod
+    def redacted(value: Any) -> bool:
+        """Whether a placeholder stands in a value, for a secret that was taken out."""
+        return PLACEHOLDER.search(dumps(to_json(value)).decode()) is not None
 
     def stream(self) -> StreamRedactor:
         """For one stream of chunks."""

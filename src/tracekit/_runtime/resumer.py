@@ -528,6 +528,7 @@ class Resumption(Recording):
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         if self._past_end(scope, request.spec.family):
             return super().refuse(scope, request, error)
+        self.state.overran(error)
         try:
             return self.replay.refuse(scope, request, error)
         finally:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from asyncio import current_task
 from asyncio.events import _get_running_loop
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from .context import Lane, Scope, collisions, current, started
+from ..errors import BudgetExceededError, UnknownPriceError
+from .context import NOBODY, Lane, Scope, collisions, current, enter, started
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
     from .._journal.writer import Journal
     from .._policy.budget import Spending
-    from ..errors import BudgetExceededError, ContractViolationError, ReplayError, RunEndedError, TracekitError
+    from ..errors import ContractViolationError, ReplayError, RunEndedError, TracekitError
     from .progress import Progress
     from .recorder import Closing
     from .redaction import Redactor
@@ -40,6 +42,7 @@ __all__ = [
     "Unfinished",
     "WrittenLog",
     "allow_outside",
+    "entered",
     "here",
     "owner",
     "refuse_leftovers",
@@ -273,6 +276,11 @@ class RunState:
         self.spending: Spending | None = None
         self.extras: Final = Extras()
 
+    def overran(self, error: Refusal) -> None:
+        """Remember which budget refused a call, where one did."""
+        if isinstance(error, BudgetExceededError) and not isinstance(error, UnknownPriceError):
+            self.overruns[error.budget] = error.resource
+
 
 class Reporting(Protocol):
     """What a session says at its end beside what it did."""
@@ -442,6 +450,19 @@ def owner() -> int:
 
 #: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.concurrency``.
 owned: Final[dict[int, Lane]] = {}
+
+
+@contextmanager
+def entered(scope: Scope, *, ends: bool = False) -> Iterator[None]:
+    """A block whose steps are in ``scope``, by whoever runs it; ``ends``: its line of execution ends with the block."""
+    scope.lane.owner = owner()
+    token = enter(scope)
+    try:
+        yield
+    finally:
+        current.reset(token)
+        if ends:
+            scope.lane.owner = NOBODY
 
 
 def here() -> Scope | None:

@@ -16,7 +16,8 @@ of agentloom, ``tracekit.agents.experimental`` has the events as types.
 
 from __future__ import annotations
 
-from .._capture.notes import agent
+from tracekit import agent
+
 from .agentloom import events
 from .envelope import (
     IntentContext,

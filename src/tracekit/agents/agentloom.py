@@ -10,11 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
-from .._capture.plugins import Dialect, discover
-from .._journal.reader import Trace
-from .._journal.store import HasPath, Store
-from .._values import from_json
 from ..errors import InvalidEventError, TraceError, TraceExhaustedError, TraceVersionError, UnconsumedStepsError
+from ..integration import Dialect, HasPath, Store, Trace, discover, from_json
 from . import view
 from .envelope import DoubledKeyError, once
 from .graph import ordered

@@ -15,13 +15,12 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from .._runs import role
-from .._runs.recording import record
-from .._runs.run import Run
-from .._values import to_json
+from tracekit import Run, record
+
 from ..cli import output
 from ..errors import EnvelopeError, RecoveryRefusedError, RegistryError
 from ..failures import FailureType
+from ..integration import next_run, to_json
 from .envelope import IntentEnvelope
 from .registry import AgentRegistry
 from .result import IntentResponse
@@ -156,7 +155,7 @@ def route(
     """
     with output.reported():
         # In a replay the router is made first: a run that the app opens at its import comes before this one.
-        request = None if role.has_controller() else IntentEnvelope.from_json(_read(envelope))
+        request = None if next_run() is not None else IntentEnvelope.from_json(_read(envelope))
         with output.aside():
             router = router_of(app)
         if request is None:
@@ -181,17 +180,17 @@ def route(
 
 def _recorded(path: str) -> IntentEnvelope:
     """The recorded request, in a replayed or resumed process: its file, or standard input, may be gone."""
-    recorded = role.next_input()
-    if isinstance(recorded, Mapping):
-        return IntentEnvelope.from_dict(recorded)
-    if not role.goes_on():
+    run = next_run()
+    if run is not None and isinstance(run.input, Mapping):
+        return IntentEnvelope.from_dict(run.input)
+    if run is None or not run.resumed:
         return IntentEnvelope.from_json(_read(path))
     text, source = _supplied_again(path)
     try:
         request = IntentEnvelope.from_json(text)
     except EnvelopeError as error:
         raise EnvelopeError(f"in {source}: {error.what}", key=error.__dict__["key"], next_action=_AGAIN) from None
-    same = role.was_given(request.as_dict())
+    same = run.was_given(request.as_dict())
     if same is False:
         problem = f"the request in {source} is not the one that the run was given"
         raise RecoveryRefusedError(

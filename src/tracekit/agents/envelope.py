@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, fields
 from re import Pattern
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from .._runtime.redaction import Redactor
-from .._values import dumps_in_order, from_json, to_json
 from ..errors import EnvelopeError
+from ..integration import Redactor
 
 __all__ = [
     "IDS_AND_TIMES",
@@ -29,7 +28,6 @@ __all__ = [
     "once",
     "recorded_form",
     "stable_hash",
-    "without_secrets",
 ]
 
 # -- doubled keys -----------------------------------------------------------------------------------------------------------
@@ -438,13 +436,5 @@ def recorded_form(envelope: IntentEnvelope | Mapping[str, Any], *, redact: Patte
     ``redact`` are the patterns that the run is recorded with, where it is with any.
     """
     asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
-    return without_secrets(Redactor.of_process(redact), asked.as_dict())
-
-
-def without_secrets(redactor: Redactor, tree: dict[str, Any]) -> dict[str, Any]:
-    """An envelope's dictionary as ``redactor`` leaves it: itself where there is nothing to be taken out."""
-    plain = to_json(tree)
-    if not redactor.suspicious(dumps_in_order(plain)):
-        return tree
-    found: dict[str, Any] = from_json(redactor.redact(plain)[0])
-    return found
+    kept: dict[str, Any] = Redactor.of_process(redact).without_secrets(asked.as_dict())
+    return kept

@@ -7,20 +7,27 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Final, Literal
 
-from .._capture import callers
-from .._capture.calls import LAZY, Captured, captured_of, drive, failed, given, is_method
-from .._capture.decorators import SideEffect, traced_tool
-from .._capture.instrumentation import instrumented
-from .._capture.plugins import attach, discover, register
-from .._policy.contract import SideEffectClass, side_effect_class
-from .._runtime import session as gate
-from .._runtime.session import here
-from .._runtime.step import Request, Spec
+from tracekit import SideEffectClass, traced_tool
+
 from ..errors import ContractViolationError, IntentionError
+from ..integration import (
+    Captured,
+    Request,
+    Spec,
+    attach,
+    captured_of,
+    discover,
+    forbidding,
+    instrumented,
+    own_code,
+    perform,
+    perform_async,
+    register,
+)
 from .intentions import Intention, copied
-from .responders import forbidding
 
 __all__ = [
     "Executor",
@@ -33,6 +40,11 @@ __all__ = [
     "reply_of",
     "tools_of",
 ]
+
+#: A side-effect class, or its name.
+SideEffect = SideEffectClass | Literal["read_only", "reversible", "irreversible"]
+#: What a plain function may return that nobody has seen through.
+_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 # -- callables ---------------------------------------------------------------------------------------------------------
 #
@@ -93,7 +105,7 @@ def check_named(tool: Any, known: Captured) -> None:
         parameters = list(inspect.signature(tool).parameters.values())
     except (TypeError, ValueError):  # it has no readable signature
         return
-    if parameters and parameters[0].name in ("self", "cls") and is_method(known.inner):
+    if parameters and parameters[0].name in ("self", "cls") and known.lacks_object:
         raise IntentionError(
             f"{known.spec.name!r} is a method without its object", next_action="give the method of an object: desk.look"
         )
@@ -236,56 +248,27 @@ class ModelCall:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function: Final = function
         self.name: Final = name
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is not None:
-            callers.include(code.co_filename)
+        own_code(function)
 
     def make(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Call the model, or answer from the log."""
         messages, rest = _parts(request)
-        scope = here()
-        if scope is None:
-            self._outside(model)
-            return reply_of(self.function(messages, **rest), self.name)
-        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
-        if step.deferred:
-            step = step.go()
-        if not step.live:
-            return _given(step.answer())
-        try:
-            with forbidding(self._forbidden, step.body()):
-                reply = reply_of(self.function(messages, **rest), self.name)
-        except BaseException as error:
-            failed(step, error)
-            raise
-        step.done(reply, info=_usage_info(reply))
-        return reply
+
+        def ask() -> dict[str, Any]:
+            with forbidding(self._forbidden):
+                return reply_of(self.function(messages, **rest), self.name)
+
+        return perform(_asked(model, messages, rest), ask, _usage_info)
 
     async def make_async(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Await the model where the callable is a coroutine function, or answer from the log."""
         messages, rest = _parts(request)
-        scope = here()
-        if scope is None:
-            self._outside(model)
-            return reply_of(await self.function(messages, **rest), self.name)
-        step: Any = scope.session.begin(scope, _asked(model, messages, rest))
-        if step.deferred:
-            step = await step.go_async()
-        if not step.live:
-            return _given(await step.answer_async())
-        driven = drive(self.function(messages, **rest))
-        try:
-            with forbidding(self._forbidden, step.body()):
-                reply = reply_of(await driven, self.name)
-        except BaseException as error:
-            failed(step, error, driven.suspended)
-            raise
-        step.done(reply, info={**_usage_info(reply), **({"suspended": True} if driven.suspended else {})})
-        return reply
 
-    def _outside(self, model: str) -> None:
-        if gate.outside is not None:
-            gate.outside("llm", model)
+        async def ask() -> dict[str, Any]:
+            with forbidding(self._forbidden):
+                return reply_of(await self.function(messages, **rest), self.name)
+
+        return await perform_async(_asked(model, messages, rest), ask, _usage_info)
 
     def _forbidden(self, spec: Spec) -> ContractViolationError | None:
         if spec.family != "llm":
@@ -311,11 +294,6 @@ def _asked(model: str, messages: Any, rest: Mapping[str, Any]) -> Request:
 def _usage_info(reply: Mapping[str, Any]) -> dict[str, Any]:
     """The usage and cost that the outcome records beside the answer, for budgets and metrics."""
     return {key: reply[key] for key in ("usage", "model", "cost_usd") if reply[key] is not None}
-
-
-def _given(outcome: Any) -> dict[str, Any]:
-    found: dict[str, Any] = given(outcome)
-    return found
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
@@ -443,8 +421,8 @@ class ToolExecutor(Executor):
 
     kind = "tool.call"
 
-    def __init__(self, *tools: Any, side_effect: SideEffect | SideEffectClass | None = None, **options: Any) -> None:
-        self.side_effect: Final = None if side_effect is None else side_effect_class(side_effect).value
+    def __init__(self, *tools: Any, side_effect: SideEffect | None = None, **options: Any) -> None:
+        self.side_effect: Final = None if side_effect is None else SideEffectClass.of(side_effect).value
         self.tools: Final[dict[str, Any]] = {}
         self._known: Final[dict[str, Captured]] = {}
         self._names: Final[dict[str, str]] = {}
@@ -474,7 +452,7 @@ class ToolExecutor(Executor):
                     f"{tool!r:.80} is no traced tool, and nobody says what it does",
                     next_action="decorate it with traced_tool, or say ToolExecutor(…, side_effect=…)",
                 )
-            tool = traced_tool(side_effect=side_effect_class(self.side_effect), **options)(tool)
+            tool = traced_tool(side_effect=SideEffectClass.of(self.side_effect), **options)(tool)
             known = captured_of(tool)
             assert known is not None
         if known.spec.family != "tool" or "generator" in known.shape:
@@ -505,7 +483,7 @@ class ToolExecutor(Executor):
         made = self.tools[self.name_of(request)](**request.data)
         if self.asynchronous_for(request):
             return _output(made)
-        if type(made) in LAZY:
+        if isinstance(made, _UNFINISHED):
             if inspect.iscoroutine(made):
                 made.close()
             raise IntentionError(

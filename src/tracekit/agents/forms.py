@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from .._capture.plugins import Form
-from .._journal.reader import Trace
-from .._journal.store import segment_in
 from ..errors import GraphError, RunNotFoundError, TraceError
+from ..integration import Form, Trace, segment_in
 from . import agentloom, graph, record, view
 
 __all__ = ["agentloom_form", "execution_form", "inter_agent_form"]

@@ -8,7 +8,6 @@ from hashlib import sha256
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from .._values import dumps
 from ..errors import (
     DuplicateEventError,
     EventCycleError,
@@ -16,6 +15,7 @@ from ..errors import (
     MissingParentError,
     UndecidedComparisonError,
 )
+from ..integration import canonical_json
 from .view import Event, check_links, dump
 
 __all__ = ["Difference", "Labelled", "Undecided", "alike", "compare", "ordered", "serialize"]
@@ -375,7 +375,7 @@ def _label(event: Mapping[str, Any], places: Mapping[str, int]) -> bytes:
         del compared["payload_hash"], compared["payload_sha256"]
         # A mention of an event that is in this recording is a link; of any other, its id is all that is known.
         compared["mentions"] = [None if id in places else id for id in event.get("mentions", ())]
-    return sha256(dumps(compared)).digest()
+    return sha256(canonical_json(compared)).digest()
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-from .._journal.store import segment_in
-from .._runtime.session import Session, here
-from .._values import contains_opaque, to_json
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
+from ..integration import Session, here, not_serialisable, segment_in, to_json
 from .ids import Origin
 
 __all__ = [
@@ -199,7 +197,7 @@ def _ref(cause: Ref | Event | None) -> Ref | None:
 
 
 def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
-    found = contains_opaque(to_json(data))
+    found = not_serialisable(to_json(data))
     if found is not None:
         raise IntentionError(
             f"{what} holds what is no data: {found}",

@@ -10,19 +10,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from .._capture import guard
-from .._policy.prices import Prices
-from .._runtime.context import current, enter
-from .._runtime.replayer import Replay
-from .._runtime.session import Unfinished, here
 from ..errors import (
     BudgetExceededError,
     IntentionError,
     PendingRequestsError,
     ReplayError,
     RunStateError,
-    UnknownPriceError,
 )
+from ..integration import Unfinished, cost_usd, entered, here, watching
 from .executors import Executor
 from .intentions import ANSWERS, FAILURES, Event, Intention, Ref, deciding
 from .responders import Readings, Responder
@@ -111,11 +106,8 @@ class Request:
         if scope is None:
             yield place
             return
-        token = enter(scope.inside(self.ref.seq, live=False))
-        try:
+        with entered(scope.inside(self.ref.seq, live=False)):
             yield place
-        finally:
-            current.reset(token)
 
 
 class _Place:
@@ -166,15 +158,8 @@ class _Place:
         usage, model = data.get("usage"), data.get("model")
         if self._request.intention.kind != "llm.request" or data.get("cost_usd") is not None or not (usage and model):
             return data
-        spending = None if self._scope is None else self._scope.spending
-        prices = Prices() if spending is None else spending.prices
-        try:
-            return {
-                **data,
-                "cost_usd": round(prices.of_answer(model, self._request.intention.name, None, None, usage), 9),
-            }
-        except (UnknownPriceError, RunStateError):
-            return data
+        cost = cost_usd(model, self._request.intention.name, usage)
+        return data if cost is None else {**data, "cost_usd": cost}
 
 
 # -- agenda ------------------------------------------------------------------------------------------------------------
@@ -209,13 +194,12 @@ class Agenda:
         self._arrived: Final[dict[Ref, Answer]] = {}
         self._fatal: BaseException | None = None
         scope = here()
-        trace = None if scope is None else scope.session.log.trace
-        past = Past({}, frozenset()) if trace is None else past_of(trace)
+        past = Past({}, frozenset()) if scope is None else past_of(scope.session)
         self._log: Final = past.deliveries
         #: The requests that were started in the recording.
         self._begun: Final = past.begun
         #: Whether nothing more may be started.
-        self._replaying: Final = scope is not None and isinstance(scope.session, Replay)
+        self._replaying: Final = scope is not None and not scope.session.recording and not scope.session.log.live
         self._held: Final[set[Ref]] = set()
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
@@ -357,7 +341,7 @@ class Agenda:
         sentences = [] if scope is None else scope.session.state.extras.of(Unfinished).says
         sentences.append(self._undone)
         try:
-            with self._world.looping(), guard.Watch() if self.readings and here() is not None else nullcontext():
+            with self._world.looping(), watching() if self.readings and here() is not None else nullcontext():
                 yield
         except BaseException as error:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):

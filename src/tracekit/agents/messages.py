@@ -8,20 +8,15 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from .._capture.notes import agent, caused, named
-from .._capture.plugins import register_tasks
-from .._journal.reader import Trace
-from .._journal.store import segment_in, valid_run_id
-from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
-from .._runtime.recorder import ROOT
-from .._runtime.session import here, owner
-from .._values import from_json
+from tracekit import agent
+
 from ..errors import InvalidMessageError, ReplayError, RunStateError
+from ..integration import Scope, Trace, caused, entered, from_json, here, register_tasks, segment_in, valid_run_id
 from .ids import Origin, trace_id
 
 __all__ = [
@@ -145,7 +140,7 @@ def send_task(
     ``task`` names what is to be done. ``causes`` are the messages that this one answers to: a join that waited for two answers names
     both. ``meta`` is recorded, and compared in a replay.
     """
-    return _send("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
+    return _send("task_sent", _named(recipient, "the recipient of a task"), payload, task, causes, meta)
 
 
 def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
@@ -179,6 +174,15 @@ def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes
     signature, info = caused(meta, _messages(causes))
     origin = _noted("state_transition", name or acting or "state", from_, to, signature, info)
     return Message("state_transition", acting, None, to, None, origin)
+
+
+def _named(name: Any, what: str) -> str:
+    """``name`` if an agent can be called so."""
+    if not isinstance(name, str):
+        raise TypeError(f'{what} is called by a text, as in "planner", not by {name!r:.80}')
+    if not name:
+        raise ValueError(f"{what} needs a name")
+    return name
 
 
 def _send(
@@ -466,9 +470,7 @@ class Handler(Generic[R]):
         scope = here()
         if scope is None or scope.live:  # inside a live tool: a replay does not run it, so it is not recorded
             return self._run(message, None)
-        return self._run(
-            message, Scope(scope.session, started(scope.lane.root, self.lane), ROOT, scope.agent, call=scope.call)
-        )
+        return self._run(message, scope.task(self.lane))
 
     def _run(self, message: Message, scope: Scope | None) -> Any:
         if inspect.iscoroutinefunction(self.function):
@@ -485,7 +487,7 @@ class Handler(Generic[R]):
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
     """Make a function, sync or async, the handler of agent ``name``'s tasks: it gets a message and returns the answer's payload."""
-    name = named(name, "the agent of a handler")
+    name = _named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
         handler = _handlers[name] = Handler(function, name)
@@ -495,19 +497,9 @@ def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
     return decorate
 
 
-@contextmanager
-def _within(scope: Scope | None) -> Iterator[None]:
+def _within(scope: Scope | None) -> AbstractContextManager[None]:
     """A block with a lane of its own."""
-    if scope is None:
-        yield
-        return
-    scope.lane.owner = owner()
-    token = enter(scope)
-    try:
-        yield
-    finally:
-        current.reset(token)
-        scope.lane.owner = NOBODY
+    return nullcontext() if scope is None else entered(scope, ends=True)
 
 
 # -- replay --------------------------------------------------------------------------------------------------------------
@@ -578,9 +570,7 @@ def _work(handlers: tuple[Handler[Any], ...]) -> list[tuple[Handler[Any], Messag
                 run_id=trace.status.run_id,
                 next_action=f"name the handler that @on_task({name!r}) made in replay_tasks(…)",
             )
-        lane = Lane(handler.lane, n, scope.lane.root)
-        scope.lane.root.counted(handler.lane, n)
-        found.append((handler, message, Scope(scope.session, lane, ROOT, scope.agent)))
+        found.append((handler, message, scope.task(handler.lane, n)))
     scope.session.skip_deliveries(scope.lane, {handler.lane for handler in known.values()})
     return found
 

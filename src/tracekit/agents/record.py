@@ -14,11 +14,6 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from .. import _reality
-from .._journal.reader import Reading, Trace
-from .._journal.store import HasPath, Store
-from .._runtime.redaction import PLACEHOLDER, Redactor
-from .._values import contains_opaque, dumps_in_order, from_json, to_json
 from ..errors import (
     DivergenceError,
     EnvelopeError,
@@ -28,7 +23,8 @@ from ..errors import (
     TraceIntegrityError,
 )
 from ..failures import StructuredFailure
-from .envelope import IntentEnvelope, Patterns, stable_hash, without_secrets
+from ..integration import HasPath, Redactor, Store, Trace, from_json, not_serialisable, to_json
+from .envelope import IntentEnvelope, Patterns, stable_hash
 from .result import ReplayResult
 
 __all__ = [
@@ -223,12 +219,10 @@ def _places(trace: Trace) -> Places:
 
 
 #: A cache of files by identity and modification state; the one used last comes last.
-_known: Final[OrderedDict[tuple[int, ...], tuple[Reading, Places]]] = OrderedDict()
+_known: Final[OrderedDict[tuple[int, ...], tuple[Any, Places]]] = OrderedDict()
 _knowing: Final = threading.Lock()
 _MOST_FILES: Final = 8
 _MOST_ENTRIES: Final = 1_000_000
-#: Nanoseconds within which two changes of a file may get the same time stamp.
-_INSTANT: Final = 100_000_000
 
 
 @contextmanager
@@ -246,7 +240,7 @@ def indexed(path: str) -> Iterator[tuple[Trace, Places]]:
             return
         trace.check()
         places = _places(trace)
-        settled = _reality.time_ns() - file[-1] > _INSTANT and trace.file == file  # else it may be being written
+        settled = trace.settled and trace.file == file  # else it may be being written
         if settled and len(trace) <= _MOST_ENTRIES:
             with _knowing:
                 _known[file] = trace.reading, places
@@ -320,7 +314,7 @@ def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | 
 
 def _redacted(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
     """Whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
-    return "redacted" in _info(entry) or PLACEHOLDER.search(dumps_in_order(to_json(content)).decode()) is not None
+    return "redacted" in _info(entry) or Redactor.redacted(content)
 
 
 def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
@@ -470,7 +464,7 @@ class ExecutionRecord:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return dumps_in_order(self.as_dict()).decode()
+        return json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:
@@ -650,7 +644,7 @@ def _verify(record: ExecutionRecord) -> None:
     header = record.header
     actual = stable_hash(record.envelope)
     if actual != header.envelope_hash:
-        if contains_opaque(record.envelope) is not None:
+        if not_serialisable(record.envelope) is not None:
             raise NotReplayableError(
                 f"the request of execution {header.execution_id} could not be recorded whole, so that it can't be hashed again",
                 run_id=header.run_id,
@@ -708,4 +702,4 @@ def _hashes(envelope: IntentEnvelope, redact: Patterns) -> list[str]:
     """The hashes that the log may have of a request: which secrets the recording process redacted is not known here."""
     tree = envelope.as_dict()
     redactors = (Redactor.of_process(redact), Redactor(redact))
-    return list(dict.fromkeys(stable_hash(one) for one in (*(without_secrets(r, tree) for r in redactors), tree)))
+    return list(dict.fromkeys(stable_hash(one) for one in (*(r.without_secrets(tree) for r in redactors), tree)))

@@ -6,32 +6,24 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from threading import Lock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from .._capture import callers
-from .._capture.calls import captured_of, shape_of
-from .._capture.contracted import Done, Invocation, came_to, course, follow, follow_async
-from .._capture.decorators import traced, traced_tool
-from .._capture.notes import agent as acting
-from .._policy.budget import overspent
-from .._policy.contract import ExecutionContract, SideEffectClass, impossible, side_effect_class
-from .._runtime.effects import Below, OpenCall, innermost
-from .._runtime.session import here
-from .._runtime.step import Request, Spec
+from tracekit import ExecutionContract, SideEffectClass, traced, traced_tool
+from tracekit import agent as acting
+
 from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
+from ..integration import Below, Captured, ReplaceableCall, Request, Spec, captured_of, here, own_code
 from .envelope import IntentEnvelope, IntentRef
 from .result import AgentResult
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from .._capture.contracted import Terms as ToolTerms
-    from .._policy.budget import Spending
 
 __all__ = ["AgentRegistry", "Attempt", "BaseAgent", "Terms", "Together", "class_of", "contract_of", "spec_of"]
 
@@ -119,22 +111,20 @@ class BaseAgent:
         """The argument, or else the class attribute of that name."""
         return getattr(self, option, None) if argument is None else argument
 
-    def _terms(self) -> ToolTerms:
+    def _terms(self) -> Captured | None:
         """Its contract and options, checked when it is declared, as a tool's are."""
-        from .._capture.contracted import Terms as ToolTerms
-        from .._capture.contracted import merged
+
+        def function(payload: Any) -> None: ...
+        async def coroutine(payload: Any) -> None: ...
 
         # The class that a call of route may supply is not known here; this is the strictest one.
-        side_effect = self.side_effect or "reversible"
-        shape = "coroutine" if self.asynchronous else "function"
-        return ToolTerms(
-            self.name, lambda payload: payload, side_effect, merged(self.contract, {}), shape=shape, **self.options
-        )
+        side_effect = SideEffectClass.of(self.side_effect or "reversible")
+        decorate = traced_tool(side_effect=side_effect, name=self.name, contract=self.contract, **self.options)
+        return captured_of(decorate(coroutine if self.asynchronous else function))
 
     def units(self, payload: Any) -> float:
         """The cost units of one call."""
-        cost = None if self._agreed is None else self._agreed.units({"payload": payload})
-        return 1 if cost is None else cost
+        return 1 if self._agreed is None else self._agreed.units(payload)
 
     def declared_units(self, payload: Any) -> float:
         """The cost units of one call, 0 where they can't be computed: that error is reported at the call."""
@@ -273,7 +263,7 @@ class AgentRegistry:
 
 def class_of(side_effect: object) -> str | None:
     """The name of a side-effect class, from any accepted form; ``None`` for none."""
-    return None if side_effect is None else side_effect_class(side_effect).value
+    return None if side_effect is None else SideEffectClass.of(side_effect).value
 
 
 def contract_of(contract: ExecutionContract | Mapping[str, Any] | None, whose: str) -> ExecutionContract | None:
@@ -324,14 +314,22 @@ def _keys(name: str, intent: Any) -> tuple[Key, ...]:
 
 
 def _no_generator(name: str, handler: Any) -> None:
-    shapes = {shape_of(handler), shape_of(inspect.unwrap(handler))}
-    found = next((shape for shape in shapes if "generator" in shape), None)
+    found = next((shape for one in (handler, inspect.unwrap(handler)) if (shape := _generator(one))), None)
     if found is not None:
         raise RegistryError(
             f"the handler of agent {name!r} is a{'n' if found[0] == 'a' else ''} {found}: an agent has one answer, not pieces of one",
             agent=name,
             next_action="return the whole of it (a list, a text) from a function or a coroutine function",
         )
+
+
+def _generator(handler: Any) -> str | None:
+    for one in (handler, getattr(type(handler), "__call__", None)):  # noqa: B004 - the method itself
+        if inspect.isasyncgenfunction(one):
+            return "async generator"
+        if inspect.isgeneratorfunction(one):
+            return "generator"
+    return None
 
 
 def _asynchronous(handler: Any) -> bool:
@@ -398,7 +396,7 @@ class Together:
         self._asked = False
         self._refusal: BudgetExceededError | None = None
 
-    def refusal(self, spending: Spending, payload: Any, *, metered: bool) -> BudgetExceededError | None:
+    def refusal(self, spending: Any, payload: Any, *, metered: bool) -> BudgetExceededError | None:
         """The refusal of all, if any, before the first is asked. ``metered``: agents without a class count in the request's budget."""
         with self._lock:
             if not self._asked:
@@ -413,7 +411,7 @@ class Together:
         assert isinstance(copy, BudgetExceededError)
         return copy
 
-    def _look(self, spending: Spending, payload: Any, metered: bool) -> None:
+    def _look(self, spending: Any, payload: Any, metered: bool) -> None:
         calls = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is not None]
         rest = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is None]
         spending.afford({"tool_calls": len(calls), "cost_units": sum(calls)}, sum(rest) if metered else 0.0)
@@ -430,15 +428,13 @@ class Attempt:
         "envelope",
         "error",
         "failure",
-        "final",
         "finished",
         "followed",
         "index",
         "metered",
-        "open",
         "payload",
         "run_id",
-        "stuck",
+        "step",
         "terms",
         "together",
         "under_way",
@@ -465,15 +461,13 @@ class Attempt:
         self.metered = False
         #: The agents that are all asked with it, or none.
         self.together: Together | None = None
-        #: Whether its step forbids a fallback: it may still take effect.
-        self.final = False
-        #: Whether undoing its step failed.
-        self.stuck = False
         #: Whether its thread is running.
         self.under_way = False
         #: Whether the effects below it are counted, because of a possible fallback; and the count.
         self.counted = False
-        self.open: OpenCall | None = None
+        #: Its step, once it is asked.
+        self.step: ReplaceableCall | None = None
+        #: What has happened in it that a fallback can't undo.
         self.below = Below()
 
     def make(self) -> None:
@@ -512,10 +506,9 @@ class Attempt:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         token = _running.set(self)
-        if self.counted:
-            self.open = OpenCall(innermost())
+        self.step = ReplaceableCall(followed=self.followed, counted=self.counted)
         try:
-            with nullcontext() if self.open is None else self.open.entered():
+            with self.step.entered():
                 yield
         finally:
             _running.reset(token)
@@ -552,20 +545,8 @@ class Attempt:
             self._afford(self.together, tool, payload)
         if self.metered and self.terms.side_effect is None:
             self._spend(payload)
-        captured = captured_of(tool)
-        if captured is None or (captured.terms is None and not (self.followed and self.terms.side_effect)):
-            return tool(payload)
-        call = Invocation(captured, tool.__wrapped__, None, {"payload": payload}, (payload,), {}, here())
-        call.followed = self.followed
-        return self._awaited_result(call) if captured.shape == "coroutine" else self._result_of(follow(course(call)))
-
-    async def _awaited_result(self, call: Invocation) -> Any:
-        return self._result_of(await follow_async(course(call)))
-
-    def _result_of(self, done: Done) -> Any:
-        self.final, self.stuck = "final" in done.about, done.stuck
-        self.below = Below(done.about.get("irreversible"))
-        return came_to(done)
+        assert self.step is not None
+        return self.step.call(tool, payload)
 
     def _afford(self, together: Together, tool: Any, payload: Any) -> None:
         """Refuse instead of its step where the budget does not allow all agents of ``together``."""
@@ -575,7 +556,6 @@ class Attempt:
         error = together.refusal(scope.spending, payload, metered=self.metered)
         if error is not None:
             session = scope.session
-            overspent(session.state, error)
             captured = captured_of(tool)
             spec = Spec("span", self.agent.name) if captured is None else captured.spec
             raise session.refuse(scope, Request(spec, {"payload": payload}), error) from None
@@ -590,8 +570,9 @@ class Attempt:
             scope.spending.charge(self.agent.units(payload))
         except (BudgetExceededError, ContractViolationError) as error:
             if isinstance(error, BudgetExceededError):
-                overspent(session.state, error)
-            raise session.refuse(scope, Request(Spec("span", self.agent.name), {"payload": payload}), error) from None
+                raise session.refuse(
+                    scope, Request(Spec("span", self.agent.name), {"payload": payload}), error
+                ) from None
 
     def ask(self) -> Any:
         """Call the handler from within the step; returns a coroutine for the step to await where the handler did."""
@@ -605,9 +586,18 @@ class Attempt:
 
     def end(self) -> None:
         """End the attempt: the effects below it decide whether a fallback is allowed."""
-        if self.open is not None:
-            below = self.open.end(failed=self.failure is not None)
-            self.below = Below(below.irreversible or self.below.irreversible, below.in_doubt)
+        if self.step is not None:
+            self.below = self.step.end(failed=self.failure is not None)
+
+    @property
+    def final(self) -> bool:
+        """Whether its step forbids a fallback: it may still take effect."""
+        return self.step is not None and self.step.final
+
+    @property
+    def stuck(self) -> bool:
+        """Whether undoing its step failed."""
+        return self.step is not None and self.step.stuck
 
     def _whole(self, answer: Any) -> Any:
         """``answer``, unless it is an iterator or awaitable that is not complete."""
@@ -666,9 +656,7 @@ def spec_of(agent: BaseAgent) -> Spec:
 
 
 def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
-    code = getattr(inspect.unwrap(agent.handler), "__code__", None)
-    if code is not None:  # the handler is the program's own code: its clock readings are captured
-        callers.include(code.co_filename)
+    own_code(agent.handler)
     body = _coroutine(agent) if shape == "coroutine" else _function(agent)
     body.__annotations__ = {"return": agent.returns}
     body.__name__ = body.__qualname__ = agent.name
@@ -678,7 +666,7 @@ def _made(agent: BaseAgent, terms: Terms, shape: str) -> Callable[[Any], Any]:
     except ContractViolationError as error:  # it can't be kept: reported at each call, instead of the step
         return _refused(agent, terms, error, shape)
     except TypeError as error:  # the terms of a route that the function can't fulfil
-        return _refused(agent, terms, impossible(agent.name, "timeout_ms", str(error)), shape)
+        return _refused(agent, terms, _unkeepable(agent, error), shape)
 
 
 def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
@@ -690,7 +678,7 @@ def _step(agent: BaseAgent, terms: Terms) -> Callable[[Any], Any]:
             )
         return traced(agent.name)
     return traced_tool(
-        side_effect=side_effect_class(terms.side_effect),
+        side_effect=SideEffectClass.of(terms.side_effect),
         name=agent.name,
         version=agent.version,
         contract=terms.contract,
@@ -713,6 +701,11 @@ def _coroutine(agent: BaseAgent) -> Any:
             return await made if type(made) is CoroutineType else made
 
     return body
+
+
+def _unkeepable(agent: BaseAgent, error: TypeError) -> ContractViolationError:
+    what = f"the contract of {agent.name!r} can't be: {error}"
+    return ContractViolationError(what, tool=agent.name, contract="timeout_ms", actual=None)
 
 
 def _refused(agent: BaseAgent, terms: Terms, error: ContractViolationError, shape: str) -> Callable[[Any], Any]:

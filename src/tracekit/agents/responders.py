@@ -5,91 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from .._capture import callers, guard
-from .._capture.guard import Attempt
-from .._runtime.around import Around
-from .._runtime.context import Scope, current, enter
-from .._runtime.session import Session, Step, here
-from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, IntentionError, UnreadEventsError
+from ..integration import Attempt, Spec, forbidding, here, own_code
 from .intentions import EVENTS, Event, Intention, deciding
 from .world import World
 
-__all__ = ["Forbidding", "Readings", "Responder", "forbidding", "responder"]
-
-# -- refusing effects --------------------------------------------------------------------------------------------------------
-#
-# A session that refuses some calls before they happen, and records the refusals.
-
-#: A function that returns why a call is refused, or ``None``.
-Rule = Callable[[Spec], ContractViolationError | None]
-#: A function that returns the error for a refused operation, at ``file:line`` of the caller.
-Reach = Callable[[Attempt, str | None], ContractViolationError]
-
-
-class Forbidding(Around):
-    """A session around ``session`` that refuses the calls that ``rule`` forbids."""
-
-    def __init__(self, session: Session, rule: Rule, reach: guard.Refuse | None = None) -> None:
-        super().__init__(session)
-        self._rule: Final = rule
-        if reach is not None:
-            self.reach, self.decides = reach, True
-
-    def begin(self, scope: Scope, request: Request) -> Step:
-        error = self._rule(request.spec)
-        if error is not None:
-            raise self.refuse(scope, request, error)
-        return super().begin(scope, request)
-
-
-@contextmanager
-def forbidding(rule: Rule, scope: Scope | None = None, reach: Reach | None = None) -> Iterator[None]:
-    """A block in ``scope`` (or where the caller is) in which ``rule`` holds. Outside every run nothing is caught, and all is allowed.
-
-    With ``reach`` nothing outside the process is reached either, captured or not: connections, look-ups, listening, processes, files;
-    and nothing is started that could do it later: threads, another run.
-    """
-    scope = here() if scope is None else scope
-    if scope is None:
-        yield
-        return
-    say = None if reach is None else _noted(reach, scope)
-    token = enter(
-        Scope(
-            Forbidding(scope.session, rule, say),
-            scope.lane,
-            scope.parent,
-            scope.agent,
-            scope.live,
-            scope.spending,
-            scope.call,
-        )
-    )
-    try:
-        with nullcontext() if say is None else guard.Watch(say):
-            yield
-    finally:
-        current.reset(token)
-
-
-def _noted(reach: Reach, forbidden: Scope) -> guard.Refuse:
-    """``reach`` with its refusals recorded. The target is not compared in a replay: ports and paths differ between equal runs."""
-
-    def refused(attempt: Attempt, location: str | None) -> BaseException:
-        error = reach(attempt, location)
-        scope = here()
-        if scope is None or not isinstance(scope.session, Forbidding):  # a context of its own must not bypass the rule
-            scope = forbidden
-        spec = Spec("tool", attempt.operation, side_effect="irreversible")
-        return scope.session.refuse(scope, Request(spec, {}), error)
-
-    return refused
-
+__all__ = ["Readings", "Responder", "responder"]
 
 # -- responders --------------------------------------------------------------------------------------------------------
 #
@@ -135,9 +59,7 @@ class Responder(Generic[R]):
                 next_action="let it return an intention; an executor does it and may be async",
             )
         self._wants_world: Final = _wants_world(self.name, function)
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is not None:  # what reads the clock in there is the program's own code
-            callers.include(code.co_filename)
+        own_code(function)  # what reads the clock in there is the program
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:

@@ -9,14 +9,12 @@ from copy import deepcopy
 from dataclasses import replace as _replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .._policy.budget import Budget, limit
-from .._policy.contract import ExecutionContract, SideEffectClass, check_transition
-from .._runtime.effects import Below
-from .._runtime.session import here
-from .._runtime.step import Spec
+from tracekit import Budget, ExecutionContract, SideEffectClass, limit
+
 from ..errors import BudgetExceededError, ContractViolationError, RegistryError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
-from .envelope import IntentEnvelope, identity_of, stable_hash, without_secrets
+from ..integration import Below, Spec, check_transition, here
+from .envelope import IntentEnvelope, identity_of, stable_hash
 from .registry import AgentRegistry, Attempt, BaseAgent, Terms, Together, class_of, contract_of
 from .result import IntentResponse, Status
 
@@ -309,7 +307,7 @@ class Routing:
             return
         tree = self.envelope.as_dict()
         # The hash of what the log keeps, not of the input: a hash of a short secret would reveal it.
-        stored = without_secrets(scope.session.redactor, tree)
+        stored = scope.session.redactor.without_secrets(tree)
         digest = self._hash if stored is tree else stable_hash(stored)
         hashes = {"envelope_hash": digest, "identity_hash": stable_hash(identity_of(stored))}
         chosen = [agent.name for agent in self.plan.agents]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -14,11 +12,8 @@ from urllib.parse import unquote
 
 import orjson
 
-from .._journal.entry import DEFAULT
-from .._journal.reader import Blobs, Trace
-from .._journal.store import segment_in, valid_run_id
-from .._values import dumps
 from ..errors import InvalidEventError
+from ..integration import Follower, Trace, canonical_json, segment_in, valid_run_id
 from .envelope import DoubledKeyError, once
 from .ids import event_id, trace_id
 from .messages import OUTSIDE
@@ -27,8 +22,8 @@ __all__ = [
     "EVENT_TYPES",
     "SCHEMA_URI",
     "Event",
-    "Follower",
     "Mentions",
+    "Observed",
     "View",
     "check",
     "check_links",
@@ -378,7 +373,7 @@ class View:
         parents = list(dict.fromkeys([*causes, before] if before is not None else causes))
         itself = self._last[lane] = self._id(seq)
         payload = self._expand(payload, seq)
-        data = dumps(payload)
+        data = canonical_json(payload)
         digest = sha256(data).hexdigest()
         agent = entry.get("agent_id") or agent
         event: Event = {
@@ -466,7 +461,7 @@ def parse(data: bytes | str | Iterable[bytes | str]) -> list[Event]:
         if (
             problem is None
             and "payload" in event
-            and sha256(dumps(event["payload"])).hexdigest() != event["payload_sha256"]
+            and sha256(canonical_json(event["payload"])).hexdigest() != event["payload_sha256"]
         ):
             problem = "payload is not what payload_sha256 is the hash of"
         if problem is not None:
@@ -492,8 +487,8 @@ def _invalid(number: int, problem: str, event: Any = None) -> InvalidEventError:
 # Inter-agent events of a run that is still being written.
 
 
-class Follower:
-    """Reads a file as it grows, and hands each inter-agent event to ``observer`` once, in recorded order.
+class Observed:
+    """A run that is being written, its inter-agent events passed to ``observer`` one by one, once each is in the file.
 
     An observer never breaks what it observes: the first exception that it raises is passed to ``warn``, and it is not called again.
     """
@@ -501,42 +496,21 @@ class Follower:
     def __init__(
         self, path: str, run_id: str, observer: Callable[[Event], object], warn: Callable[[str], object]
     ) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._observer: Callable[[Event], object] | None = observer
         self._warn: Final = warn
-        self._ends: Final = array("Q", [0])
-        self._blobs: Final = Blobs(self._entry, path, DEFAULT)
-        self._view: Final = View(self._blobs.expand, segment_in(path, run_id))
-        self._lock: Final = threading.Lock()
+        self._follower: Final = Follower(path, self._read)
+        self._view: Final = View(self._follower.expand, segment_in(path, run_id))
 
     def poll(self) -> None:
-        """Deliver new entries. What an observer itself writes to the run is delivered after it has returned."""
-        while self._observer is not None and self._lock.acquire(blocking=False):
-            try:
-                self._read()
-            finally:
-                self._lock.release()
-            # A concurrent writer found the lock taken and left its entries to this call.
-            if self._fd < 0 or os.fstat(self._fd).st_size <= self._ends[-1]:
-                return
+        """Deliver what is new."""
+        if self._observer is not None:
+            self._follower.poll()
 
     def close(self) -> None:
-        """Deliver the rest, and close the file. Idempotent."""
-        self.poll()
-        fd, self._fd = self._fd, -1
-        self._observer = None
-        if fd >= 0:
-            os.close(fd)
+        """Deliver the rest. Idempotent."""
+        self._follower.close()
 
-    def _read(self) -> None:
-        """Deliver all complete lines."""
-        start = self._ends[-1]
-        data = os.pread(self._fd, os.fstat(self._fd).st_size - start, start)
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._ends.append(self._ends[-1] + len(line))
-            self._deliver(orjson.loads(line))
-
-    def _deliver(self, entry: dict[str, Any]) -> None:
+    def _read(self, entry: dict[str, Any]) -> None:
         event = self._view.feed(entry)
         if event is None or self._observer is None:
             return
@@ -545,8 +519,3 @@ class Follower:
         except Exception as error:
             self._observer = None
             self._warn(f"the observer of inter-agent events failed and is not asked again: {error!r}")
-
-    def _entry(self, seq: int) -> dict[str, Any]:
-        start, end = self._ends[seq - 1], self._ends[seq]
-        entry: dict[str, Any] = orjson.loads(os.pread(self._fd, end - start, start))
-        return entry

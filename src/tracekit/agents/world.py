@@ -8,13 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
-from .._journal.reader import Trace
-from .._journal.store import Store
-from .._runtime.session import here
-from .._values import dumps, from_json, to_json
 from ..errors import IntentionError, RunStateError, TraceIntegrityError, UnknownObjectError
+from ..integration import Session, Store, Trace, canonical_json, from_json, here, to_json
 from .intentions import ANSWERS, EVENTS, FAILURES, Event, Ledger, Ref, check_cause, copied, json_object
 
 __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_requests", "project"]
@@ -97,7 +93,7 @@ class World:
     @property
     def hash(self) -> str:
         """``sha256:`` and the hash of all objects in canonical form, as the log has them (without secrets)."""
-        return "sha256:" + hashlib.sha256(dumps(to_json(self._stored))).hexdigest()
+        return "sha256:" + hashlib.sha256(canonical_json(to_json(self._stored))).hexdigest()
 
     def __repr__(self) -> str:
         return f"<World {self.name}: {len(self)} objects, {self.changes} events>"
@@ -189,11 +185,7 @@ def _as_stored(body: dict[str, Any]) -> dict[str, Any]:
     scope = here()
     if scope is None:
         return body
-    tree = to_json(body)
-    if not scope.session.redactor.suspicious(dumps(tree)):
-        return body
-    without_secrets, redacted = scope.session.redactor.redact(tree)
-    stored: dict[str, Any] = from_json(without_secrets) if redacted else body
+    stored: dict[str, Any] = scope.session.redactor.without_secrets(body)
     return stored
 
 
@@ -311,13 +303,19 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
         yield entry, kind
 
 
-_known: WeakKeyDictionary[Trace, Past] = WeakKeyDictionary()
+class _Recorded:
+    """What the log of a replay or of a resumed run says of its requests."""
+
+    past: Past | None = None
 
 
-def past_of(trace: Trace) -> Past:
-    """The recorded requests in the log of a replay or of a resumed run."""
-    found = _known.get(trace)
-    if found is None:
+def past_of(session: Session) -> Past:
+    """The recorded requests in the log that answers this session; none where nothing does."""
+    trace = session.log.trace
+    if trace is None:
+        return Past({}, frozenset())
+    recorded = session.state.extras.of(_Recorded)
+    if recorded.past is None:
         given: dict[int, Delivery] = {}
         asked, begun = set[int](), set[int]()
         for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some by now
@@ -329,5 +327,5 @@ def past_of(trace: Trace) -> Past:
                 given[meta["on"]["seq"]] = Delivery(entry["seq"], meta.get("info") or {})
             elif entry.get("parent") in asked:
                 begun.add(entry["parent"])
-        found = _known[trace] = Past(given, begun)
-    return found
+        recorded.past = Past(given, begun)
+    return recorded.past

@@ -17,7 +17,7 @@ from .._runs.environment import environment
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import canonical
-from ..agents.view import Follower
+from ..agents.view import Observed
 from ..errors import LogWriteError, RunStateError
 from .line import Line, family_of_kind, name_of, root
 
@@ -160,10 +160,10 @@ class TraceWriter(Line):
         self.close(error)
 
 
-def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Follower:
+def _followed(session: Recording, observer: Callable[[dict[str, Any]], object]) -> Observed:
     """Pass the inter-agent events of a run to ``observer`` as they are written."""
     journal = session.log.journal
-    follower = Follower(journal.path, journal.run_id, observer, session.report.warn)
+    follower = Observed(journal.path, journal.run_id, observer, session.report.warn)
     append = journal.append
 
     def observed(kind: str, lane: int, parent: int, tail: bytes, sync: bool = False) -> int:
