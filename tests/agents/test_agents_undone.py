@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.place import PACKAGES, Place
+from tests.support.processes import python
 
 APP = """
 import os, signal
@@ -57,11 +57,11 @@ def made():
 NAMED = {"registry": "registry = made()\n", "router": "router = IntentRouter(made())\nregistry = router.registry\n"}
 
 
-def route(place: Place) -> subprocess.CompletedProcess[bytes]:
+def route(place: Place) -> subprocess.CompletedProcess[str]:
     """``tracekit route``, as a program that can be run again."""
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
-    command = [sys.executable, "-m", "tracekit", "route", "trip.json", "--app", "app:registry"]
-    return subprocess.run(command, cwd=place.directory, env=environment, capture_output=True, check=False, timeout=60)
+    command = ("-m", "tracekit", "route", "trip.json", "--app", "app:registry")
+    return python(*command, cwd=place.directory, env=environment)
 
 
 @pytest.mark.parametrize("what", NAMED)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import python
+
 PROGRAM = """
 import json, os, signal, sys
 from tracekit import record, replay, resume, traced_tool
@@ -87,10 +89,7 @@ class Trip:
             "PYTHONPATH": os.pathsep.join(sys.path),
             "TRACEKIT_DIR": str(self.directory / ".tracekit"),
         }
-        process = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, die, where],
-            cwd=self.directory, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        process = python("-W", "ignore", "-c", PROGRAM, die, where, cwd=self.directory, env=environment)
         assert process.returncode in (0, -signal.SIGKILL), process.stderr
         return process.returncode
 
@@ -171,15 +170,7 @@ def test_nothing_is_undone_by_a_placeholder(tmp_path: Path) -> None:
     }
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return python(*arguments, cwd=tmp_path, env=environment)
 
     assert run("desk.py").returncode == -signal.SIGKILL
     given_up = "from tracekit import recovery; print(recovery.abort('desk', reason='x', tools=['desk']).uncompensated)"

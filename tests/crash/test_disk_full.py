@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.support.processes import python
 from tracekit._journal.store import Store
 from tracekit.cli import main
 from tracekit.harness import load_trace
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 def run(what: str, store: Path, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
     """What the program was told, and the effects that happened."""
     ledger = tmp_path / "ledger"
-    done = subprocess.run([sys.executable, str(PROGRAM), what, str(store), str(ledger)], capture_output=True, text=True)
+    done = python(str(PROGRAM), what, str(store), str(ledger))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), ledger.read_text().splitlines() if ledger.exists() else []
 

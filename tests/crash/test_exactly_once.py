@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.crash import once_program
+from tests.support.processes import python
 from tracekit import record, recovery, replay, resume
 from tracekit._journal.reader import Trace
 from tracekit._journal.store import Store
@@ -338,14 +339,7 @@ def test_what_an_operator_supplies_answers_the_key_too(tmp_path: Path) -> None:
     def run(what: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": paths}
-        return subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", _TOKEN, what],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment,
-            timeout=120,
-        )
+        return python("-W", "ignore", "-c", _TOKEN, what, cwd=tmp_path, env=environment)
 
     assert run("die").returncode == -signal.SIGKILL
     (decision,) = recovery.scan()

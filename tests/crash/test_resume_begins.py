@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import tracekit
 from tests.support.plain_writer import chained
+from tests.support.processes import python
 from tracekit import record, resume, traced_tool
 
 #: Dies in its run before its first step, or goes on with that run: at first where its log can take nothing more, and then again.
@@ -62,7 +62,7 @@ def test_a_resume_that_could_not_begin_leaves_nothing_behind(tmp_path: Path) -> 
 
     def run(what: str) -> subprocess.CompletedProcess[str]:
         arguments = [what, str(tmp_path / "store"), str(tmp_path / "ledger")]
-        return subprocess.run([sys.executable, "-c", _ENTERED, *arguments], capture_output=True, text=True, timeout=120)
+        return python("-c", _ENTERED, *arguments)
 
     assert run("die").returncode == -signal.SIGKILL
     went = run("resume")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import python
 from tracekit import recovery
 from tracekit.errors import RecoveryRefusedError
 
@@ -51,10 +52,7 @@ class Shop:
 
     def live(self, what: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM, what, self.how],
-            cwd=self.directory, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return python("-c", PROGRAM, what, self.how, cwd=self.directory, env=environment)
 
     @property
     def done(self) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import processes
 from tests.support.place import Place
 
 HEAD = """
@@ -80,18 +81,7 @@ def paid(place: Place) -> list[str]:
 
 
 def python(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = {**os.environ, "TRACEKIT_DIR": str(place.store)}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=place.directory,
-        env=environment,
-        check=False,
-        timeout=60,
-    )
+    return processes.python(*arguments, cwd=place.directory, env={**os.environ, "TRACEKIT_DIR": str(place.store)})
 
 
 def test_what_a_replay_leaves_behind_does_not_act(place: Place) -> None:

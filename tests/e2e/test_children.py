@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import python
 from tracekit._journal.store import Store
 
 CHILD = """
@@ -77,14 +78,8 @@ class Place:
         return self.python("parent.py", **environment)
 
     def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.root,
-            env={**os.environ, "TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        variables = {"TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment}
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
 
     @property
     def effects(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.place import Place
+from tests.support import processes
+from tests.support.place import PACKAGES, Place
 from tests.support.stub_provider import stub_provider
 
 HEAD = """
@@ -63,15 +65,8 @@ def done(place: Place) -> Counter[str]:
 
 def python(place: Place, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program as its user starts it, without tracekit's command line."""
-    import os
-    import sys
-
-    from tests.support.place import PACKAGES
-
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
-    return subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=place.directory, env=environment, check=False
-    )
+    return processes.python(script, cwd=place.directory, env=environment)
 
 
 def resumed(place: Place, run: str, *more: str, **variables: str) -> tuple[dict[str, Any], Any]:

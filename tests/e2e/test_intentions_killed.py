@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import python
 from tracekit.agents import World, pending_requests
 
 PROGRAM = """
@@ -76,9 +77,7 @@ def test_a_loop_that_was_killed_goes_on(kill_at: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
     def tracekit(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "tracekit", *arguments]
-        where = {"cwd": tmp_path, "env": {**environment, **more}}
-        return subprocess.run(line, capture_output=True, text=True, timeout=100, check=False, **where)  # type: ignore[call-overload, no-any-return]
+        return python("-m", "tracekit", *arguments, cwd=tmp_path, env={**environment, **more})
 
     killed = tracekit("run", "program.py", KILL_AT=kill_at)
     assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), killed.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import tracekit
 from tests.e2e import sample_programs
+from tests.support.processes import python
 from tests.support.stub_provider import stub_provider
 
 HERE = Path(sample_programs.__file__)
@@ -31,10 +31,7 @@ class Directory:
         } | variables
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True, text=True, cwd=self.path, env=self.environment, check=False, timeout=110,
-        )  # fmt: skip
+        return python(*arguments, cwd=self.path, env=self.environment, timeout=110)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.python("-m", "tracekit", *arguments)

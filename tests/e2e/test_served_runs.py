@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
 from tests.support.place import Place
 
 #: Says its port in a file; ends when it is asked to. ``die`` in the directory kills it between two effects of a task.
@@ -148,15 +149,7 @@ def serve(place: Place, kind: str, *asked: str, die: bool = False, stop: str = "
 
 def python(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store)}
-    return subprocess.run(
-        [sys.executable, "server.py", *arguments],
-        cwd=place.directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return processes.python("server.py", *arguments, cwd=place.directory, env=environment)
 
 
 def post(port: int, body: str) -> object:

@@ -6,11 +6,11 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import python
 from tracekit._journal.store import Store
 from tracekit.agents import compare, events, ordered, serialize
 
@@ -122,14 +122,8 @@ class Flow:
             self.ports = [str(free.getsockname()[1]) for free in (one, other)]
 
     def python(self, *arguments: str, store: str = "store") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.root,
-            env={**os.environ, "TRACEKIT_DIR": str(self.root / store), "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        variables = {"TRACEKIT_DIR": str(self.root / store), "PYTHONHASHSEED": "0"}
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
 
     def record(self, order: str, last: str, store: str = "store") -> str:
         done = self.python("planner.py", *self.ports, order, last, store=store)

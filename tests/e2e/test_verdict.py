@@ -11,7 +11,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.support.place import PACKAGES, TOOL, Place
+from tests.support.processes import python
 from tracekit import (
     DivergenceError,
     InexactReplayError,
@@ -227,9 +227,7 @@ def test_an_exception_of_another_type_is_not_exact(tmp_path: Path) -> None:
 
 def _python(place: Place) -> subprocess.CompletedProcess[str]:
     environment = {"TRACEKIT_DIR": str(place.store), "PYTHONPATH": ":".join(PACKAGES), "PATH": "/usr/bin:/bin"}
-    return subprocess.run(
-        [sys.executable, "agent.py"], cwd=place.directory, env=environment, capture_output=True, text=True, check=False
-    )
+    return python("agent.py", cwd=place.directory, env=environment)
 
 
 def test_the_test_kit_adds_nothing() -> None:
@@ -346,19 +344,13 @@ def test_a_process_that_ends_inside_a_replay_says_so(place: Place, body: str, en
     )
     common += "@traced_tool(side_effect='read_only')\ndef look(n):\n    return n\n"
     record_it = place.program(f"{common}with record('x'):\n    look(1); look(2)\n", "record.py")
-    subprocess.run([sys.executable, record_it], cwd=place.directory, env=_environment(place), check=True)
+    assert python(record_it, cwd=place.directory, env=_environment(place)).returncode == 0
     script = place.program(
         f"{common}def swallowed(call, *args):\n    try:\n        call(*args)\n    except BaseException:\n        pass\n"
         f"open_ones = []\nblock = replay(sys.argv[1])\nblock.__enter__()\n"
         f"try:\n    {body}; {end}\nexcept SystemExit as error:\n    block.__exit__(SystemExit, error, None)\n    raise\n"
     )
-    ended = subprocess.run(
-        [sys.executable, script, place.run],
-        cwd=place.directory,
-        env=_environment(place),
-        capture_output=True,
-        text=True,
-    )
+    ended = python(script, place.run, cwd=place.directory, env=_environment(place))
     assert ended.returncode == code, ended.stderr
     assert place.run in ended.stderr
     if "_exit" in end:
@@ -378,13 +370,7 @@ def test_a_program_recorded_to_its_hard_exit_replays_to_it(place: Place) -> None
     )
     for status, code, said in (("0", 0, ": exact"), ("5", 5, "inexact: 1 other exit status")):
         (place.directory / "status").write_text(status)
-        ended = subprocess.run(
-            [sys.executable, script, place.run],
-            cwd=place.directory,
-            env=_environment(place),
-            capture_output=True,
-            text=True,
-        )
+        ended = python(script, place.run, cwd=place.directory, env=_environment(place))
         assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import python
 from tracekit._journal.store import Store
 
 __all__ = ["EFFECT", "Family"]
@@ -61,14 +61,8 @@ class Family:
         (self.root / "parent.py").write_text(_HEAD + body + _TAIL)
 
     def python(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.root,
-            env={**os.environ, "TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        variables = {"TRACEKIT_DIR": str(self.root / "store"), "PYTHONHASHSEED": "0", **environment}
+        return python(*arguments, cwd=self.root, env={**os.environ, **variables})
 
     def record(self) -> subprocess.CompletedProcess[str]:
         done = self.python("parent.py", "record")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import tracekit
+from tests.support.processes import python
 
 __all__ = ["TOOL", "Place"]
 
@@ -26,16 +26,20 @@ class Place:
         (self.directory / name).write_text(textwrap.dedent(text))
         return name
 
-    def cli(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        return self.python("-c", "from tracekit.cli import main; main()", *arguments, input=input, **variables)
+    def cli(
+        self, *arguments: str, input: str = "", fresh: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """``tracekit *arguments``; ``fresh`` as for :func:`~tests.support.processes.python`."""
+        return self.python(
+            "-c", "from tracekit.cli import main; main()", *arguments, input=input, fresh=fresh, **variables
+        )
 
-    def python(self, *arguments: str, input: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    def python(
+        self, *arguments: str, input: str = "", fresh: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         environment |= {"TRACEKIT_DIR": str(self.store), "PYTHONPATH": os.pathsep.join(PACKAGES), **variables}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            input=input, capture_output=True, text=True, cwd=self.directory, env=environment, check=False, timeout=300,
-        )  # fmt: skip
+        return python(*arguments, input=input, cwd=self.directory, env=environment, fresh=fresh)
 
     @property
     def runs(self) -> list[Path]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import python
 from tools.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -69,3 +71,52 @@ def test_checks_side_by_side(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     said = capfdbinary.readouterr().out
     assert [line for line in said.split(b"\n") if line] == [b"check 0", b"check 3", b"check 0", b"check 4"]
     environment.side_by_side(fails[:1])
+
+
+SEES = """
+import atexit, os, sys, threading
+def seen():
+    here = [entry for entry in sys.path if "importlib" not in entry]
+    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONHASHSEED", "LC_CTYPE")}
+    return __name__, globals().get("__file__"), sys.argv, sys.orig_argv, here, os.getcwd(), plain, sys.stdin.read(), hash("a set")
+print(seen(), sys.stdout.isatty(), sys.warnoptions, flush=True)
+print("and said", file=sys.stderr)
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (threading.main_thread().join(), print("from a thread"))).start()
+class Own: pass
+assert sys.modules["__main__"].Own is Own
+"""
+ENDS = ["", "sys.exit(3)", "sys.exit('said at exit')", "os._exit(4)", "os.kill(os.getpid(), 9)", "{}['gone']", "def"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("how", ["-c", "-m", "script", "-W", "tracekit run"])
+def test_a_forked_program_is_as_one_that_is_started(tmp_path: Path, how: str, end: str) -> None:
+    """What a program finds when it begins, and what is left of it when it has ended, is the same with an interpreter of its own."""
+    text = SEES + end + "\n"
+    (tmp_path / "program.py").write_text(text)
+    (tmp_path / "more").mkdir()
+    arguments = {
+        "-c": ("-c", text),
+        "-m": ("-m", "program"),
+        "script": ("program.py",),
+        "-W": ("-W", "error", "program.py"),
+        "tracekit run": ("-m", "tracekit", "run", "program.py"),
+    }[how]
+    variables = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tmp_path / "more"), "OWN": "ä"}
+    told = [
+        python(*arguments, "a", "b c", input="given\r\n", cwd=tmp_path, env=variables, fresh=fresh)
+        for fresh in (True, False)
+    ]
+    started, forked = [
+        (done.returncode, done.stdout, re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "RUN", done.stderr)) for done in told
+    ]
+    assert forked == started
+
+
+def test_a_forked_program_begins_with_the_imports_done() -> None:
+    """And one that is to be started has none."""
+    code = "import sys; print('tracekit._runtime.recorder' in sys.modules)"
+    assert python("-c", code).stdout == "True\n"
+    assert python("-c", code, fresh=True).stdout == "False\n"
+    assert python("-c", code, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout == "False\n"

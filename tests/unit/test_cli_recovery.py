@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
 from tracekit._journal.reader import Trace
 from tracekit._journal.store import Store
@@ -92,7 +93,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LEDGER", str(tmp_path / "ledger"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], env=dict(os.environ), check=False)
+    done = python(str(tmp_path / "program.py"))
     assert done.returncode == -signal.SIGKILL
     (tmp_path / "ledger").write_text("")
     return Path(Store().path("shop"))
@@ -149,9 +150,7 @@ def test_what_is_no_file_is_no_run(shop: Path, kind: str) -> None:
             (shop.parent / name).symlink_to("nothing")
     program = "import sys; from tracekit.cli import main; main(sys.argv[1:])"
     for command, code in (("list", 0), ("failures", 0), ("show last", 3), ("verify last", 3), ("recovery scan", 2)):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *command.split()], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = python("-c", program, *command.split(), timeout=60)
         assert done.returncode == code, (command, done.stderr)
         assert "Traceback" not in done.stderr
         if command != "recovery scan":

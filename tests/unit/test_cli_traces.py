@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
+from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
 from tracekit import ContractViolationError, decision, errors, record, traced, traced_tool
 from tracekit._journal.reader import Trace
@@ -73,7 +74,7 @@ def killed(path: Path) -> str:
         "with record('rocket') as run:\n"
         "    launch('moon')\n"
     )
-    done = subprocess.run([sys.executable, str(program)], env=dict(os.environ), check=False)
+    done = python(str(program))
     assert done.returncode == -signal.SIGKILL
     listed = json.loads(call("list", "--limit", "1").stdout)
     assert listed["end"] is None

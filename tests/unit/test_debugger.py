@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import python
 from tracekit._capture import isolation
 from tracekit._journal.reader import Trace
 from tracekit._journal.store import Store
@@ -54,10 +55,8 @@ def main():
 
 
 def command(*arguments: str, stdin: str = "", cwd: Path) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-c", "from tracekit.cli import main; main()", *arguments]
-    return subprocess.run(
-        line, cwd=cwd, env=_environment(), input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
+    main = "from tracekit.cli import main; main()"
+    return python("-c", main, *arguments, input=stdin, cwd=cwd, env=_environment())
 
 
 def _environment() -> dict[str, str]:

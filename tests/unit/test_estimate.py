@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from tests.support.processes import python
 from tracekit import (
     Budget,
     Price,
@@ -202,8 +203,7 @@ def test_what_an_answer_may_take() -> None:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
-    line = [sys.executable, "-m", "tracekit", "estimate", *words]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return python("-m", "tracekit", "estimate", *words, env=environment)
 
 
 def test_the_command(tmp_path: Path) -> None:
