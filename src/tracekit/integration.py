@@ -1,4 +1,4 @@
-"""For authors of integrations: how a library's calls become steps.
+"""For authors of integrations and other extensions: how a library's calls become steps, and what else one may need of tracekit.
 
 An integration is an importable package with an object ``integration`` of type :class:`Integration`, announced in the
 entry-point group ``tracekit.integrations``. It describes patches; ``tracekit.instrument()`` applies them when (and only if) the
@@ -10,27 +10,15 @@ Three kinds of integration, often in one object:
   (see ``tracekit_httpx``);
 - a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
   usage (:class:`Dialect`; see ``tracekit_openai``);
-- any other **capture point** describes what is about to happen as a :class:`Request` and begins a step::
+- any other **capture point** describes the call as a :class:`Request`, and lets :func:`perform` decide whether it is made or the
+  log answers::
 
-      scope = here()
-      if scope is None:
-          return original(*args, **kwargs)
-      step = scope.session.begin(scope, Request.of("tool", "mcp.search", arguments, side_effect="read_only"))
-      if not step.live:
-          outcome = step.answer()
-          if outcome.error is not None:
-              raise outcome.error
-          return outcome.output
-      token = current.set(step.body())
-      try:
-          result = original(*args, **kwargs)
-      except BaseException as error:
-          step.failed(error)
-          raise
-      finally:
-          current.reset(token)
-      step.done(result)
-      return result
+      request = Request.of("tool", "mcp.search", arguments, side_effect="read_only")
+      return perform(request, lambda: original(*args, **kwargs))
+
+Beyond that there are an extension's own lines of execution and work from outside (:meth:`Scope.own_lane`, :meth:`Scope.task`,
+:class:`TaskSource`), runs that are opened by hand (:class:`OpenRun`), traces (:class:`Trace`, :class:`Store`) and other forms of
+them (:class:`Form`). ``tracekit.agents`` and ``tracekit.harness`` are built on this module and the public names alone.
 """
 
 from __future__ import annotations
@@ -77,6 +65,9 @@ if TYPE_CHECKING:
     from ._capture.plugins import register as register
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
+    from ._journal.entry import READS as READS
+    from ._journal.entry import SINGLES as SINGLES
+    from ._journal.entry import family_of as family_of
     from ._journal.reader import Follower as Follower
     from ._journal.reader import Trace as Trace
     from ._journal.reader import Verdict as Verdict
@@ -86,11 +77,14 @@ if TYPE_CHECKING:
     from ._journal.store import valid_run_id as valid_run_id
     from ._policy.budget import cost_usd as cost_usd
     from ._policy.contract import check_transition as check_transition
+    from ._runs.by_hand import OpenReplay as OpenReplay
+    from ._runs.by_hand import OpenRun as OpenRun
     from ._runs.role import NextRun as NextRun
     from ._runs.role import next_run as next_run
     from ._runtime.context import Scope as Scope
     from ._runtime.context import current as current
     from ._runtime.effects import Below as Below
+    from ._runtime.effects import placed as placed
     from ._runtime.redaction import Redactor as Redactor
     from ._runtime.session import Outcome as Outcome
     from ._runtime.session import Session as Session
@@ -103,6 +97,7 @@ if TYPE_CHECKING:
     from ._runtime.step import Spec as Spec
     from ._values import contains_opaque as not_serialisable
     from ._values import dumps as canonical_json
+    from ._values import exception_from_json as exception_from_json
     from ._values import from_json as from_json
     from ._values import register as register_codec
     from ._values import to_json as to_json
@@ -126,12 +121,16 @@ _HOMES: Final = {
     "Headers": "_capture.http",
     "Integration": "_capture.plugins",
     "NextRun": "_runs.role",
+    "OpenReplay": "_runs.by_hand",
+    "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
     "Patch": "_capture.plugins",
+    "READS": "_journal.entry",
     "Reading": "_capture.plugins",
     "Redactor": "_runtime.redaction",
     "ReplaceableCall": "_capture.contracted",
     "Request": "_runtime.step",
+    "SINGLES": "_journal.entry",
     "Scope": "_runtime.context",
     "Session": "_runtime.session",
     "Spec": "_runtime.step",
@@ -157,6 +156,8 @@ _HOMES: Final = {
     "elsewhere": "_capture.http",
     "entered": "_runtime.session",
     "events": "_capture.http",
+    "exception_from_json": "_values",
+    "family_of": "_journal.entry",
     "forbidding": "_capture.guard",
     "from_json": "_values",
     "here": "_runtime.session",
@@ -168,6 +169,7 @@ _HOMES: Final = {
     "own_code": "_capture.callers",
     "perform": "_capture.calls",
     "perform_async": "_capture.calls",
+    "placed": "_runtime.effects",
     "refuse": "_capture.http",
     "register": "_capture.plugins",
     "register_codec": "_values:register",
@@ -182,6 +184,8 @@ _HOMES: Final = {
 __all__ = [
     "AMBIENT",
     "GROUP",
+    "READS",
+    "SINGLES",
     "Ambient",
     "Answer",
     "Attempt",
@@ -197,6 +201,8 @@ __all__ = [
     "Headers",
     "Integration",
     "NextRun",
+    "OpenReplay",
+    "OpenRun",
     "Outcome",
     "Patch",
     "Reading",
@@ -228,6 +234,8 @@ __all__ = [
     "elsewhere",
     "entered",
     "events",
+    "exception_from_json",
+    "family_of",
     "forbidding",
     "from_json",
     "here",
@@ -239,6 +247,7 @@ __all__ = [
     "own_code",
     "perform",
     "perform_async",
+    "placed",
     "refuse",
     "register",
     "register_codec",

@@ -395,9 +395,9 @@ def test_an_effect_that_cannot_be_logged_does_not_happen() -> None:
     """If the log can't be written, an irreversible call is not made and the caller gets LogWriteError."""
     shop = Shop()
     writer = TraceWriter()
-    os.close(writer._recording.log.journal._fd)
+    os.close(writer.session.log.journal._fd)
     full = os.open("/dev/full", os.O_WRONLY)
-    writer._recording.log.journal._fd = full
+    writer.session.log.journal._fd = full
     with pytest.raises(LogWriteError, match=r"\.jsonl"):
         TracedToolClient(shop, writer, **SHOP).execute("pens")
     assert shop.orders == []

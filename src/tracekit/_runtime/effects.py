@@ -29,6 +29,7 @@ __all__ = [
     "never_sent",
     "open_calls",
     "outside_run",
+    "placed",
 ]
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -261,6 +262,15 @@ def innermost() -> OpenCall | None:
     """The open call that the running code is in."""
     scope = current.get()
     return _outside.get() if scope is None else scope.call
+
+
+def placed(scope: Scope) -> Scope:
+    """Where a step is that is made here in the line of ``scope``: inside the step of its run that is running, its effects counted in
+    the call that is open."""
+    around, call = current.get(), innermost() or scope.call
+    if around is None or around.session is not scope.session:
+        return scope.within_call(call)
+    return Scope(scope.session, scope.lane, around.parent, around.agent or scope.agent, around.live, call=call)
 
 
 def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:

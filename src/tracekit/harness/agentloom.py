@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .._journal.store import Store
 from ..agents import agentloom
+from ..integration import Store
 from .writer import TraceWriter
 
 __all__ = ["import_agentloom"]

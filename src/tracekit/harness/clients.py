@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Final, Literal
 
-from .._capture.calls import Captured, wrap
-from .._runtime.step import Spec
 from ..errors import RunStateError
+from ..integration import Spec, capture
 from .index import replaying
 from .line import Line
 
@@ -28,7 +27,7 @@ class _Client:
         return nullcontext() if self._line is None else self._line.entered()
 
     def _captured(self, function: Callable[..., Any]) -> Any:
-        return wrap(Captured(function, self._spec), function)
+        return capture(function, self._spec)
 
 
 class TracedLLMClient(_Client):

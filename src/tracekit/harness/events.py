@@ -6,11 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, SupportsIndex
 
-from .._journal.entry import READS, SINGLES, family_of
-from .._journal.reader import Trace, Verdict
-from .._journal.store import Store
-from .._values import exception_from_json, from_json
 from ..errors import RunNotFoundError
+from ..integration import READS, SINGLES, Store, Trace, Verdict, exception_from_json, family_of, from_json
 
 __all__ = ["TraceEvent", "TraceEvents", "load_trace"]
 

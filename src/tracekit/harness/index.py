@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from .._runtime.callsite import caller
-from .._runtime.divergence import describe, differences
-from .._runtime.redaction import Redactor
-from .._runtime.replayer import Replay
-from .._runtime.verdict import Report
-from .._values import to_json
-from ..errors import DivergenceError, ReplayError, RunStateError, TraceExhaustedError
+from tracekit import Report
+
+from ..errors import ReplayError, RunStateError, TraceExhaustedError
+from ..integration import OpenReplay
 from .events import TraceEvent
-from .line import Line, family_of_kind, name_of, root
+from .line import Line, family_of_kind, name_of
 
 __all__ = ["ReplayTraceWriter", "TraceIndex"]
 
@@ -37,9 +34,8 @@ class TraceIndex(Line):
         self.events: Final = list(events)
         if not self.events:
             raise RunStateError("the trace holds no event: there is nothing to replay")
-        session = Replay(self.events[0].trace, Redactor.of_process(redact), on_divergence=on_divergence)
-        super().__init__(session, root(session, session.trace.entry(1).get("agent_id")))
-        self._replay: Final = session
+        replay = self._replay = OpenReplay(self.events[0].trace, on_divergence=on_divergence, redact=redact)
+        super().__init__(replay, replay.scope)
         self._kinds: Final[dict[str, list[TraceEvent]]] = {}
         self._cursors: Final[dict[str, int]] = {}
         for event in self.events:
@@ -67,7 +63,6 @@ class TraceIndex(Line):
                 TraceExhaustedError(
                     f"the program asks for another {kind!r} event, and the recording has no more: {len(events)}, all used",
                     run_id=self.run_id,
-                    location=caller(),
                     kind=kind,
                     name=None,
                     next_action=f"the recording holds {', '.join(self._kinds)}; record again if the change is meant",
@@ -91,15 +86,7 @@ class TraceIndex(Line):
 
     def finish(self) -> Report:
         """End the replay. Raises its first failure, or ``UnconsumedStepsError`` if recorded steps were never asked for."""
-        self._close()
-        self._replay.finish()
-        self._replay.conclude()
-        return self.report
-
-    def _close(self) -> None:
-        self._replay.state.ended = True
-        self._replay.schedule.close()
-        self._replay.account()
+        return self._replay.finish()
 
     def __enter__(self) -> TraceIndex:
         return self
@@ -109,12 +96,12 @@ class TraceIndex(Line):
     ) -> None:
         failure = self._replay.failure
         if failure is not None and error is not failure:
-            self._close()
+            self._replay.close()
             raise failure from (None if isinstance(error, ReplayError) else error)
         if error is None:
             self.finish()
         else:
-            self._close()
+            self._replay.close()
 
 
 class ReplayTraceWriter:
@@ -148,20 +135,8 @@ class ReplayTraceWriter:
         recorded = step.answer()
         now = output if error is None else _shown(error)
         then = recorded.output if recorded.error is None else _shown(recorded.error)
-        found = differences(to_json(then), to_json(now))
-        if found:
-            raise self._line.session.fail(
-                DivergenceError(
-                    f"the outcome of {kind} {called!r} is not the recorded one\n" + describe(found),
-                    run_id=self.run_id,
-                    step=step.seq,
-                    location=caller(),
-                    recorded=then,
-                    actual=now,
-                    differences=found,
-                    next_action="look at what changed in the code before this event; record again if the change is meant",
-                )
-            )
+        assert isinstance(self._line.run, OpenReplay)
+        self._line.run.agree(f"{kind} {called!r}", step.seq, then, now)
         return int(step.seq)
 
     def set_result(self, value: Any) -> None:

@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._journal.entry import SINGLES
-from .._runtime.context import Lane, Scope, current, enter, started
-from .._runtime.effects import innermost
-from .._runtime.recorder import ROOT, Recording
-from .._runtime.session import Session, owner
-from .._runtime.step import Request, Spec
 from ..errors import RunStateError
+from ..integration import SINGLES, OpenReplay, OpenRun, Request, Scope, Session, Spec, entered, placed
 
 __all__ = ["Line", "family_of_kind"]
 
@@ -42,11 +37,15 @@ class Line:
     ``index.lane("worker")`` in the replay, made in the same order. Calls that overlap in one lane are reported at the end of the run.
     """
 
-    def __init__(self, session: Session, scope: Scope) -> None:
-        self.session: Final = session
+    def __init__(self, run: OpenRun | OpenReplay, scope: Scope) -> None:
+        self.run: Final = run
         self._scope: Final = scope
-        self._open = 0
-        self._who = 0
+        self._open_calls = 0
+
+    @property
+    def session(self) -> Session:
+        """The run's session."""
+        return self._scope.session
 
     @property
     def run_id(self) -> str:
@@ -55,34 +54,27 @@ class Line:
 
     def lane(self, name: str) -> Line:
         """A new lane for one thread or task: the next one of this name that starts here."""
-        return Line(self.session, self._scope.in_lane(started(self._scope.lane, name)))
+        return Line(self.run, self._scope.own_lane(name))
 
     def scope(self) -> Scope:
         """The scope of the next step here: inside the live call that is running, if it belongs to this run."""
-        scope, around = self._scope, current.get()
-        call = innermost() or scope.call
-        if around is None or around.session is not self.session:
-            return scope.within_call(call)
-        return Scope(self.session, scope.lane, around.parent, around.agent or scope.agent, around.live, call=call)
+        return placed(self._scope)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """A block whose captured calls belong to this lane."""
-        me = owner()
-        if self._open and self._who != me and isinstance(self.session, Recording):
-            name = self._scope.lane.path or "/"
-            self.session.report.warn(
-                f"calls of two threads or tasks overlapped in lane {name}: give each a lane() of its own"
-            )
-        scope = self.scope()
-        self._open += 1
-        self._who = scope.lane.owner = me
-        token = enter(scope)
-        try:
-            yield
-        finally:
-            current.reset(token)
-            self._open -= 1
+        lane = self._scope.lane
+        before = lane.owner
+        with entered(self.scope()):
+            if self._open_calls and lane.owner != before and self.session.recording:
+                self.session.report.warn(
+                    f"calls of two threads or tasks overlapped in lane {lane.path or '/'}: give each a lane() of its own"
+                )
+            self._open_calls += 1
+            try:
+                yield
+            finally:
+                self._open_calls -= 1
 
     def note(self, kind: str, name: str, input: Any, output: Any, metadata: Mapping[str, Any]) -> int:
         """Write a step of one entry; returns its ``seq``."""
@@ -94,11 +86,6 @@ class Line:
         side_effect = signature.pop("side_effect", "read_only" if family == "tool" else None)
         spec = Spec(family, name, side_effect=side_effect, signature=signature, lists=family == "llm")
         return self.session.begin(self.scope(), Request(spec, input))
-
-
-def root(session: Session, agent: str | None = None) -> Scope:
-    """The scope of a run's main lane."""
-    return Scope(session, Lane("", 1, None, id=0), ROOT, agent, call=innermost())
 
 
 def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:

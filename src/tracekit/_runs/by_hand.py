@@ -1,0 +1,234 @@
+"""Runs that are opened and closed by hand: nothing is patched for them, and their steps are those that are made in their scope."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from .._capture import instrumentation
+from .._journal.reader import Trace
+from .._journal.store import Store, lock, new_run_id, valid_run_id
+from .._journal.tip import sync_directory
+from .._journal.writer import Durability, Journal
+from .._policy.once import policies
+from .._runtime.callsite import caller
+from .._runtime.context import Lane, Scope
+from .._runtime.divergence import describe, differences
+from .._runtime.effects import innermost
+from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.redaction import Redactor
+from .._runtime.replayer import Replay
+from .._runtime.session import Session
+from .._runtime.verdict import Report
+from .._values import canonical, to_json
+from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
+from .environment import environment
+
+__all__ = ["OpenReplay", "OpenRun"]
+
+
+class OpenRun:
+    """A run that is being recorded: opened here, ended by :meth:`close`.
+
+    ``target`` is a store or its directory, or a ``….jsonl`` file to make; ``about`` is kept with its first entry. The rest is as
+    for ``tracekit.record``. ``RunStateError`` where the file is there already, ``LogWriteError`` where it can't be written.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Store | None = None,
+        *,
+        run_id: str | None = None,
+        name: str = "run",
+        input: Any = None,
+        agent: str | None = None,
+        identity: Mapping[str, Any] | None = None,
+        durability: Durability = "effects",
+        redact: Iterable[Any] = (),
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._store: Final = _store(target)
+        run_id = new_run_id() if run_id is None else run_id
+        if self._store is not None:
+            journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
+        else:
+            journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
+        self._recording: Final = Recording(journal, Redactor.of_process(redact), policies)
+        #: The run's file.
+        self.path: Final = journal.path
+        #: The scope of its main line.
+        self.scope: Final = _root(self._recording, agent)
+        self._first_entry(name, input, about or {})
+        if agent is not None or identity is not None:
+            self._recording.identify(agent or "agent", identity)
+
+    def _first_entry(self, name: str, input: Any, about: Mapping[str, Any]) -> None:
+        session = self._recording
+        place = environment(instrumentation.packages())
+        place["argv"] = session.redactor.redact_argv(place["argv"])
+        meta = {"environment": place, "durability": session.log.journal.durability, **about}
+        tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
+        session.log.journal.append("run.started", 0, 0, tail + session.meta(meta))
+
+    @property
+    def session(self) -> Session:
+        """Its session, for steps made in scopes of it."""
+        return self._recording
+
+    @property
+    def warnings(self) -> list[str]:
+        """Its warnings: gaps, and values that could not be recorded."""
+        return [*self._recording.report.warnings, *self._recording.report.remarks]
+
+    def observe(self, written: Callable[[], object]) -> None:
+        """From now on call ``written`` after each entry, once it is in the file."""
+        self._recording.log.journal.observe(written)
+
+    def close(self, error: BaseException | None = None, *, result: Any = None) -> None:
+        """End it: ``run.completed`` with ``result``, or ``run.failed`` with ``error``. Does nothing the second time."""
+        session = self._recording
+        if session.state.ended:
+            return
+        journal = session.log.journal
+        try:
+            journal.flush()
+            with journal.held():
+                session.state.ended = True
+                self._last_entry(error, result)
+            journal.close()
+            if self._store is not None:
+                self._store.sealed(
+                    journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
+                )
+        finally:
+            session.state.ended = True
+            journal.close()
+        for sentence in session.report.warnings:
+            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=3)
+
+    def _last_entry(self, error: BaseException | None, result: Any) -> None:
+        session = self._recording
+        meta: dict[str, Any] = {"steps": session.steps, "segments": []}
+        if session.in_doubt:
+            meta["in_doubt"] = sorted(session.in_doubt)
+        kind = "run.completed" if error is None else "run.failed"
+        fields = session.result(result, meta) if error is None else session.error(error, meta)
+        if self.warnings:
+            meta["warnings"] = self.warnings
+        if session.log.journal.lost:
+            meta["lost"] = session.log.journal.lost
+        session.log.journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
+
+
+class OpenReplay:
+    """A run that is being replayed from ``trace``, ended by :meth:`finish`, or by :meth:`close` where the program failed.
+
+    ``on_divergence`` and ``redact`` are as for ``tracekit.replay``.
+    """
+
+    def __init__(
+        self, trace: Trace, *, on_divergence: Literal["raise", "warn"] = "raise", redact: Iterable[Any] = ()
+    ) -> None:
+        self._replay: Final = Replay(trace, Redactor.of_process(redact), on_divergence=on_divergence)
+        #: The scope of its main line.
+        self.scope: Final = _root(self._replay, trace.entry(1).get("agent_id"))
+
+    @property
+    def session(self) -> Session:
+        """Its session, for steps made in scopes of it."""
+        return self._replay
+
+    @property
+    def report(self) -> Report:
+        """The report of the replay, complete after :meth:`finish`."""
+        return self._replay.report
+
+    @property
+    def failure(self) -> ReplayError | None:
+        """What has made the replay fail."""
+        return self._replay.failure
+
+    def used(self, seq: int) -> bool:
+        """Whether the program has come past a recorded step."""
+        return self._replay.used(seq)
+
+    def take(self, seq: int) -> None:
+        """Come past a recorded step, and all that belongs to it, without comparing it: its reader does."""
+        self._replay.take(seq)
+
+    def fail(self, error: ReplayError) -> ReplayError:
+        """Make ``error`` the failure of the replay, with the caller's line; returns what to raise."""
+        error.location = caller()
+        return self._replay.fail(error)
+
+    def agree(self, what: str, step: int, recorded: Any, actual: Any) -> None:
+        """Fail with ``DivergenceError`` unless an outcome that the program reports is the recorded one."""
+        found = differences(to_json(recorded), to_json(actual))
+        if found:
+            raise self.fail(
+                DivergenceError(
+                    f"the outcome of {what} is not the recorded one\n" + describe(found),
+                    run_id=self._replay.run_id,
+                    step=step,
+                    recorded=recorded,
+                    actual=actual,
+                    differences=found,
+                    next_action="look at what changed in the code before this event; record again if the change is meant",
+                )
+            )
+
+    def finish(self) -> Report:
+        """The program has ended: raises the first failure, ``UnconsumedStepsError`` where recorded steps were never made, and
+        ``InexactReplayError``."""
+        self.close()
+        self._replay.finish()
+        self._replay.conclude()
+        return self.report
+
+    def close(self) -> None:
+        """End the replay without a verdict. Idempotent."""
+        self._replay.state.ended = True
+        self._replay.schedule.close()
+        self._replay.account()
+
+
+def _root(session: Session, agent: str | None) -> Scope:
+    return Scope(session, Lane("", 1, None, id=0), ROOT, agent, call=innermost())
+
+
+def _store(target: str | os.PathLike[str] | Store | None) -> Store | None:
+    if isinstance(target, Store):
+        return target
+    return None if target is not None and os.fspath(target).endswith(".jsonl") else _store_at(target)
+
+
+def _store_at(target: str | os.PathLike[str] | None) -> Store:
+    if target is not None and os.path.exists(target) and not os.path.isdir(target):
+        raise RunStateError(
+            f"{os.fspath(target)} is neither a directory of runs nor a .jsonl file to make",
+            next_action="name a directory, or a file that is not there yet",
+        )
+    return Store(target)
+
+
+def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
+    """The journal of a single new file outside every store: its tip hash is not kept."""
+    path = os.path.abspath(path)
+    if not valid_run_id(run_id):
+        raise RunStateError(f"{run_id!r} can't be a run id", next_action="use letters, digits, '.', '_' and '-'")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise RunStateError(f"there is a file {path} already", run_id=run_id, next_action="name a new file") from None
+    except OSError as error:
+        raise LogWriteError(f"{path} can't be written: {error}", run_id=run_id, path=path) from error
+    try:
+        lock(fd, path)
+        if durability != "none":
+            sync_directory(os.path.dirname(path))
+    except BaseException:
+        os.close(fd)
+        raise
+    return Journal(fd, path, run_id, durability=durability, encode_read=encode_reads)
