@@ -473,6 +473,35 @@ def test_what_is_too_large_is_said_and_named_it_is_recorded() -> None:
     assert same_in_both(lambda: program(named)) == (71, [0, 1])
 
 
+def test_a_list_that_contains_itself() -> None:
+    """What a tool changes in a container that stands in itself, before the call or since, changes in the replay."""
+
+    @tool
+    def extend(given: Any, more: Any) -> int:
+        ran.append("extend")
+        if isinstance(given, dict):
+            given["more"] = given if more is None else more
+        else:
+            given.append(given if more is None else more)
+        return len(given)
+
+    def program() -> list[Any]:
+        numbers: list[Any] = [1]
+        numbers.append(numbers)
+        names: dict[str, Any] = {"x": [1]}
+        names["x"].append(names)
+        sizes = [extend(numbers, 7), extend(numbers, None), extend(names, 7), extend(names, None)]
+        assert numbers[1] is numbers and numbers[3] is numbers and numbers[2] == 7
+        assert names["x"][1] is names and names["more"] is names
+        return sizes
+
+    run, first = recorded(program)
+    assert not [one for one in run.warnings if "64 KiB" in one], run.warnings
+    report, second = replayed(run, program)
+    assert report.exact, report.as_dict()
+    assert (first, second, len(ran)) == ([3, 4, 2, 2], [3, 4, 2, 2], 4)
+
+
 def test_parallel_tools_each_change_their_own_argument() -> None:
     """In tasks and in threads: each tool's list is its own business, whatever goes on beside it."""
 

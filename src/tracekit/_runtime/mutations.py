@@ -326,20 +326,26 @@ def _delta(old: list[list[Tree]], new: list[list[Tree]]) -> tuple[list[Tree], li
 
 def _longer(value: Any, limit: int) -> bool:
     """Whether the encoding of a value is certainly longer, found out without encoding it."""
-    left, pending = limit, [value]
-    while pending:
-        node = pending.pop()
-        if type(node) is str or type(node) is bytes or type(node) is bytearray:
-            left -= len(node)
-        elif type(node) is list or type(node) is tuple or type(node) is set:
-            left -= len(node)
-            pending.extend(node)
-        elif type(node) is dict:
-            left -= 3 * len(node)
-            pending.extend(list(node.values()))
-        if left < 0:
-            return True
-    return False
+    left = limit
+    above: set[int] = set()  # where a container stands inside itself, its encoding stops
+    open_ones: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
+    while open_ones and left >= 0:
+        owner, rest = open_ones[-1]
+        for node in rest:
+            kind = type(node)
+            if kind is str or kind is bytes or kind is bytearray:
+                left -= len(node)
+                if left < 0:
+                    break
+            elif (kind is list or kind is tuple or kind is set or kind is dict) and id(node) not in above:
+                left -= len(node) * (3 if kind is dict else 1)
+                above.add(id(node))
+                open_ones.append((id(node), iter(list(node.values() if kind is dict else node))))
+                break
+        else:
+            open_ones.pop()
+            above.discard(owner)
+    return left < 0
 
 
 #: So many containers are looked at quickly; in a larger value each is looked for by its pointer.
