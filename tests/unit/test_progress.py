@@ -9,6 +9,7 @@ import random
 import select
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import tenacity
 import uvloop
 
 from tests.support.tracing import entries
-from tracekit import InexactReplayError, Report, record, replay, traced_tool
+from tracekit import InexactReplayError, Report, decision, record, replay, traced_tool
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -319,6 +320,8 @@ def test_what_a_process_does_once(tmp_path: Path, loop: Loop, by: str, then: str
     with replay(recorded) as session:
         assert run(now == "replayed cold") == seen
     assert session.report.exact
+    # A library's own is no event. One of user code is: that it is more or fewer is counted.
+    assert session.report.verdict.counts["hops"] == (by == "user" and then.split()[1] != now.split()[1])
 
 
 # -- wrappers ------------------------------------------------------------------------------------------------------------
@@ -524,10 +527,140 @@ def test_a_deadline_that_is_cancelled_before_it_can_expire_again_is_no_exact_rep
     with record("deadline") as run:
         on_time(1)
         assert asyncio.run(program(5)) == "too late"
-    inexact = pytest.raises(InexactReplayError, match="recorded timer that did not fire")
+    inexact = pytest.raises(InexactReplayError, match="recorded event that never came")
     with inexact, replay(run):
         on_time(1)
         asyncio.run(program(0))
+
+
+@pytest.mark.parametrize(
+    "way", ["asyncio.sleep", "time.sleep", "Event.wait", "a result of a thread", "pieces of a stream"]
+)
+def test_what_never_comes_again_is_missed(way: str) -> None:
+    """What came to the recorded program, and what the replayed one never asks for, makes the replay inexact, however it came."""
+
+    @traced_tool(side_effect="read_only")
+    def pieces() -> Any:
+        yield from range(3)
+
+    async def sleeps() -> None:
+        await asyncio.sleep(0.001)
+
+    async def hands_over() -> None:
+        await asyncio.to_thread(on_time, 2)
+        await asyncio.get_running_loop().run_in_executor(None, hashlib.md5, b"")
+
+    def program(now: bool) -> None:
+        on_time(1)
+        if way == "pieces of a stream":
+            for piece in pieces():
+                if now and piece:
+                    break
+        elif now:
+            if way == "a result of a thread":
+                asyncio.run(asyncio.wait_for(asyncio.to_thread(on_time, 2), None))
+        elif way == "asyncio.sleep":
+            asyncio.run(sleeps())
+        elif way == "time.sleep":
+            time.sleep(0.001)
+        elif way == "Event.wait":
+            threading.Event().wait(0.001)
+        else:
+            asyncio.run(hands_over())
+
+    with record("x") as run:
+        program(False)
+    if way == "a result of a thread":  # a hop, in which nothing is captured, may be there or not
+        with replay(run) as session:
+            program(True)
+        assert session.report.verdict.line == "exact, 1 hop more or fewer"
+        return
+    inexact = pytest.raises(InexactReplayError, match="undelivered: entry")
+    with inexact, replay(run):
+        program(True)
+
+
+def test_a_program_that_can_not_keep_its_places_is_remarked() -> None:
+    """Where nothing else can go on, what should have waited for an event goes past its place: the verdict counts it."""
+    wanted, polls = 1, 0
+
+    async def program() -> None:
+        nonlocal polls
+        polls, done, reached = 0, [], asyncio.Event()
+
+        async def answer() -> None:
+            await reached.wait()
+            done.append(await on_loop(1, 0.002))
+
+        task = asyncio.create_task(answer())
+        while not done:
+            polls += 1
+            if polls == wanted:
+                reached.set()
+            await asyncio.sleep(0)
+        await task
+
+    with record("x") as run:
+        asyncio.run(program())
+    wanted = polls + 50
+    with replay(run) as session:
+        asyncio.run(program())
+    assert session.report.verdict.line == "exact, 1 event whose place was passed"
+
+
+@pytest.mark.parametrize("after", ["a read", "a note", "an effect", "a clock"])
+def test_what_comes_after_the_end_of_a_replay_is_refused_and_said(
+    after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread that goes on when the block has ended reaches nothing; a step of it makes the replay inexact, and stderr says so."""
+    ran: list[str] = []
+
+    @traced_tool(side_effect="irreversible")
+    def pay() -> None:
+        ran.append("paid")
+
+    def call() -> None:
+        ended.wait()
+        try:
+            if after == "a read":
+                on_time(2)
+            elif after == "a note":
+                decision("go on", input=None, output=True)
+            elif after == "an effect":
+                pay()
+            else:
+                time.time()
+        except BaseException as error:
+            raised.append(error)
+
+    def program() -> threading.Thread:
+        on_time(1)
+        thread = threading.Thread(target=call)
+        thread.start()
+        return thread
+
+    ended, raised = threading.Event(), list[BaseException]()
+    with record("x") as run:
+        thread = program()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ended.set()
+        thread.join()
+    ended, raised = threading.Event(), []
+    with replay(run) as session:
+        thread = program()
+    assert session.report.exact
+    capsys.readouterr()
+    ended.set()
+    thread.join()
+    said = capsys.readouterr().err
+    if after in ("a read", "a note"):
+        assert session.report.verdict.line == "inexact: 1 call after the end"
+        assert "was called after the end of the replayed run" in said
+        assert [type(one).__name__ for one in raised] == ["TraceExhaustedError"]
+    else:
+        assert (session.report.verdict.line, said, ran) == ("exact", "", [])
+        assert [type(one).__name__ for one in raised] == ["RunEndedError"] * (after == "an effect")
 
 
 @traced_tool(side_effect="read_only")

@@ -384,6 +384,8 @@ class _Arrival:
         elif not turn.live and self._began:  # in the recording its result never came
             turn.hold(lambda: self._soon(self._copy_unseen))
         else:
+            if call is not None and call.by_user and not (turn.live or turn.pending):
+                turn.unrecorded(call.lane.name)
             self._copy_unseen()
 
     def _copy(self) -> None:

@@ -407,6 +407,7 @@ def _patches() -> list[Patch]:
         patches.append(_once(uvloop.Loop, "call_soon", _call_soon))
         patches.append(_once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe))
         patches.append(_once(uvloop.Loop, "call_later", _call_later))
+        patches.append(_once(uvloop.Loop, "shutdown_default_executor", _outside))
     return patches
 
 

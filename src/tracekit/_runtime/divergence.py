@@ -7,12 +7,20 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..errors import DivergenceError, NotReplayableError, TraceExhaustedError, TracekitError, UnconsumedStepsError
+from ..errors import (
+    DivergenceError,
+    NotReplayableError,
+    RunEndedError,
+    TraceExhaustedError,
+    TracekitError,
+    UnconsumedStepsError,
+)
 from .callsite import caller
 
 __all__ = [
     "OPAQUE",
     "THREAD_ORDER",
+    "after_the_end",
     "another_identity",
     "another_step",
     "asked_too_often",
@@ -276,6 +284,17 @@ def now_refused(run_id: str, seq: int, kind: str, name: str, error: TracekitErro
         actual=error.what,
         differences=[{"path": "refused", "recorded": None, "actual": error.what}],
         next_action="look at what changed in its contract or arguments; record again if the change is meant",
+    )
+
+
+def after_the_end(run_id: str, family: str, name: str, effect: bool) -> TraceExhaustedError | RunEndedError:
+    """A thread, task or handler of the program makes a step when the block of the replay has ended."""
+    kind = RunEndedError if effect else TraceExhaustedError
+    return kind(
+        f"{family} {name!r} was called after the end of the replayed run; it was not executed",
+        run_id=run_id,
+        location=caller(),
+        next_action="wait for the task or thread that calls it before the block ends",
     )
 
 

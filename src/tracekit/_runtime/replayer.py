@@ -239,6 +239,12 @@ class ReplayedTimer:
         """Whether it may come after all: past the end of the log of a run that goes on, and only there."""
         return False
 
+    def unrecorded(self, name: str) -> None:
+        """It is the result of a call in a thread, ``name``, that the recording lacks, and comes when it is done."""
+        self._session.report.remark(
+            "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not recorded"
+        )
+
     def happened(self) -> None:
         """What threads hand to one another has been handed over, as it was in the recording."""
         if self._seq is not None:
@@ -273,8 +279,6 @@ class ReplayedTimer:
     def cancel(self) -> None:
         if self._ticket is not None:
             self._session.schedule.cancel(self._ticket)
-            if self._seq is not None and not self.optional:
-                self._session.cancelled(self._seq)
 
 
 # -- index -------------------------------------------------------------------------------------------------------------
@@ -707,6 +711,10 @@ class Replay:
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         self._lock = threading.RLock()
+        #: The lanes of calls in threads, without a captured step, that the program has not made.
+        self._missing_hops: Final[set[int]] = set()
+        #: Whether the report says which events never came.
+        self._accounted = False
         self._states: list[LaneState] = []
         self._lanes: list[Lane] = []
         #: The calls under way that change their arguments.
@@ -739,6 +747,8 @@ class Replay:
     def begin(self, scope: Scope, request: Request) -> ReplayedStep:
         """Match a step with the next recorded one of its family in its lane, or fail."""
         spec = request.spec
+        if self.state.ended:
+            raise self._late(spec.family, spec.name, spec.effect)
         tail = self._tail(scope, request)
         with self._lock:
             self._check()
@@ -758,6 +768,11 @@ class Replay:
         if seq in self.index.refused:
             raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
         return ReplayedStep(self, scope, request, seq)
+
+    def _late(self, family: str, name: str, effect: bool) -> BaseException:
+        """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""
+        found = divergence.after_the_end(self.run_id, family, name, effect)
+        return self.fail(found, "late") if isinstance(found, ReplayError) else found
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         """A call that is not to be made now: neither was it then, or that is a divergence. Returns what to raise."""
@@ -1010,8 +1025,13 @@ class Replay:
         """The program has gone on without a call in a thread in which nothing was captured."""
         if self.schedule.is_done(seq):
             return
+        call = self.index.hop_calls[seq]
+        if call not in self._missing_hops:  # it has a beginning and, where a loop waits for it, a result
+            self._missing_hops.add(call)
+            about = f"a call in a thread, of which nothing was captured, was not made here (entry {seq})"
+            self.report.remark("hops", about, step=seq)
         self.schedule.skip(seq)
-        for inside in self.index.items.get(self.index.hop_calls[seq], ()):
+        for inside in self.index.items.get(call, ()):
             self.schedule.skip(inside)
         if self.index.places.is_hop(seq):
             self.progress.skipped(seq, self.index.lane[seq])
@@ -1035,13 +1055,6 @@ class Replay:
         if self.on_divergence != "warn":
             self._fail(divergence.out_of_order(self.trace.entry(seq)))
         self._reordered(seq, "was asked for")
-
-    def cancelled(self, seq: int) -> None:
-        """The program has cancelled a timer that fired in the recording: unless it has fired here too, the program took another way."""
-        if self.failure is None and not self.state.ended and not self.schedule.is_done(seq):
-            name = self.trace.entry(seq).get("name")
-            text = f"entry {seq} ({name!r}) fired in the recording, and was cancelled before it could in the replay"
-            self.report.inexact("timer", text, step=seq)
 
     def _reordered(self, seq: int, what: str) -> None:
         entry = self.trace.entry(seq)
@@ -1127,6 +1140,8 @@ class Replay:
         signature: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> int:
+        if self.state.ended:
+            raise self._late(type, name, False)
         tree = {"input": self._encode(input)[0], "output": self._encode(output)[0]}  # apart, as they were recorded
         with self._lock:
             self._check()
@@ -1391,7 +1406,8 @@ class Replay:
                 self.report.failure = error
                 if not isinstance(error, InexactReplayError):  # that is the verdict's own
                     self._blame(error, code)
-                if not self.state.ended:  # the program still has to unwind, and need not come out of that alive
+                # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
+                if not self.state.ended or code == "late":
                     brief = error.fresh()
                     brief.next_action = None  # that comes at the end, in the words of whoever tells it
                     say(f"the replay has failed: {brief}")
@@ -1549,6 +1565,29 @@ class Replay:
                 if seq not in known:
                     self._reordered(seq, "was delivered")
             self.report.unconsumed = self._unconsumed()
+            if self.state.ended and self.failure is None and not self._accounted:
+                self._accounted = True
+                self._account_for_events()
+
+    def _account_for_events(self) -> None:
+        """What the recording was brought from outside and the replay was not, however that came about, and where lanes were let go."""
+        for seq in self.schedule.undelivered:
+            if seq in self.index.hops:
+                self.skip_hop(seq)
+        for seq in self.schedule.undelivered:
+            step = self.index.answer[seq]
+            if step and not self._used[step]:
+                continue  # nobody asked for the step
+            entry = self.trace.entry(seq)
+            if step:
+                named = self.trace.entry(step).get("name")
+                what = f"entry {seq} ({entry['type']} of {named!r}) was never asked for"
+            else:
+                what = f"entry {seq} ({entry.get('name')!r}) came in the recording, and never did in the replay"
+            self.report.inexact("undelivered", what, step=seq)
+        for seq in self.schedule.passed:
+            what = f"nothing else could go on before entry {seq}: what should have waited for it went past its place"
+            self.report.remark("place", what, step=seq)
 
     def finish(self) -> None:
         """The program has ended: whatever was recorded and not asked for is told. Raises the first failure."""

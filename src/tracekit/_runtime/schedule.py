@@ -150,8 +150,8 @@ class Schedule:
             raise self._failure()
         i = self._next
         if seq is not None and i < self._count and self._events[i] == seq and self.threads.solo == get_ident():
-            i += 1
             done = self._done
+            done[i] = 1
             while done[i]:
                 i += 1
             self._next = i
@@ -357,6 +357,11 @@ class Schedule:
     def is_done(self, seq: int) -> bool:
         i = bisect_left(self._events, seq)
         return i >= self._count or self._events[i] != seq or bool(self._done[i])
+
+    @property
+    def undelivered(self) -> list[int]:
+        """The events that were neither handed out nor skipped."""
+        return [seq for seq, done in zip(self._events, self._done, strict=False) if not done]
 
     def is_asked(self, seq: int) -> bool:
         return seq in self._asked
@@ -574,8 +579,11 @@ class Schedule:
 
     def _hand_out(self, seq: int, *, overtake: bool = True, told: bool = True) -> None:
         i = self._next
-        if i >= self._count or seq < self._events[i]:
-            return  # overtaken before
+        if i >= self._count or seq < self._events[i]:  # overtaken before
+            i = bisect_left(self._events, seq)
+            if i < self._count and self._events[i] == seq:
+                self._done[i] = 1
+            return
         if seq != self._events[i]:
             i = bisect_left(self._events, seq, i)
             if told:
