@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -355,6 +356,8 @@ def _carrier(error: BaseException) -> type[BaseException]:
 #: How far into the interpreter's state its list of audit hooks may lie, by version: in 3.12 the allocator's tables come first.
 _STATE: Final = {(3, 11): 16 << 10, (3, 12): 288 << 10, (3, 13): 16 << 10}
 _STRETCH: Final = 16 << 10
+#: Between which addresses an object may be, and how many hooks there may be at most.
+_MIN, _MAX, _MOST_HOOKS = 1 << 16, 1 << 56, 1 << 12
 
 
 class AuditHook:
@@ -362,8 +365,9 @@ class AuditHook:
 
     As long as the interpreter has a list of hooks, even an empty one, it builds each event (``id()`` costs four times as
     much). Nothing refers to that list but one word of the interpreter's state. :meth:`restore` puts there what it would be
-    without ours: a list of the others, or nothing at all. The word is looked for once, at the first :meth:`apply`; where it
-    is not found, the hook stays.
+    without ours: a list of the others, or nothing at all. The word is looked for once, after the first :meth:`apply`: which of them
+    points to a list that our hook is in. What they point to is read by the kernel, for which no address is a wrong one, and without
+    a reference to any object of another thread. Where it is not found, the hook stays.
     """
 
     target: Final = "sys.audit"
@@ -379,10 +383,9 @@ class AuditHook:
             self._applied = True
 
     def locate(self) -> None:
-        """Find where the interpreter keeps its hooks. To be called by the hook itself, while it hears of an event."""
+        """Find where the interpreter keeps its hooks, once this one is among them."""
         if self._place is None:
-            hooks = self._list()
-            self._place = None if hooks is None else self._word(hooks)
+            self._place = self._found()
 
     def restore(self) -> bool:
         if not self._applied:
@@ -398,26 +401,29 @@ class AuditHook:
         self._applied = False
         return True
 
-    def _list(self) -> list[Any] | None:
-        # The garbage collector does not know the list, but it knows the iterator that the interpreter goes over it with.
-        for generation in range(3):  # it is new: nearly always in the first
-            for it in gc.get_objects(generation):
-                if type(it) is _ListIterator:
-                    hooks = it.__reduce__()[1][0]
-                    if type(hooks) is list and self.hook in hooks and not gc.is_tracked(hooks):
-                        return hooks
-        return None
-
-    def _word(self, hooks: list[Any]) -> int | None:
-        """The address of the word that holds the list, tried by having a copy there for a moment."""
+    def _found(self) -> int | None:
+        """The address of the word that refers to the list, tried by having a copy there for a moment."""
         if not _CPYTHON:
             return None
-        wanted, start = id(hooks).to_bytes(_WORD, sys.byteorder), int(_state())
-        for stretch in range(0, _STATE.get(sys.version_info[:2], 0), _STRETCH):
-            at = ctypes.string_at(start + stretch, _STRETCH).find(wanted)
-            if at >= 0 and not at % _WORD:
-                return self._tried(start + stretch + at, hooks)
+        start, stop = int(_state()), _STATE.get(sys.version_info[:2], 0)
+        try:
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                for at in range(start, start + stop, _STRETCH):
+                    words = ctypes.string_at(at, _STRETCH)
+                    for i, address in enumerate(memoryview(words).cast("P")):
+                        if _MIN < address < _MAX and not address % _WORD and self._is_list(memory, address):
+                            return self._tried(at + i * _WORD, ctypes.cast(address, _object).value)
+        except OSError:  # another system, or this process may not look at itself
+            pass
         return None
+
+    def _is_list(self, memory: Any, address: int) -> bool:
+        """Whether a list is there, and the hook in it."""
+        header = _read_words(memory, address, 4)
+        if header is None or header[1] != id(list) or not 0 < header[2] < _MOST_HOOKS:
+            return False
+        hooks = _read_words(memory, header[3], header[2])
+        return hooks is not None and id(self.hook) in hooks
 
     def _tried(self, place: int, hooks: list[Any]) -> int | None:
         heard: list[str] = []
@@ -433,7 +439,15 @@ class AuditHook:
         return place if heard else None
 
 
-_ListIterator: Final[type] = type(iter([]))
+def _read_words(memory: Any, address: int, count: int) -> list[int] | None:
+    """Words of this process's memory; ``None`` where there is none."""
+    try:
+        found = os.pread(memory.fileno(), count * _WORD, address)
+    except (OSError, OverflowError):
+        return None
+    return memoryview(found).cast("P").tolist() if len(found) == count * _WORD else None
+
+
 _state = ctypes.PYFUNCTYPE(_pointer)(("PyInterpreterState_Get", _api))
 _untrack = ctypes.PYFUNCTYPE(None, _object)(("PyObject_GC_UnTrack", _api))
 

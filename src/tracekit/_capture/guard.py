@@ -1135,15 +1135,15 @@ def _hear() -> None:
 
     def probe(args: tuple[Any, ...]) -> None:
         heard.append(True)
-        if _hook is not None:
-            with suppress(Exception):  # it stays then
-                _hook.locate()
 
     _hook = _hook or AuditHook(_heard_event)
     _events[_PROBE] = probe
     try:
         _hook.apply()
         sys.audit(_PROBE)
+        if heard:
+            with suppress(Exception):  # it stays then
+                _hook.locate()
     finally:
         del _events[_PROBE]
         if not heard:
