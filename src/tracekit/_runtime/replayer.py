@@ -1578,6 +1578,8 @@ class Replay:
             step = self.index.answer[seq]
             if step and not self._used[step]:
                 continue  # nobody asked for the step
+            if step and self.index.answer[step] == seq and self.index.next_chunk[step]:
+                continue  # to close a stream, or leave it to be collected, is no step
             entry = self.trace.entry(seq)
             if step:
                 named = self.trace.entry(step).get("name")
