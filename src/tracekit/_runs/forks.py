@@ -16,6 +16,7 @@ from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import ExactlyOnce, policies
+from .._runtime.callsite import say
 from .._runtime.context import Lane, Root, Scope, current, started
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
@@ -83,21 +84,24 @@ def _before() -> None:
 
 def _in_child() -> None:
     scope, lane = current.get(), _pending[0]
-    followed = dict(_followed)
+    followed = {session: store for session, store in _followed.items() if not session.state.ended}
     _followed.clear()
-    if followed:
-        at_hard_exit(_seal_all)
-    for session, store in followed.items():
-        if session.state.ended:
-            continue
-        child = _forked(session, store, lane).session
-        _successors[session] = child
+    for session in followed:  # whatever comes of the rest, nothing is written into a file of the parent's
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
+    for session, store in followed.items():
+        try:
+            child = _forked(session, store, lane).session
+        except Exception as error:  # the program goes on all the same
+            say(f"a forked child of run {session.run_id} is not recorded: {error}")
+            continue
+        _successors[session] = child
         if scope is not None and scope.session is session:
             spending = None if scope.spending is None else scope.spending.copy()
             own = Root(child.log.journal.lane, get_ident())  # type: ignore[attr-defined]
             current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
+    if _successors:
+        at_hard_exit(_seal_all)
 
 
 def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
