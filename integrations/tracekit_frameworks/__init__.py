@@ -1,6 +1,6 @@
 """The agent frameworks: which packages count as user code, and which of them only send telemetry.
 
-A framework makes ids and dates that reach prompts and results, so its reads of clock and dice belong to the run. Its
+A framework makes ids and dates that reach prompts and results, so its clock readings and random numbers belong to the run. Its
 exporters and their threads do not.
 """
 

@@ -15,7 +15,7 @@ __all__ = ["wrap"]
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:
-    """``AsyncClient.send`` with each request passing the gate."""
+    """``AsyncClient.send`` with each request as a step."""
     return _shell(original, library or library_of(original))
 
 

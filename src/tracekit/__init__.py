@@ -14,7 +14,7 @@
         agent("Bill ACME for October")
 
     with replay(run.id):
-        agent("Bill ACME for October")     # no network, no side effect, same clock, same dice
+        agent("Bill ACME for October")     # no network, no side effect, same clock, same random numbers
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ library is imported, and ``tracekit.uninstrument()`` restores what was there. It
 
 Three kinds of integration, often in one object:
 
-- a **transport seam** wraps the function through which an HTTP client sends a request, and tells :func:`begin` what goes out
-  (see ``tracekit_httpx``);
+- a **transport seam** wraps the function through which an HTTP client sends a request, and hands what goes out to :func:`begin`
+  (see ``tracekit_httpx`` and docs/how-to/extend.md);
 - a **dialect** reads requests and answers of one wire protocol: which requests are model calls, of which model, with which
   usage (:class:`Dialect`; see ``tracekit_openai``);
 - any other **capture point** describes the call as a :class:`Request`, and lets :func:`perform` decide whether it is made or the

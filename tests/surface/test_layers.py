@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,6 +26,36 @@ def test_every_module_has_a_floor() -> None:
     lines = CONTRACTS["layers"]["layers"]
     floors = {name.strip(" ()") for line in lines for name in line.replace(":", "|").split("|")}
     assert modules_in(ROOT / "src" / "tracekit") - floors == set()
+
+
+def test_the_page_on_how_it_works_has_these_floors() -> None:
+    """docs/how-it-works.md lists the floors in their order, with modules that are there."""
+    page = (ROOT / "docs/how-it-works.md").read_text("utf-8")
+    shown = page.partition("## The floors")[2].partition("```text\n")[2].partition("```")[0].splitlines()
+    names = [line.split()[0].strip("/") for line in shown]
+    floors = [set(re.findall(r"\w+", line)) - {"_version", "__main__"} for line in CONTRACTS["layers"]["layers"]]
+    for floor in filter(None, floors):
+        here, names = names[: len(floor)], names[len(floor) :]
+        assert set(here) == floor
+    assert names == []
+    for line in shown:
+        room, _, listed = line.partition("/ ")
+        for module in re.findall(r"\w+", listed.partition(": ")[2]):
+            assert (ROOT / "src/tracekit" / room / f"{module}.py").exists(), line
+
+
+def test_files_that_the_page_on_how_it_works_names_are_there() -> None:
+    """Each path of a source file is where docs/how-it-works.md says; functions and constants that it names exist."""
+    page = (ROOT / "docs/how-it-works.md").read_text("utf-8")
+    folders = [ROOT / "src/tracekit", ROOT / "src", ROOT / "integrations", ROOT]
+    paths = re.findall(r"`(\w+/[\w/]+\.(?:py|json))`", page)
+    assert len(paths) > 50
+    assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").glob("**/*.py"))
+    used = {name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)\(\)`", page)}
+    assert [name for name in used if f"def {name}(" not in sources and f"class {name}(" not in sources] == []
+    constants = set(re.findall(r"`(_?[A-Z][A-Z_]+)`", page))
+    assert [name for name in constants if not re.search(rf"^{name}: Final", sources, re.MULTILINE)] == []
 
 
 def test_every_integration_is_known_to_the_contracts() -> None:

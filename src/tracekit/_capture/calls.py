@@ -636,7 +636,7 @@ def captured_of(tool: Any) -> Captured | None:
 
 
 def wrap(captured: Captured, wrapped: Any) -> Any:
-    """``wrapped`` with each call passing the gate; a descriptor that keeps identity, signature and binding."""
+    """``wrapped`` with each call as a step; a descriptor that keeps identity, signature and binding."""
     captured.wrapped_as = wrapped
     if captured.shape == "function":
         wrapper = _function_wrapper(captured)

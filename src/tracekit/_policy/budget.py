@@ -766,7 +766,7 @@ class Budgeted:
 
 
 class MeteredStep:
-    """A live step that pays for what it takes; see ``gate.Step``."""
+    """A live step that pays for what it takes; see ``session.Step``."""
 
     __slots__ = ("_held", "_refused", "_spending", "_step", "scope")
 

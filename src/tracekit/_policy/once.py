@@ -294,7 +294,7 @@ class FirstStep:
 
 
 class DuplicateStep:
-    """A later call under a key; see ``gate.Step``. It is not made: what came of the first one is its answer."""
+    """A later call under a key; see ``session.Step``. It is not made: what came of the first one is its answer."""
 
     __slots__ = ("_next", "_once", "call", "request", "scope", "seq", "session", "spec")
 

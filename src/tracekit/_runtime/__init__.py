@@ -1,1 +1,1 @@
-"""What a step means: scopes, lanes, the gate and the sessions behind it; knows nothing of how it was caught."""
+"""What a step means: scopes, lanes, requests and the sessions that decide on them; knows nothing of how it was caught."""

@@ -18,7 +18,7 @@ __all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "Scope", "collisions",
 # Where a step happens: the session, the lane and the enclosing step that the context variable points to.
 #
 # A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
-# threads get theirs from the hooks in ``_capture.concurrency``.
+# threads get theirs from the hooks in ``_capture.threads``.
 
 
 #: The entry that encloses what happens in no step: the run's first.

@@ -400,7 +400,7 @@ def out_of_order(entry: Mapping[str, Any]) -> DivergenceError:
     )
 
 
-# -- clock, dice, identity ---------------------------------------------------------------------------------------------------
+# -- clock, random numbers, identity ------------------------------------------------------------------------------------
 
 
 def draws_left(entry: Mapping[str, Any], left: int) -> DivergenceError:

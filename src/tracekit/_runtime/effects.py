@@ -315,7 +315,7 @@ def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
 
 
 class EffectStep:
-    """A live step with an effect below an open call, which is told when it has ended; see ``gate.Step``."""
+    """A live step with an effect below an open call, which is told when it has ended; see ``session.Step``."""
 
     __slots__ = ("_begun", "_step")
 

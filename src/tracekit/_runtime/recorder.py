@@ -180,7 +180,7 @@ _PIECE: Final = 256
 
 
 class RecordedStep:
-    """A step that is being recorded; see ``gate.Step``."""
+    """A step that is being recorded; see ``session.Step``."""
 
     # No __slots__: from 3.13 on Python makes objects without them faster.
 
@@ -426,7 +426,7 @@ class UnloggedStep(RecordedStep):
 
 
 class RecordedTimer:
-    """A sleep or deadline that is armed; see ``gate.Timer``."""
+    """A sleep or deadline that is armed; see ``session.Timer``."""
 
     __slots__ = ("_after", "_function", "_n", "_scope", "_session")
 
@@ -498,7 +498,7 @@ class _Placed(Protocol):
 class Recording:
     """One run being recorded into ``journal``.
 
-    ``warn`` receives a sentence for each thing that the run must say at its end (no silent gaps).
+    ``policies`` makes what a step with a key, or under a budget, passes before it is written; see ``_policy.once``.
     """
 
     recording = True
@@ -784,7 +784,7 @@ class Recording:
     def _agent(self, scope: Scope) -> bytes:
         return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
 
-    # -- one-entry steps, clock and dice ---------------------------------------------------------------------------------
+    # -- one-entry steps, clock and random numbers -----------------------------------------------------------------------
 
     def note(
         self,

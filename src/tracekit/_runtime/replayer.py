@@ -67,7 +67,7 @@ __all__ = [
 
 
 class ReplayedStep:
-    """A step answered from the log; see ``gate.Step``. The body of a structural one runs, and only its end is matched."""
+    """A step answered from the log; see ``session.Step``. The body of a structural one runs, and only its end is matched."""
 
     __slots__ = ("_chunk", "_inside", "called", "given", "live", "request", "scope", "seq", "session", "spec")
 
@@ -197,7 +197,7 @@ class ReplayedStep:
 
 
 class ReplayedTimer:
-    """A sleep or deadline that fires at its recorded place, or never; see ``gate.Timer``."""
+    """A sleep or deadline that fires at its recorded place, or never; see ``session.Timer``."""
 
     __slots__ = ("_lane", "_seq", "_session", "_ticket", "on_delivery")
 
@@ -560,7 +560,7 @@ def _data(tree: Any) -> str | None:
 
 # -- windows -----------------------------------------------------------------------------------------------------------
 #
-# Where a lane of a replay is, and the reads of clock and dice that belong between two of its steps.
+# Where a lane of a replay is, and the readings of clocks and random numbers that belong between two of its steps.
 
 _NONE: Final = array("I")
 

@@ -569,7 +569,7 @@ class Resumption(Recording):
     def fail(self, error: ReplayError) -> ReplayError:
         return error if self.followed else self.replay.fail(error)
 
-    # -- clock, dice and timers ------------------------------------------------------------------------------------------
+    # -- clock, random numbers and timers ----------------------------------------------------------------------------------
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         if self._read_in_log(scope, function):

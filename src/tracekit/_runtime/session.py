@@ -1,8 +1,8 @@
-"""The one door that every captured step passes.
+"""What a capture point may ask of a session: the protocols of sessions, steps and timers, and who is asked.
 
 A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks :func:`here` for
 the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
-outcome told (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
+outcome reported (``chunk``, ``done``, ``failed``); a step that is not live is answered from the log (``answer``, ``next_chunk``).
 Capture points know nothing of replay, sessions know nothing of SDKs.
 """
 
@@ -85,7 +85,7 @@ class Step(Protocol):
         """The method's own object, where the call may change it: told right after the step has begun."""
         ...
 
-    # -- live: the capture point makes the call and tells what came of it ------------------------------------------------
+    # -- live: the capture point makes the call and reports the outcome --------------------------------------------------
     def body(self) -> Scope:
         """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
         ...
@@ -346,7 +346,7 @@ class Session(Protocol):
         ...
 
     def begin(self, scope: Scope, request: Request) -> Step:
-        """Begin a step: its intention is on the log, or matched with the recorded one (else ``DivergenceError``)."""
+        """Begin a step: its intent record is on the log, or matched with the recorded one (else ``DivergenceError``)."""
         ...
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
@@ -448,7 +448,7 @@ def owner() -> int:
     return get_ident()
 
 
-#: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.concurrency``.
+#: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.threads``.
 owned: Final[dict[int, Lane]] = {}
 
 

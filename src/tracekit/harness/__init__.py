@@ -10,7 +10,7 @@
     with TraceIndex(load_trace(writer.run_id)) as index:            # nothing live, nothing written
         agent(ReplayLLMClient(index, model_id="m-1"), ReplayTraceWriter(index))
 
-The files are those of ``tracekit.record``: one format, one hash chain, one gate. ``tracekit list``, ``show`` and ``verify`` read
+The files are those of ``tracekit.record``: one format, one hash chain, the same sessions. ``tracekit list``, ``show`` and ``verify`` read
 them, divergence and exhaustion are the same errors. Whatever passes no client (clocks, random numbers, other calls) is not captured here.
 """
 
