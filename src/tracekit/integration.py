@@ -79,12 +79,12 @@ if TYPE_CHECKING:
     from ._policy.contract import check_transition as check_transition
     from ._runs.by_hand import OpenReplay as OpenReplay
     from ._runs.by_hand import OpenRun as OpenRun
-    from ._runs.role import NextRun as NextRun
-    from ._runs.role import next_run as next_run
     from ._runtime.context import Scope as Scope
     from ._runtime.context import current as current
     from ._runtime.effects import Below as Below
     from ._runtime.effects import placed as placed
+    from ._runtime.process import NextRun as NextRun
+    from ._runtime.process import next_run as next_run
     from ._runtime.redaction import Redactor as Redactor
     from ._runtime.session import Outcome as Outcome
     from ._runtime.session import Session as Session
@@ -120,7 +120,7 @@ _HOMES: Final = {
     "HasPath": "_journal.store",
     "Headers": "_capture.http",
     "Integration": "_capture.plugins",
-    "NextRun": "_runs.role",
+    "NextRun": "_runtime.process",
     "OpenReplay": "_runs.by_hand",
     "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
@@ -163,7 +163,7 @@ _HOMES: Final = {
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "message": "_capture.http",
-    "next_run": "_runs.role",
+    "next_run": "_runtime.process",
     "not_serialisable": "_values:contains_opaque",
     "outside": "_capture.http",
     "own_code": "_capture.callers",

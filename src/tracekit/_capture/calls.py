@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import wrapt
 
 from .._policy.contract import impossible
-from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import Scope, current, enter
 from .._runtime.effects import Begun, open_calls, outside_run
+from .._runtime.process import process
 from .._runtime.session import Outcome, here, settled
 from .._runtime.step import Request, Spec
 from .._values import to_json
@@ -511,10 +511,10 @@ class Point:
 
     def checked_outside(self) -> None:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
-        if gate.outside is not None:
-            gate.outside(self.spec.family, self.spec.name)
-        if gate.strayed is not None:
-            gate.strayed[self.spec.name] = gate.strayed.get(self.spec.name, 0) + 1
+        if process.outside is not None:
+            process.outside(self.spec.family, self.spec.name)
+        if process.strayed is not None:
+            process.strayed[self.spec.name] = process.strayed.get(self.spec.name, 0) + 1
         if self.require_run and self.spec.effect:
             raise ContractViolationError(
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
@@ -698,7 +698,7 @@ def _function_wrapper(captured: Captured) -> Any:
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = get()
         if scope is None:
-            if free and gate.outside is None and gate.strayed is None and (calm or not open_calls):
+            if free and process.outside is None and process.strayed is None and (calm or not open_calls):
                 return function(*args, **kwargs)  # out of the way, at once
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)

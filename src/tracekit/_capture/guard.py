@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._runtime.around import Around
 from .._runtime.context import Scope, current, enter
+from .._runtime.process import process
 from .._runtime.session import Session, Step, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
@@ -40,9 +41,7 @@ __all__ = [
     "everywhere",
     "find",
     "forbidding",
-    "instead_of_listening",
     "numeric",
-    "on_signal",
     "peer",
     "refuse",
     "thread_start",
@@ -289,13 +288,9 @@ def _harmless(path: object) -> bool:
     return text == os.devnull or (text.startswith("/dev/") and not text.startswith(_SHARED) and ".." not in text)
 
 
-#: Who hears of a signal to another process before it is sent.
-on_signal: list[Callable[[int], object]] = []
-
-
 def _signal(args: tuple[Any, ...]) -> None:
-    for call in on_signal if args[1] else ():  # signal 0 only asks whether there is such a process
-        call(abs(args[0]))
+    if args[1]:  # signal 0 only asks whether there is such a process
+        process.about_to_signal(abs(args[0]))
 
 
 def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
@@ -786,7 +781,6 @@ _events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
 _tables: tuple[bool, ...] = ()
 _hook: AuditHook | None = None
 _bytecode: bool | None = None  # what the user had set, while a dry run has it changed
-_listening: Callable[[], object] | None = None
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
 #: Says what is raised for an operation, and ``file:line`` of the caller.
@@ -999,8 +993,8 @@ def check(attempt: Attempt | None) -> None:
     caller = find()
     if caller.passes(attempt.kind):
         return
-    if _listening is not None and attempt.kind == "listen":
-        _listening()
+    if attempt.kind == "listen":
+        process.role.listen()
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
     error = _error(attempt, caller, any(guard.resumes for guard in guards))
@@ -1033,12 +1027,6 @@ def _say() -> Refuse | None:
             if isinstance(guard, Watch) and guard.say is not None and guard.thread == get_ident():
                 return guard.say
     return say
-
-
-def instead_of_listening(call: Callable[[], object] | None) -> None:
-    """Set a function to call where the program would listen; it may raise to leave the call. ``None`` unsets it."""
-    global _listening
-    _listening = call
 
 
 def _error(attempt: Attempt, caller: Caller, resumes: bool) -> LiveCallBlockedError:

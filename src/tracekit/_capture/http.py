@@ -14,9 +14,9 @@ from typing import Any, Final
 import orjson
 
 from .._reality import monotonic_ns
-from .._runtime import session as gate
 from .._runtime.context import Scope, current
 from .._runtime.effects import open_calls, outside_run
+from .._runtime.process import process
 from .._runtime.session import Outcome, Step
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
@@ -714,7 +714,7 @@ def elsewhere(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
     of another request."""
     if scope is None:
-        return gate.outside is None and not open_calls and not everywhere()
+        return process.outside is None and not open_calls and not everywhere()
     inside = within.get()
     return inside is not None and inside.open
 
@@ -739,9 +739,9 @@ def begin(
     for dialect in route.dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
-            hear(scope.session.run_id, route, dialect)
+            hear(scope.session.state, route, dialect)
             return _model_call(scope, method, route, dialect, claim, about, body, format, content)
-    hear(scope.session.run_id, route)
+    hear(scope.session.state, route)
     return _plain_call(scope, method, route, about, body, format)
 
 
@@ -756,8 +756,8 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
         return everywhere()
     value = parsed(content)
     model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
-    if gate.outside is not None and (model_call or route.sdk is not None):
-        gate.outside("llm" if model_call else "http", route.name)
+    if process.outside is not None and (model_call or route.sdk is not None):
+        process.outside("llm" if model_call else "http", route.name)
     if open_calls and not model_call:
         begun = outside_run(route.name, route.side_effect)
         if begun is not None:

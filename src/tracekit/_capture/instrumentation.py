@@ -15,7 +15,7 @@ from typing import Any, Final
 from .._runtime.session import Session
 from . import callers
 from .patch import AttributePatch, PatchStack, when_imported
-from .plugins import Integration, Patch, classify, discover, heard, known, register, unregister
+from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, unregister
 
 __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
@@ -109,19 +109,24 @@ def _patch(module: ModuleType, patch: Patch) -> None:
 
 # -- SDKs of which nothing is captured ---------------------------------------------------------------------------------
 
-_loaded: Final[dict[int, frozenset[str]]] = {}
+
+class _Imported:
+    """The modules that were imported when a run began without ``instrument()``; ``None`` where it was in force."""
+
+    before: frozenset[str] | None = None
 
 
 def run_started(session: Session) -> None:
     """Remember which SDKs were imported when the run began, to note which of them make captured calls."""
     if not _wanted:
-        _loaded[id(session)] = frozenset(sys.modules)
-        heard[session.run_id] = set()
+        session.state.extras.of(_Imported).before = frozenset(sys.modules)
+        session.state.extras.of(CapturedClients).names = set()
 
 
 def run_ended(session: Session) -> None:
     """Warn, at the end of a run, of an SDK that was imported and of which nothing was captured."""
-    before, captured = _loaded.pop(id(session), None), heard.pop(session.run_id, ())
+    before = session.state.extras.of(_Imported).before
+    captured = session.state.extras.of(CapturedClients).names or ()
     if before is None or _wanted:
         return
     for integration in {**discover(), **known()}.values():  # who captures one client has not thought of every SDK

@@ -17,9 +17,9 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
-from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current
+from .._runtime.process import process
 from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
@@ -38,7 +38,7 @@ def kept() -> Iterator[None]:
         yield
     finally:
         _switch.off()
-        gate.refuse_leftovers(_refuse)
+        process.refuse_leftovers(_refuse)
 
 
 class _Left:

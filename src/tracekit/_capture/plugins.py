@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
+    from .._runtime.session import RunState
 
 __all__ = [
     "FORMS",
@@ -33,7 +34,6 @@ __all__ = [
     "discover",
     "forms",
     "hear",
-    "heard",
     "known",
     "register",
     "register_tasks",
@@ -388,8 +388,6 @@ _CACHE: Final = 4096
 _integrations: dict[str, Integration] = {}
 _classes: list[tuple[str, str]] = []
 _routes: dict[tuple[str, bytes, bytes, bytes, bytes], Route] = {}
-#: The integrations of which a request was captured, by run: for the runs that ask at their end.
-heard: Final[dict[str, set[str]]] = {}
 
 
 class Route:
@@ -443,9 +441,15 @@ def known() -> Mapping[str, Integration]:
     return _integrations
 
 
-def hear(run_id: str, route: Route, dialect: Dialect | None = None) -> None:
+class CapturedClients:
+    """The integrations of which a request was captured in a run; ``None`` where it does not ask at its end."""
+
+    names: set[str] | None = None
+
+
+def hear(state: RunState, route: Route, dialect: Dialect | None = None) -> None:
     """A request of this run was captured: let its integration be known by the time the run ends."""
-    names = heard.get(run_id)
+    names = state.extras.of(CapturedClients).names
     if names is not None:
         names.update(one.name for one in _integrations.values() if one.name == route.sdk or dialect in one.dialects)
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary
 
-from .._runtime.context import Lane, Scope, current, started
+from .._runtime.context import Scope, current, started
+from .._runtime.process import process
 from .._runtime.session import here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
@@ -31,15 +31,11 @@ __all__ = [
     "ProcessObserver",
     "activate",
     "admission_of",
-    "admit_by",
-    "before_exec",
-    "carry_by",
     "deactivate",
     "expect",
     "follow",
     "joining_environment",
     "os_entrances",
-    "perform_by",
     "pools",
     "program_name",
     "starting",
@@ -61,20 +57,6 @@ Place = dict[str, Any]
 
 #: The workers that know which run they belong to, by process id.
 workers: Final[set[int]] = set()
-_place: Callable[[Scope, Lane], Place | None] | None = None
-_perform: Callable[[Place, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-
-
-def carry_by(place: Callable[[Scope, Lane], Place | None]) -> None:
-    """Set the function that gives each call submitted to a pool its place in the run; ``None`` for a call outside of it."""
-    global _place
-    _place = place
-
-
-def perform_by(perform: Callable[[Place, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
-    """Set, in a worker, the function that makes the calls that have a place in the run."""
-    global _perform
-    _perform = perform
 
 
 class PoolCall:
@@ -94,14 +76,14 @@ class PoolCall:
             place, args = args[0][0], (args[0][1],)
         elif self.spread:
             place, args = args[0], args[1:]
-        if _perform is None or place is None:
+        if place is None:
             return self.call(*args, **kwargs)
-        return _perform(place, self.call, args, kwargs)
+        return process.role.perform(place, self.call, args, kwargs)
 
 
 def _is_carried(scope: Scope | None, method: str, pids: Iterable[int | None], call: Any) -> bool:
     """Whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
-    if scope is None or _place is None:
+    if scope is None or scope.session.state.children is None:
         return False
     strangers = [pid for pid in pids if pid not in workers]
     if method != "fork" and not strangers:
@@ -122,8 +104,9 @@ def _is_carried(scope: Scope | None, method: str, pids: Iterable[int | None], ca
 
 
 def _next_place(scope: Scope, call: Any) -> Place | None:
-    assert _place is not None
-    return _place(scope, started(parent_lane(scope), name_of(call), scope.live))
+    children = scope.session.state.children
+    assert children is not None
+    return children.place(scope, started(parent_lane(scope), name_of(call), scope.live))
 
 
 # -- concurrent.futures ----------------------------------------------------------------------------------------------------
@@ -260,20 +243,21 @@ class ProcessObserver(Protocol):
         ...
 
 
-_followed: Final[WeakKeyDictionary[Any, ProcessObserver]] = WeakKeyDictionary()
+#: The attribute of a started process in which its observer is kept.
+_OBSERVER: Final = "_tracekit_observer"
 
 
-def follow(process: Any, observer: ProcessObserver) -> None:
+def follow(started: Any, observer: ProcessObserver) -> None:
     """Make every later question for the status of this process a part of the run."""
-    _followed[process] = observer
+    vars(started)[_OBSERVER] = observer
 
 
-def _observer_of(process: Any) -> tuple[ProcessObserver, Scope] | None:
+def _observer_of(started: Any) -> tuple[ProcessObserver, Scope] | None:
     """The observer of a process and the scope that asks; ``None`` where the question is not part of the run."""
     scope = current.get()
     if scope is None or scope.live:
         return None
-    observer = _followed.get(process)
+    observer = vars(started).get(_OBSERVER)
     session = scope.session
     if observer is None or observer.session is not session or session.state.ended:
         return None
@@ -390,10 +374,11 @@ def _confirmed_status(process: Any, observer: ProcessObserver, status: Any) -> A
 
 # -- asyncio ---------------------------------------------------------------------------------------------------------------
 
-_expected: Final[WeakKeyDictionary[Any, tuple[ProcessObserver, Any]]] = WeakKeyDictionary()
+#: The attribute of a started process in which its observer is kept, and the turn in which its end belongs.
+_EXPECTED: Final = "_tracekit_expected"
 
 
-def expect(process: Any, observer: ProcessObserver) -> None:
+def expect(started: Any, observer: ProcessObserver) -> None:
     """Make the moment when an event loop notices the end of this process an event of the run."""
     scope = current.get()
     scope = None if scope is None or scope.live else here()
@@ -401,13 +386,13 @@ def expect(process: Any, observer: ProcessObserver) -> None:
         turn = observer.session.arm(scope, "process.exit", 0)
         if not turn.live:
             turn.from_outside()
-        _expected[process] = observer, turn
+        vars(started)[_EXPECTED] = observer, turn
 
 
 def _exited(original: Any) -> Any:
     @functools.wraps(original)
     def _process_exited(self: Any, returncode: int) -> None:
-        observer, turn = _expected.pop(self._proc, (None, None))
+        observer, turn = getattr(self._proc, "__dict__", {}).pop(_EXPECTED, (None, None))
         if observer is None or turn is None or observer.session.state.ended:
             original(self, returncode)
         elif turn.live:
@@ -508,25 +493,18 @@ class Admission(ProcessObserver, Protocol):
         ...
 
 
-Admit = Callable[[Scope, Lane, list[str] | None, bool], Admission | None]
-_admit: Admit | None = None
 #: Whether a process that has been admitted is being started here.
 within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=False)
-
-
-def admit_by(ask: Admit) -> None:
-    """Set the function that admits each process that a run starts. It gets the lane, the command (``None``: a process of
-    ``multiprocessing``), and whether it is a pool's worker."""
-    global _admit
-    _admit = ask
 
 
 def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
     """Ask the session to admit a process; ``None`` where it is not part of the run."""
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
-    if _admit is None or guard.find().probes:
+    if guard.find().probes:
         return None
-    return _admit(scope, started(parent_lane(scope), f"process:{name}", scope.live), words, pool)
+    lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
+    found: Admission | None = None if children is None else children.admit(scope, lane, words, pool)
+    return found
 
 
 @contextmanager
@@ -598,9 +576,6 @@ def _script(words: list[str]) -> str:
 #
 # They are admitted and get their ticket as those of ``subprocess`` do. With ``os.exec*`` the same process goes on as another program: its
 # segment of a run that it had joined ends there; a run of its own stays without an end, with a warning.
-
-#: Called before this process becomes another program, and so comes to the end of its part of the run.
-before_exec: Final[list[Callable[[], object]]] = []
 
 
 def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | None:
@@ -711,7 +686,7 @@ def _exec(original: Any, with_env: bool) -> Any:
         if at is None:
             return original(path, argv, *env)
         at[1].started(os.getpid())
-        for end in before_exec:
+        for end in process.before_exec:
             end()
         if not session.state.ended:
             session.log.flush()
@@ -763,7 +738,7 @@ os_entrances: Final = (
 # -- processes started by subprocess and multiprocessing ---------------------------------------------------------------
 #
 # Whatever uses ``subprocess.Popen`` (asyncio's processes too) gets its ticket in an environment variable; what ``multiprocessing`` starts
-# afresh (``spawn``, ``forkserver``) gets it with its preparation data. The session decides about the ticket (:func:`admit_by`).
+# afresh (``spawn``, ``forkserver``) gets it with its preparation data. The run decides about the ticket.
 
 #: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
 _ENV: Final = 10

@@ -13,7 +13,6 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
-from .._capture import guard
 from .._capture.calls import binder, loose, shows_real_signature
 from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
@@ -22,8 +21,8 @@ from .._journal.reader import Trace
 from .._policy.budget import Spending
 from .._runtime.context import Lane, Scope, current, enter
 from .._runtime.effects import innermost
+from .._runtime.process import process
 from .._runtime.recorder import ROOT
-from .._runtime.resumer import Resumption
 from .._runtime.session import Session, here, owner
 from .._values import canonical
 from ..errors import RunStateError, TracekitError
@@ -63,17 +62,13 @@ class ServerStopped(SystemExit):
 
 
 def serve_the_log() -> None:
-    """From now on, give the recorded tasks to the program's handlers where it would listen for work."""
-
-    def listen() -> None:
-        scope = here()
-        trace = None if scope is None else scope.session.log.trace
-        if scope is None or trace is None or not any(source.has_tasks(trace) for source in task_sources()):
-            return  # what it would listen for is not in the log: the guard says so
-        hand_out_tasks(scope)
-        _stop(trace, isinstance(scope.session, Resumption))
-
-    guard.instead_of_listening(listen)
+    """Give the recorded tasks to the program's handlers, where it would listen for work; then leave that call."""
+    scope = here()
+    trace = None if scope is None else scope.session.log.trace
+    if scope is None or trace is None or not any(source.has_tasks(trace) for source in task_sources()):
+        return  # what it would listen for is not in the log: the guard says so
+    hand_out_tasks(scope)
+    _stop(trace, scope.session.state.live)
 
 
 class _HandedOut:
@@ -114,9 +109,6 @@ def _stop(trace: Trace, resumed: bool) -> NoReturn:
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E")
-
-#: Told of each block that begins (``record``, ``replay`` …) while none may, for it to raise; else ``None``.
-forbidden: Callable[[str], None] | None = None
 
 
 class Block(Generic[E]):
@@ -173,8 +165,8 @@ class Block(Generic[E]):
                 f"this {self.verb}() block was entered before",
                 next_action="call record() or replay() anew for each block",
             )
-        if forbidden is not None:
-            forbidden(self.verb)
+        if process.forbidden is not None:
+            process.forbidden(self.verb)
         refuse_uncovered()
         self._entered = True
         return self._enter()

@@ -24,6 +24,7 @@ from .._runtime.session import Session
 from .._runtime.verdict import Report
 from .._values import canonical, to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
+from .children import RecordedChildren
 from .environment import environment
 
 __all__ = ["OpenReplay", "OpenRun"]
@@ -55,7 +56,8 @@ class OpenRun:
             journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
         else:
             journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
-        self._recording: Final = Recording(journal, Redactor.of_process(redact), policies)
+        session = self._recording = Recording(journal, Redactor.of_process(redact), policies)
+        session.state.children = RecordedChildren(session)
         #: The run's file.
         self.path: Final = journal.path
         #: The scope of its main line.
@@ -80,7 +82,7 @@ class OpenRun:
     @property
     def warnings(self) -> list[str]:
         """Its warnings: gaps, and values that could not be recorded."""
-        return [*self._recording.report.warnings, *self._recording.report.remarks]
+        return self._recording.warnings
 
     def observe(self, written: Callable[[], object]) -> None:
         """From now on call ``written`` after each entry, once it is in the file."""

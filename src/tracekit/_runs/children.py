@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple, NoReturn
 from weakref import ref
 
 from .. import _reality, errors
-from .._capture import guard, instrumentation, processes
+from .._capture import guard, instrumentation
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.budget import Spending
 from .._runtime.callsite import caller
 from .._runtime.context import Lane, Scope
+from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.replayer import Replay
 from .._values import from_json, to_json
@@ -35,28 +36,22 @@ from ..errors import (
     TraceError,
     UnconsumedStepsError,
 )
-from . import forks, role
 from .ending import IdleState, ask_file, state_file
 from .forks import Segment
 
 __all__ = [
     "NOT_STARTED",
     "STATUS",
-    "ChildProcesses",
     "HandedCalls",
     "RecordedChild",
+    "RecordedChildren",
     "ReplayedChild",
+    "ReplayedChildren",
     "Report",
     "SegmentFile",
-    "below",
-    "call_for_pool",
-    "count_spending",
-    "follow",
-    "forget",
     "is_itself",
     "is_open",
     "patterns",
-    "remark_unjoined",
     "reported_failure",
     "segments_of",
     "shown_arguments",
@@ -359,9 +354,6 @@ def _read(path: str) -> dict[str, Any] | None:
 # The process that submits it lists the earlier calls of the same budget that are not counted yet; the worker reads their segments when
 # the call begins. Calls that run side by side may therefore still overshoot.
 
-#: In a worker, which belongs to one run: the spending of the calls that have ended, by lane.
-_known: Final[dict[str, Spending]] = {}
-
 
 class HandedCalls:
     """The calls submitted to a pool under one budget and not counted yet: for each name the first and the last number, and the
@@ -395,18 +387,23 @@ def _split(path: str) -> tuple[str, int]:
     return (name, int(number)) if number.isdigit() else (path, 0)
 
 
-def take_off(spending: Spending, store: Store, run_id: str, place: Mapping[str, Any]) -> None:
-    """Deduct from the budget of a pool's call what the calls before it have spent since it was submitted."""
+def take_off(
+    spending: Spending, store: Store, run_id: str, place: Mapping[str, Any], known: dict[str, Spending]
+) -> None:
+    """Deduct from the budget of a pool's call what the calls before it have spent since it was submitted.
+
+    ``known`` keeps the spending of the calls that have ended, by lane.
+    """
     for name, (first, last, but) in place["beside"].items():
         for number in range(first, last + 1):
             if number not in but:
                 lane = f"{name}#{number}"
-                found = _known.get(lane) or _taken(spending, lane, store.path(run_id, segment_of(lane)))
+                found = known.get(lane) or _taken(spending, lane, store.path(run_id, segment_of(lane)), known)
                 if found is not None:
                     spending.add(found)
 
 
-def _taken(spending: Spending, lane: str, path: str) -> Spending | None:
+def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending]) -> Spending | None:
     found = None
     if os.path.exists(path):
         with suppress(TraceError, OSError):
@@ -415,7 +412,7 @@ def _taken(spending: Spending, lane: str, path: str) -> Spending | None:
             with Trace(path) as trace:
                 found.read(islice(trace.entries(), trace.status.count))
             if ended:
-                _known[lane] = found
+                known[lane] = found
     return found
 
 
@@ -480,32 +477,6 @@ def _python(name: str) -> str:
 
 #: Arguments of more characters than this are kept as a hash.
 _LONG: Final = 2048
-#: Held while segments are counted, so that each counts once.
-_counting = RLock()
-
-
-class _Spent:
-    """What the child processes of a run spend: their budgets, and which of them are counted."""
-
-    def __init__(self) -> None:
-        #: The budget under which each process was started, by its path.
-        self.budgets: Final[dict[str, Spending]] = {}
-        #: The paths of processes that are not counted yet.
-        self.awaited: Final[dict[str, None]] = {}
-        #: The lanes of segments that are counted.
-        self.counted: Final[set[str]] = set()
-        #: The calls of pools that share a budget.
-        self.handed: Final[dict[Spending, HandedCalls]] = {}
-
-
-def _afresh() -> None:
-    """Replace the lock in a forked process, where no thread holds it."""
-    global _counting
-    _counting = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afresh)
 
 
 class RecordedChild:
@@ -513,13 +484,17 @@ class RecordedChild:
 
     live: Final = True
 
-    def __init__(self, session: Recording, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> None:
+    def __init__(
+        self, started: RecordedChildren, scope: Scope, lane: Lane, words: list[str] | None, pool: bool
+    ) -> None:
+        session = started.session
         session.starts(lane)
         cause = _cause(session)
         journal = session.log.journal
         _below(scope, session, lane)
         self.session: Final = session
         self.path: Final = lane.path
+        self._started: Final = started
         # A pool's worker does nothing by itself, and what a tool's body starts is not started in a replay.
         self._lane: Final = "" if pool or "@" in lane.path else lane.path
         self.ticket: Final = json.dumps(
@@ -536,20 +511,20 @@ class RecordedChild:
                 "durability": journal.durability,
                 "agent": scope.agent,
                 "budget": _left_of(scope),
-                "program": role.program(),
+                "program": process.role.program,
                 "redact": patterns(session),
                 "instrument": instrumentation.instrumented(),
             }
         )
         if scope.spending is not None:
-            _await(session, lane.path, scope.spending)
+            started.expect(lane.path, scope.spending)
 
     def admitted(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def started(self, pid: int) -> None:
         if self._lane:
-            self.session.invited.append(self._lane)
+            self._started.invited.append(self._lane)
 
     def not_started(self, scope: Scope, error: OSError) -> None:
         if not scope.live and error.errno is not None:
@@ -571,7 +546,7 @@ class RecordedChild:
 
     def heard(self) -> None:
         """Count what the process has spent: the program has learnt of its end."""
-        count_spending(self.session, self.path)
+        self._started.count(self.path)
 
     def recall(self, scope: Scope) -> Any:
         raise AssertionError("a recording recalls nothing")
@@ -582,115 +557,173 @@ def _left_of(scope: Scope) -> dict[str, Any] | None:
     return None if scope.spending is None else scope.spending.remainder().as_dict()
 
 
-def _await(session: Recording, path: str, spending: Spending) -> None:
-    """Count the process at ``path`` in ``spending`` once it has ended and the program is about to spend more."""
-    spent = session.state.extras.of(_Spent)
-    spent.budgets[path] = spending
-    spent.awaited[path] = None
-    found = ref(session)
+class RecordedChildren:
+    """The child processes of one recording: what they spend, and whether they joined the run."""
 
-    def look() -> None:
-        recording = found()
-        if recording is not None and not recording.state.ended:
-            _count_ended(recording)
+    def __init__(self, session: Recording) -> None:
+        self.session: Final = session
+        #: The lanes of the processes that were started and given a ticket.
+        self.invited: Final[list[str]] = []
+        #: The budget under which each process was started, by its path.
+        self._budgets: Final[dict[str, Spending]] = {}
+        #: The paths of processes that are not counted yet.
+        self._awaited: Final[dict[str, None]] = {}
+        #: The lanes of segments that are counted.
+        self._counted: Final[set[str]] = set()
+        #: The calls of pools that share a budget.
+        self._handed: Final[dict[Spending, HandedCalls]] = {}
+        #: Held while segments are counted, so that each counts once.
+        self._counting: Final = RLock()
 
-    for level in spending.levels():
-        if level.look is None:
-            level.look = look
+    def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> RecordedChild | None:
+        """The child process that is about to start, with its ticket; ``None`` where the run has ended, or is resumed."""
+        return RecordedChild(self, scope, lane, words, pool) if self._open else None
 
+    def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
+        """The place of a call that is submitted to a process pool: its lane, cause, agent and budget."""
+        if not self._open:
+            return None
+        session = self.session
+        _below(scope, session, lane)
+        place = {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
+        if scope.spending is None:
+            return {**place, "budget": None}
+        with self._counting:
+            left = _left_of(scope)
+            beside = self._handed.setdefault(scope.spending, HandedCalls()).as_dict()
+            for level in scope.spending.levels():
+                self._handed.setdefault(level, HandedCalls()).add(lane.path)
+            self.expect(lane.path, scope.spending)
+        return {**place, "budget": left, "beside": beside}
 
-def _count_ended(session: Recording) -> None:
-    awaited = session.state.extras.of(_Spent).awaited
-    if not awaited:
-        return
-    directory = os.path.dirname(os.path.abspath(session.log.journal.path))
-    with _counting:
-        ended = set()
-        for path in list(awaited):
-            file = os.path.join(directory, f"{session.run_id}.{segment_of(path)}{SUFFIX}")
-            if os.path.exists(file) and not is_open(file):
-                ended.add(path)
-        if ended:
-            _count(session, ended)
+    @property
+    def _open(self) -> bool:
+        session = self.session
+        return not session.state.ended and session.log.trace is None
 
+    def of_fork(self, session: Recording) -> RecordedChildren:
+        return RecordedChildren(session)
 
-def count_spending(session: Recording, path: str = "") -> None:
-    """Add the spending of the process at ``path`` and its descendants (or of all) to the budgets that they were started under.
+    def before_signal(self, pid: int) -> None:
+        """A recording lets every signal through at once."""
 
-    Each segment counts once, when its process has ended it, or at the end of the run.
-    """
-    started = session.state.extras.of(_Spent).budgets
-    if not started and (session.state.spending is None or path):
-        return
-    with _counting:
-        _count(session, {path} if path else set())
-    if not path:
-        _tell_overruns(session, started)
+    def poll(self) -> None:
+        """The failure of a process is its own."""
 
+    def abandon(self) -> None:
+        """The processes of a recording go on."""
 
-def _tell_overruns(session: Recording, started: Mapping[str, Spending]) -> None:
-    """Warn at the end of budgets that processes running side by side exceeded together; the run reports its own budget itself."""
-    for ledger in {level for spending in started.values() for level in spending.levels()} - {session.state.spending}:
-        if ledger.refused is None and ledger.exceeded:
-            session.report.warn(
-                f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
-            )
+    def conclude(self) -> None:
+        self.count()
+        self._remark_unjoined()
 
+    # -- what they spend -------------------------------------------------------------------------------------------------
 
-def _count(session: Recording, paths: set[str]) -> None:
-    """Count the processes at ``paths`` with their descendants, or all of them."""
-    spent = session.state.extras.of(_Spent)
-    file = os.path.abspath(session.log.journal.path)
-    for path in paths:
-        spent.awaited.pop(path, None)
-    counted = spent.counted
-    above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
-    for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
-        if lane in counted or segment.path == file or above.isdisjoint(_from(lane)):
-            continue
-        if paths and lane not in paths and is_open(segment.path):
-            continue
-        counted.add(lane)
-        for handed in spent.handed.values():
-            handed.counted(lane)
-        spending = _spending_of(spent.budgets, lane) or session.state.spending
-        if spending is not None:
-            with Trace(segment.path) as trace, suppress(TraceError):
-                spending.include(islice(trace.entries(), trace.status.count))
+    def expect(self, path: str, spending: Spending) -> None:
+        """Count the process at ``path`` in ``spending`` once it has ended and the program is about to spend more."""
+        self._budgets[path] = spending
+        self._awaited[path] = None
+        found = ref(self)
 
+        def look() -> None:
+            children = found()
+            if children is not None and not children.session.state.ended:
+                children._count_ended()
 
-def _spending_of(started: Mapping[str, Spending], lane: str) -> Spending | None:
-    """The budget under which the process of a lane, or its nearest ancestor, was started."""
-    return next((started[path] for path in _from(lane) if path in started), None)
+        for level in spending.levels():
+            if level.look is None:
+                level.look = look
+
+    def _count_ended(self) -> None:
+        if not self._awaited:
+            return
+        session = self.session
+        directory = os.path.dirname(os.path.abspath(session.log.journal.path))
+        with self._counting:
+            ended = set()
+            for path in list(self._awaited):
+                file = os.path.join(directory, f"{session.run_id}.{segment_of(path)}{SUFFIX}")
+                if os.path.exists(file) and not is_open(file):
+                    ended.add(path)
+            if ended:
+                self._count(ended)
+
+    def count(self, path: str = "") -> None:
+        """Add the spending of the process at ``path`` and its descendants (or of all) to the budgets that they were started under.
+
+        Each segment counts once, when its process has ended it, or at the end of the run.
+        """
+        if not self._budgets and (self.session.state.spending is None or path):
+            return
+        with self._counting:
+            self._count({path} if path else set())
+        if not path:
+            self._warn_of_overruns()
+
+    def _warn_of_overruns(self) -> None:
+        """Warn at the end of budgets that processes running side by side exceeded together; the run reports its own budget itself."""
+        session = self.session
+        levels = {level for spending in self._budgets.values() for level in spending.levels()}
+        for ledger in levels - {session.state.spending}:
+            if ledger.refused is None and ledger.exceeded:
+                session.report.warn(
+                    f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
+                )
+
+    def _count(self, paths: set[str]) -> None:
+        """Count the processes at ``paths`` with their descendants, or all of them."""
+        session = self.session
+        file = os.path.abspath(session.log.journal.path)
+        for path in paths:
+            self._awaited.pop(path, None)
+        above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
+        for lane, segment in segments_of(os.path.dirname(file), session.run_id).items():
+            if lane in self._counted or segment.path == file or above.isdisjoint(_from(lane)):
+                continue
+            if paths and lane not in paths and is_open(segment.path):
+                continue
+            self._counted.add(lane)
+            for handed in self._handed.values():
+                handed.counted(lane)
+            spending = self._budget_of(lane) or session.state.spending
+            if spending is not None:
+                with Trace(segment.path) as trace, suppress(TraceError):
+                    spending.include(islice(trace.entries(), trace.status.count))
+
+    def _budget_of(self, lane: str) -> Spending | None:
+        """The budget under which the process of a lane, or its nearest ancestor, was started."""
+        return next((self._budgets[path] for path in _from(lane) if path in self._budgets), None)
+
+    # -- which of them joined --------------------------------------------------------------------------------------------
+
+    def _remark_unjoined(self) -> None:
+        """Warn, at a run's end, of processes that its program started and that did not join the run."""
+        if not self.invited:
+            return
+        session = self.session
+        path = os.path.abspath(session.log.journal.path)
+        joined = segments_of(os.path.dirname(path), session.run_id)
+        for lane in self.invited:
+            if lane not in joined:
+                session.report.warn(
+                    f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
+                    "in a @traced_tool",
+                    uncaptured=True,
+                    quiet=True,
+                )
+            elif joined[lane].indirect:
+                session.report.warn(
+                    f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
+                    "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
+                    uncaptured=True,
+                    quiet=True,
+                )
 
 
 def _from(lane: str) -> Iterator[str]:
     """The paths that a lane may belong to: its own, that of a process with the same ticket, and those of its ancestors."""
     yield lane
     yield from (lane[:at] for at in range(len(lane) - 1, -1, -1) if lane[at] in "/+")
-
-
-def remark_unjoined(session: Recording) -> None:
-    """Warn, at a run's end, of processes that its program started and that did not join the run."""
-    if not session.invited:
-        return
-    path = os.path.abspath(session.log.journal.path)
-    joined = segments_of(os.path.dirname(path), session.run_id)
-    for lane in session.invited:
-        if lane not in joined:
-            session.report.warn(
-                f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
-                "in a @traced_tool",
-                uncaptured=True,
-                quiet=True,
-            )
-        elif joined[lane].indirect:
-            session.report.warn(
-                f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
-                "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
-                uncaptured=True,
-                quiet=True,
-            )
 
 
 def _cause(session: Recording) -> dict[str, Any]:
@@ -728,22 +761,6 @@ def _below(scope: Scope, session: Recording, lane: Lane) -> None:
         scope.call.started(os.path.join(os.path.dirname(journal.path), name))
 
 
-def call_for_pool(session: Recording, scope: Scope, lane: Lane) -> dict[str, Any]:
-    """The place of a call that a recorded run submits to a process pool: its lane, cause, agent and budget."""
-    _below(scope, session, lane)
-    place = {"lane": lane.path, "cause": _cause(session), "agent": scope.agent}
-    if scope.spending is None:
-        return {**place, "budget": None}
-    with _counting:
-        left = _left_of(scope)
-        ledgers = session.state.extras.of(_Spent).handed
-        beside = ledgers.setdefault(scope.spending, HandedCalls()).as_dict()
-        for level in scope.spending.levels():
-            ledgers.setdefault(level, HandedCalls()).add(lane.path)
-        _await(session, lane.path, scope.spending)
-    return {**place, "budget": left, "beside": beside}
-
-
 class SegmentFile(NamedTuple):
     """A segment's file, its program's arguments, and whether something in between (a shell) started it."""
 
@@ -768,62 +785,22 @@ def segments_of(directory: str, run_id: str) -> dict[str, SegmentFile]:
     return found
 
 
-# -- which session admits a process ------------------------------------------------------------------------------------
-#
-# The hooks by which a starting process gets its ticket: from the recording, or from the replay.
+# -- child processes of a replay ---------------------------------------------------------------------------------------
 
 #: For how long a process may be busy after the run, in seconds; less where the replay has failed.
 _IMPATIENCE: Final = 2.0
 
-_child_processes: Final[dict[Replay, ChildProcesses]] = {}
 
+class ReplayedChildren:
+    """The child processes of one replay: admitted as recorded ones, polled for failures, ended with it.
 
-def _admit(scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
-    session = scope.session
-    if type(session) is Recording and not session.state.ended:
-        return RecordedChild(session, scope, lane, words, pool)
-    own = _child_processes.get(session) if isinstance(session, Replay) else None
-    return None if own is None or session.state.ended else own.admit(scope, lane, words, pool)
+    ``path`` is that of the process's own lane, ``reports`` the directory where its children say how they ended, if there is one.
+    """
 
-
-def _place(scope: Scope, lane: Lane) -> dict[str, Any] | None:
-    """The place of a call that is submitted to a process pool; ``None`` outside an active session."""
-    session = scope.session
-    if type(session) is Recording and not session.state.ended:
-        return call_for_pool(session, scope, lane)
-    own = _child_processes.get(session) if isinstance(session, Replay) else None
-    return None if own is None or session.state.ended else own.place(scope, lane)
-
-
-processes.admit_by(_admit)
-processes.carry_by(_place)
-forks.before_seal.extend((count_spending, remark_unjoined))
-
-
-# -- child processes of a replay ---------------------------------------------------------------------------------------
-
-
-def follow(session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
-    """Let ``session``, whose own lane has ``path``, start the processes that the recorded run started, each in replay."""
-    own = _child_processes[session] = ChildProcesses(session, options, path, reports)
-    # Its children and its parent may send it something; a child's last word is its end, after it has reported.
-    session.schedule.alone = lambda: not path and not any(child.runs() for child in own.started())
-    guard.on_signal.append(own.before_signal)
-
-
-def forget(session: Replay) -> None:
-    """Wait for the child processes at the end of a replay; their failures become its own. Idempotent."""
-    own = _child_processes.pop(session, None)
-    if own is not None:
-        guard.on_signal.remove(own.before_signal)
-        own.settle()
-
-
-class ChildProcesses:
-    """The child processes of one replay: admitted as recorded ones, polled for failures, ended with it."""
-
-    def __init__(self, session: Replay, options: Mapping[str, Any], path: str, reports: str | None) -> None:
+    def __init__(self, session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
         self.session: Final = session
+        # Its children and its parent may send it something; a child's last word is its end, after it has reported.
+        session.schedule.alone = lambda: not path and not any(child.runs() for child in self.started())
         self._options: Final = options
         self._path: Final = path
         self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
@@ -832,6 +809,7 @@ class ChildProcesses:
         self._reports = reports
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
+        self._concluded = False
 
     @property
     def recorded(self) -> dict[str, SegmentFile]:
@@ -846,6 +824,8 @@ class ChildProcesses:
 
     def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> ReplayedChild | None:
         """The child process that is about to start; ``None`` if no recorded one joined the run, so that the guard refuses it."""
+        if self.session.state.ended or self._concluded:
+            return None
         path = self._recorded_path(lane.path, shown_arguments(self.session, (words or [])[1:]))
         if path is None:
             failed = self.session.status_read(scope, f"{NOT_STARTED} {lane.path}", None)
@@ -877,8 +857,10 @@ class ChildProcesses:
             "@traced_tool; or replay(..., guard='off') to let it run for real, and what it starts be answered",
         )
 
-    def place(self, scope: Scope, lane: Lane) -> dict[str, Any]:
+    def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
         """The place of a call that is submitted to a process pool, whichever worker takes it."""
+        if self.session.state.ended or self._concluded:
+            return None
         path = lane.path
         segment = self.recorded.get(path)
         self._children.append(
@@ -909,7 +891,7 @@ class ChildProcesses:
             "directory": self._directory,
             "lane": path,
             "agent": scope.agent,
-            "program": role.program(),
+            "program": process.role.program,
             "redact": patterns(self.session),
             "instrument": instrumentation.instrumented(),
             "options": {
@@ -922,9 +904,12 @@ class ChildProcesses:
             },
         }
 
+    def of_fork(self, session: Any) -> NoReturn:
+        raise AssertionError("a replay forks nothing")
+
     def before_signal(self, pid: int) -> None:
         """Let a process run until it is idle, before the program sends it a signal that ends it."""
-        for child in self._children:
+        for child in () if self._concluded else self._children:
             if child.pid == pid and not child.pool:
                 child.wait_until_idle()
 
@@ -936,8 +921,11 @@ class ChildProcesses:
         """The processes that have not ended yet, without the workers of pools."""
         return [child for child in self.started() if child.report() is None and child.runs()]
 
-    def settle(self) -> None:
-        """End all processes at the end of the replay, and report their failures, remarks and verdicts."""
+    def conclude(self) -> None:
+        """End all processes at the end of the replay; their failures, remarks and verdicts become its own. Idempotent."""
+        if self._concluded:
+            return
+        self._concluded = True
         session = self.session
         until = _reality.monotonic() + (_PATIENCE if session.failure is None else _IMPATIENCE)
         session.elsewhere = bool(self._path or self._children)
@@ -958,15 +946,19 @@ class ChildProcesses:
     def poll(self) -> None:
         """Fail the replay if a process has failed by now: the program may wait for that process for ever."""
         reports, session = self._reports, self.session
-        if reports is None or session.failure is not None:
+        if reports is None or self._concluded or session.failure is not None:
             return
-        failure = reported_failure(reports, {segment_of(path): path for path in self.recorded})
+        try:
+            failure = reported_failure(reports, {segment_of(path): path for path in self.recorded})
+        except OSError:  # the replay is over, and its directory gone
+            return
         failure = failure or next((died for child in [*self._children] if (died := child.died()) is not None), None)
         if failure is not None and not session.state.ended:
             session.fail(failure)
 
     def abandon(self) -> None:
         """Kill the processes, and remove their reports: the program is being ended."""
+        self._concluded = True
         for child in self._children:
             child.kill()
         if self._owns and self._reports is not None:
@@ -1014,27 +1006,12 @@ class ChildProcesses:
                 )
                 return
 
-
-def poll() -> None:
-    """Fail every replay of this process whose child processes have failed by now."""
-    for own in [*_child_processes.values()]:
-        with suppress(OSError):  # the replay is over, and its directory gone
-            own.poll()
-
-
-def abandon() -> None:
-    """Kill the child processes of all replays: this process is about to end."""
-    for own in [*_child_processes.values()]:
-        own.abandon()
-
-
-def below(session: Replay) -> list[Any] | None:
-    """The idle states of the running child processes of a replay; ``None`` if one of them is busy."""
-    own = _child_processes.get(session)
-    found: list[Any] = []
-    for child in [] if own is None else own.running():
-        state = child.idle_state(_reality.monotonic() + 1)
-        if state is None or state["busy"]:
-            return None
-        found.append(state["look"])
-    return found
+    def idle(self) -> list[Any] | None:
+        """The idle states of the running processes; ``None`` if one of them is busy."""
+        found: list[Any] = []
+        for child in () if self._concluded else self.running():
+            state = child.idle_state(_reality.monotonic() + 1)
+            if state is None or state["busy"]:
+                return None
+            found.append(state["look"])
+        return found

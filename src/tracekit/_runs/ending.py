@@ -21,12 +21,12 @@ from .._capture import guard
 from .._journal.reader import Trace
 from .._policy.budget import Spending
 from .._runtime.context import Lane, current
+from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, alike
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError
-from . import role
 
 __all__ = [
     "DRAIN_S",
@@ -177,7 +177,7 @@ def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
     """A hint that sets may be in another order where the recording's hash seed differs; ``first`` is the run's first entry."""
     meta = first.get("meta") or {}
     seed = (meta.get("environment") or {}).get("hash_seed")
-    if seed is None or meta.get("program") == role.program() or (seed == here and seed != "random"):
+    if seed is None or meta.get("program") == process.role.program or (seed == here and seed != "random"):
         return None
     return (
         f"the hash seed was {seed} in the recording and is {here} here, so that sets of strings come in another order: "

@@ -9,14 +9,14 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from .._runtime.process import process
+
 __all__ = [
     "Program",
     "drift",
     "environment",
     "file_hash",
     "git_revision",
-    "named_program",
-    "set_program",
     "this_program",
 ]
 
@@ -68,24 +68,11 @@ def _hash(path: str, changed_ns: int, size: int) -> str:
         return sha256(file.read()).hexdigest()
 
 
-_told: Program | None = None
-
-
-def set_program(program: Program) -> None:
-    """The program of this process is ``program``, whatever module began it."""
-    global _told
-    _told = program
-
-
-def named_program() -> Program | None:
-    """The program that :func:`set_program` named, or ``None``."""
-    return _told
-
-
 def this_program() -> Program | None:
     """The program of this process, or ``None`` where it is a prompt, ``-c`` or an embedded interpreter."""
-    if _told is not None:
-        return _told
+    named: Program | None = process.role.command
+    if named is not None:
+        return named
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     arguments = tuple(sys.argv[1:])
@@ -188,7 +175,7 @@ def _hash_seed() -> int | str:
 
 def _code() -> str:
     """Where the program's code lies: its script's directory, else the working directory."""
-    program = named_program()
+    program = process.role.command
     script = program.script if program is not None else getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()

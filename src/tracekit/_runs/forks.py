@@ -7,74 +7,78 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from threading import RLock, get_ident
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import processes, threads
+from .._capture import threads
 from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import ExactlyOnce, policies
 from .._runtime.callsite import say
 from .._runtime.context import Lane, Root, Scope, current, started
+from .._runtime.process import process
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
 from .._values import dumps
 from ..errors import RunStateError
-from . import ending, role
+from . import ending
 
-__all__ = ["Segment", "at_end", "at_hard_exit", "before_seal", "follow", "forget", "seal", "successor"]
+__all__ = ["Segment", "at_end", "at_hard_exit", "follow", "seal", "successor"]
 
-#: The recordings of this process that a fork concerns, with the store that each is in.
-_followed: Final[dict[Recording, Store]] = {}
-#: What looks at a segment's recording before its last entry is written.
-before_seal: Final[list[Callable[[Recording], object]]] = []
-#: In a forked child: the recording that took the place of the parent's.
-_successors: Final[dict[Recording, Recording]] = {}
-#: The lane of the child that is about to be forked, by the session of whoever forks.
-_pending: Final[list[Lane | None]] = [None]
+
+class _Forks:
+    """What a fork of the process has to know of a recording."""
+
+    def __init__(self) -> None:
+        #: The store that its file is in; ``None`` where a fork does not concern it.
+        self.store: Store | None = None
+        #: The lane of the child that is about to be forked in it.
+        self.lane: Lane | None = None
+        #: In a forked child: the recording that has taken its place.
+        self.successor: Recording | None = None
 
 
 def follow(session: Recording, store: Store) -> None:
-    """Make sure that a fork of this process leaves the file of ``session`` to the parent."""
-    if not _registered:
-        _registered.append(True)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before)
-        threads.after_fork(_in_child)
-    _followed[session] = store
-
-
-def forget(session: Recording) -> None:
-    _followed.pop(session, None)
+    """``session`` is open in this process now, and a fork leaves its file to the parent."""
+    _watch_forks()
+    session.state.extras.of(_Forks).store = store
+    process.opened(session)
 
 
 def successor(session: Recording) -> Recording | None:
     """The recording that replaces ``session`` in this process, if it is a fork of the process that began it."""
-    return _successors.get(session)
+    return session.state.extras.of(_Forks).successor
 
 
-_registered: Final[list[bool]] = []
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before)
+    threads.after_fork(_in_child)
+
+
+def _followed() -> list[tuple[Any, Store]]:
+    """The recordings of this process that a fork concerns."""
+    found = [(session, session.state.extras.of(_Forks).store) for session in process.sessions]
+    return [(session, store) for session, store in found if store is not None]
 
 
 def _before() -> None:
     """In the parent: number the child, as any line of execution, when it is started."""
     scope = current.get()
-    _pending[0] = lane = None if scope is None else started(scope.lane, "fork", scope.live)
-    if (
-        scope is not None
-        and lane is not None
-        and isinstance(scope.session, Recording)
-        and not scope.session.state.ended
-    ):
-        scope.session.starts(lane)
-    if scope is not None and not scope.live and not within.get() and isinstance(scope.session, Recording):
-        scope.session.report.warn(
-            "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`",
-            quiet=True,
-        )
-    for session in list(_followed):
+    if scope is not None:
+        session = scope.session
+        session.state.extras.of(_Forks).lane = lane = started(scope.lane, "fork", scope.live)
+        session.starts(lane)
+        if not scope.live and not within.get() and session.state.live:
+            session.report.warn(
+                "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`",
+                quiet=True,
+            )
+    for session, _ in _followed():
         session.share()
         journal: object = session.log.journal
         if isinstance(journal, Segment):  # the child names its entry
@@ -83,24 +87,26 @@ def _before() -> None:
 
 
 def _in_child() -> None:
-    scope, lane = current.get(), _pending[0]
-    followed = {session: store for session, store in _followed.items() if not session.state.ended}
-    _followed.clear()
-    for session in followed:  # whatever comes of the rest, nothing is written into a file of the parent's
+    scope = current.get()
+    lane = None if scope is None else scope.session.state.extras.of(_Forks).lane
+    followed = [(session, store) for session, store in _followed() if not session.state.ended]
+    for session, _ in _followed():
+        process.closed(session)
+    for session, _ in followed:  # whatever comes of the rest, nothing is written into a file of the parent's
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
-    for session, store in followed.items():
+    for session, store in followed:
         try:
             child = _forked(session, store, lane).session
         except Exception as error:  # the program goes on all the same
             say(f"a forked child of run {session.run_id} is not recorded: {error}")
             continue
-        _successors[session] = child
+        session.state.extras.of(_Forks).successor = child
         if scope is not None and scope.session is session:
             spending = None if scope.spending is None else scope.spending.copy()
             own = Root(child.log.journal.lane, get_ident())  # type: ignore[attr-defined]
             current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
-    if _successors:
+    if followed:
         at_hard_exit(_seal_all)
 
 
@@ -110,6 +116,8 @@ def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
     # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
     path = lane.path if lane is not None else f"/fork@{os.getpid()}"
     child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
+    if parent.state.children is not None:
+        child.session.state.children = parent.state.children.of_fork(child.session)
     if isinstance(parent.policies, ExactlyOnce):
         parent.policies.forked(child.session)
     return child
@@ -185,7 +193,7 @@ class Segment:
 
     def _open(self) -> Journal:
         journal = self._create()
-        program = self._program or role.program()
+        program = self._program or process.role.program
         about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
         about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path))
         if self._arguments is not None:
@@ -232,11 +240,11 @@ def at_hard_exit(call: Callable[[], object]) -> None:
         return status
 
     ending.on_os_exit(exit_status)
-    processes.before_exec.append(leave)
+    process.before_exec.append(leave)
 
 
 def _seal_all() -> None:
-    for session in list(_followed):
+    for session, _ in _followed():
         with suppress(Exception):
             seal(session)
 
@@ -251,23 +259,23 @@ def at_end(call: Callable[[], object]) -> None:
 
 def seal(session: Recording, error: BaseException | None = None) -> None:
     """Write the end of a child's segment, completed or with ``error``. Idempotent; nothing is written where the child wrote nothing."""
-    journal, store = session.log.journal, _followed.get(session)
-    if session.state.ended or store is None or journal.seq == 0:
+    journal, store = session.log.journal, session.state.extras.of(_Forks).store
+    if session.state.ended or store is None or session not in process.sessions or journal.seq == 0:
         return
-    forget(session)
+    process.closed(session)
     journal.flush()
     with journal.held():
         session.state.ended = True
         meta: dict[str, Any] = {"steps": session.steps, "segments": []}
         fields = b""
-        for look in before_seal:
-            look(session)
+        if session.state.children is not None:
+            session.state.children.conclude()
         if session.in_doubt:
             meta["in_doubt"] = sorted(session.in_doubt)
         if session.state.spending is not None:
             meta["budget"] = ending.account(session.state.spending)
-        if session.report.warnings or session.report.remarks:
-            meta["warnings"] = [*session.report.warnings, *session.report.remarks]
+        if session.warnings:
+            meta["warnings"] = session.warnings
         if error is not None:
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)

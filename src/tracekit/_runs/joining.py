@@ -22,6 +22,7 @@ from .._journal.store import Store, segment_of, summary, valid_run_id
 from .._policy.budget import Budget, Spending
 from .._runtime import session as gate
 from .._runtime.context import Lane, Root, Scope, current, enter
+from .._runtime.process import ProcessRole, process
 from .._runtime.recorder import ROOT
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
@@ -34,7 +35,7 @@ from ..errors import (
     TracekitError,
     UnconsumedStepsError,
 )
-from . import children, forks, role
+from . import children, forks
 from .block import hand_out_tasks
 from .children import is_itself, is_open, take_off
 from .ending import IdleReporter
@@ -44,7 +45,7 @@ from .run import UNSET, Run, register, registered, unregister
 if TYPE_CHECKING:
     from .recording import RecordBlock
 
-__all__ = ["Part", "at_process_end", "join", "join_replay", "joined_sessions", "leave", "part_of"]
+__all__ = ["Part", "at_process_end", "join", "join_replay", "leave"]
 
 # -- record() in a joined process --------------------------------------------------------------------------------------
 #
@@ -108,10 +109,15 @@ class Part:
 # While a run is recorded the whole process is one segment of it, a file of its own; in a replay the process is answered from that file,
 # and is behind the guard from then on. Where it can't join a recorded run, it runs unrecorded, with a warning.
 
-#: This process's part in a recorded run, if it has joined one.
-_joined: Final[list[RecordedProcess]] = []
-#: The sessions in which this process takes part.
-joined_sessions: Final[set[Any]] = set()
+
+class _JoinedProcess(ProcessRole):
+    """A process that has joined a run: a ``record()`` in it is a part of that run."""
+
+    def part(self, block: RecordBlock) -> Part | None:
+        """The span in place of a ``record()``; ``None`` for a linked run, which is one of its own."""
+        scope = current.get()
+        inside = scope is not None and scope.session.state.joined
+        return Part(block) if inside and block.options["nested"] != "link" else None
 
 
 def join() -> None:
@@ -146,8 +152,8 @@ def _warn_not_joined(problem: str) -> None:
 
 def leave() -> None:
     """Leave the run again: this process is a command of tracekit itself, not part of the run's program."""
-    if _joined:
-        _joined.pop().withdraw()
+    if isinstance(process.role, RecordedProcess):
+        process.role.withdraw()
 
 
 def _record(ticket: Mapping[str, Any]) -> str | None:
@@ -165,14 +171,15 @@ def _record(ticket: Mapping[str, Any]) -> str | None:
         return f"{store.root} is another user's"
     if summary(path).end is not None:
         return f"run {run_id} has ended"
-    _joined.append(RecordedProcess(store, ticket))
+    process.role = RecordedProcess(store, ticket)
     return None
 
 
-class RecordedProcess:
+class RecordedProcess(_JoinedProcess):
     """This process as a segment of a run that is being recorded."""
 
     def __init__(self, store: Store, ticket: Mapping[str, Any]) -> None:
+        super().__init__(ticket["program"])
         patterns = [re.compile(pattern, flags) for pattern, flags in ticket["redact"]]
         base, n, lane = ticket["lane"], 1, ticket["lane"]
         while os.path.exists(store.path(ticket["run_id"], segment_of(lane))):  # of an earlier process with this place
@@ -202,10 +209,10 @@ class RecordedProcess:
         enter(Scope(session, root, ROOT, ticket["agent"], spending=session.state.spending))
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
-        role.go_on_as(ticket["program"])
-        role.replace_by(part_of)
-        joined_sessions.add(session)
-        processes.perform_by(self.perform)
+        session.state.joined = True
+        session.state.children = children.RecordedChildren(session)
+        #: What the calls of a pool that have ended spent, by lane.
+        self._spent: Final[dict[str, Spending]] = {}
         at_process_end(self.end, self.failed)
 
     def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -218,14 +225,15 @@ class RecordedProcess:
             place["lane"],
             place["cause"],
             self.session.redactor,
-            role.program(),
+            self.program,
         )
         session, root = segment.session, Root(place["lane"], get_ident())
         segment.root = session.root = root
-        joined_sessions.add(session)
+        session.state.joined = True
+        session.state.children = children.RecordedChildren(session)
         session.state.spending = _spending(place)
         if session.state.spending is not None:
-            take_off(session.state.spending, own.store, own.run_id, place)
+            take_off(session.state.spending, own.store, own.run_id, place, self._spent)
         token = enter(Scope(session, root, ROOT, place["agent"], spending=session.state.spending))
         try:
             value = call(*args, **kwargs)
@@ -238,7 +246,6 @@ class RecordedProcess:
         finally:
             current.reset(token)
             session.state.ended = True
-            joined_sessions.discard(session)
 
     def failed(self, error: BaseException) -> None:
         self.error = error
@@ -257,9 +264,9 @@ class RecordedProcess:
     def withdraw(self) -> None:
         session = self.session
         session.state.ended = session.state.discarded = True
-        forks.forget(session)
+        process.closed(session)
+        process.role = ProcessRole()
         current.set(None)
-        role.replace_by(lambda block: None)
         world.leave()
 
 
@@ -267,13 +274,6 @@ def _spending(source: Mapping[str, Any]) -> Spending | None:
     """The budget left for this process or call, by its ticket or place; ``None`` without one."""
     budget = source.get("budget")
     return None if budget is None else Spending(Budget.of_dict(budget), name="process")
-
-
-def part_of(block: RecordBlock) -> Part | None:
-    """The span in place of a ``record()`` in a joined process; ``None`` for a linked run, which is one of its own."""
-    scope = current.get()
-    inside = scope is not None and scope.session in joined_sessions
-    return Part(block) if inside and block.options["nested"] != "link" else None
 
 
 def at_process_end(end: Any, failed: Any) -> None:
@@ -328,7 +328,8 @@ def join_replay(ticket: Mapping[str, Any]) -> None:
             )
         if os.stat(ticket["reports"]).st_uid != os.getuid():
             raise OSError("another user's")
-        _ReplayedProcess(ticket)
+        process.role = role = _ReplayedProcess(ticket)
+        role.begin(ticket)
     except BaseException as error:
         sys.stderr.write(f"tracekit: this process belongs to a replay and can't be part of it: {error}\n")
         sys.stderr.flush()
@@ -383,6 +384,10 @@ class _SegmentReplay(ReplayBlock):
     def _lineage(self) -> tuple[str, str | None]:
         return self._lane, self._reports
 
+    def idle_children(self) -> list[Any] | None:
+        """The idle states of the running processes below this one; ``None`` if one of them is busy."""
+        return [] if self._children is None else self._children.idle()
+
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
         if options.get("transcript") is None:
             return super()._session_of(trace, redactor, options)
@@ -399,10 +404,11 @@ class _SegmentReplay(ReplayBlock):
         return lane
 
 
-class _ReplayedProcess:
+class _ReplayedProcess(_JoinedProcess):
     """This process as a child process of a replay."""
 
     def __init__(self, ticket: Mapping[str, Any]) -> None:
+        super().__init__(ticket["program"])
         with guard.allow():
             self._lane, self._report = _claim_lane(ticket)
         self._pid: Final = os.getpid()
@@ -411,34 +417,30 @@ class _ReplayedProcess:
         self._over = False
         self._open = False
         self._block: _SegmentReplay | None = None
-        path = os.path.join(ticket["directory"], f"{ticket['run_id']}.{segment_of(self._lane)}.jsonl")
         patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
-        options = {**ticket["options"], "store": None, "live": (), "redact": patterns}
-        plugins.supply()
-        if ticket["instrument"]:
-            instrumentation.instrument()
-        role.go_on_as(ticket["program"])
-        if os.path.exists(path):
-            self._play(path, options, ticket)
-        else:
-            self._watch(options, ticket)
-        role.replace_by(part_of)
-        processes.perform_by(lambda place, call, args, kwargs: self._perform(place, call, args, kwargs, options))
+        self._options: Final = {**ticket["options"], "store": None, "live": (), "redact": patterns}
         self._directory: Final = ticket["directory"]
         self._run_id: Final = ticket["run_id"]
         self._reports: Final = ticket["reports"]
+
+    def begin(self, ticket: Mapping[str, Any]) -> None:
+        """Answer this process from its segment from now on, or, where it has none, guard it."""
+        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(self._lane)}.jsonl")
+        plugins.supply()
+        if ticket["instrument"]:
+            instrumentation.instrument()
+        if os.path.exists(path):
+            self._play(path, ticket["agent"])
+        else:
+            self._watch(ticket["pool"])
         at_process_end(self.end, self.failed)
 
-    def _play(self, path: str, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
+    def _play(self, path: str, agent: str | None) -> None:
         self._open = is_open(path)
-        block = self._block = _SegmentReplay(path, options, self._lane, ticket["reports"], ticket["agent"])
+        block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
         block.__enter__()
-        joined_sessions.add(block.session)
-        IdleReporter(
-            self._report, self._left, lambda: block.session.schedule.observer, lambda: children.below(block.session)
-        )
-        guard.on_signal.append(self._before_signal)
-        guard.instead_of_listening(self._listen)
+        block.session.state.joined = True
+        IdleReporter(self._report, self._left, lambda: block.session.schedule.observer, block.idle_children)
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""
@@ -446,23 +448,24 @@ class _ReplayedProcess:
         session = self._block.session
         return [{**step, "ts_ns": session.trace.entry(step["seq"])["ts_ns"]} for step in session._unconsumed()]
 
-    def _before_signal(self, pid: int) -> None:
+    def before_signal(self, pid: int) -> None:
         """Write the report now if the signal may end this very process, which can't write it afterwards."""
-        if pid == self._pid and self._open and not self._left():
+        if pid == self._pid and self._block is not None and self._open and not self._left():
             _write_report(
                 self._report,
                 _report_on(None, (f"the process {self._lane} ended itself by a signal, where its log ends",)),
             )
 
-    def _watch(self, options: dict[str, Any], ticket: Mapping[str, Any]) -> None:
+    def _watch(self, pool: bool) -> None:
         """Guard a pool's worker, which has no segment itself: each call that it gets is answered from the call's own."""
-        if not ticket["pool"]:
+        if not pool:
             raise LiveCallBlockedError(
                 f"the recorded run has no process {self._lane}",
                 next_action="look at what decides whether it is started; record again if the change is meant",
             )
+        options = self._options
         guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._refused).engage()
-        gate.refuse_outside(self._outside)
+        process.refuse_outside(self._outside)
 
     def _refused(self, error: LiveCallBlockedError) -> None:
         self._blocked = self._blocked or error
@@ -478,28 +481,16 @@ class _ReplayedProcess:
 
     # -- what a pool gives to this process ---------------------------------------------------------------------------
 
-    def _perform(
-        self,
-        place: Mapping[str, Any],
-        call: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: dict[str, Any],
-    ) -> Any:
+    def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         lane = place["lane"]
         path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
         token = current.set(None)
         try:
             if not os.path.exists(path):  # the recorded call made no step, so it may make none now
                 return call(*args, **kwargs)
-            block = _SegmentReplay(path, options, lane, self._reports, place["agent"])
-            try:
-                with block:
-                    joined_sessions.add(block.session)
-                    return call(*args, **kwargs)
-            finally:
-                if block.started:
-                    joined_sessions.discard(block.session)
+            with _SegmentReplay(path, self._options, lane, self._reports, place["agent"]) as block:
+                block.session.state.joined = True
+                return call(*args, **kwargs)
         except ReplayError as failure:
             if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -511,9 +502,9 @@ class _ReplayedProcess:
 
     # -- tasks from outside ------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         """Give the handlers the recorded tasks where the program would listen, and end as if its server had been stopped."""
-        if not self._give_tasks():
+        if self._over or not self._give_tasks():
             return
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
@@ -534,7 +525,6 @@ class _ReplayedProcess:
         if self._over or os.getpid() != self._pid:
             return
         self._over = True
-        guard.instead_of_listening(None)
         failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)

@@ -21,6 +21,7 @@ from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
 from . import block
+from .children import RecordedChildren
 from .recovery import (
     Decision,
     decided,
@@ -86,6 +87,7 @@ def reopened(
     except RunStateError as error:
         raise _held(path, what, error) from error
     session = Recording(journal, Redactor.of_process(), policies)
+    session.state.children = RecordedChildren(session)
     try:
         yield session, found[0]
     finally:

@@ -17,6 +17,7 @@ from .._runtime.session import Log, Outcome, Refusal
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import TracekitError
+from .children import RecordedChildren
 from .environment import environment
 
 __all__ = ["PartialReplay", "branch", "goes_live", "seal_branch"]
@@ -68,6 +69,10 @@ class PartialReplay:
     @property
     def redactor(self) -> Redactor:
         return self.replay.redactor
+
+    @property
+    def warnings(self) -> list[str]:
+        return self.replay.warnings
 
     def validated(self, scope: Scope, spec: Spec) -> None:
         self.new.validated(self._mirrored(scope), spec)
@@ -129,6 +134,9 @@ class PartialReplay:
         recorded = self.replay.snapshot(name, state)
         self.new.snapshot(name, state if recorded is None else recorded)
         return recorded
+
+    def starts(self, lane: Lane) -> None:
+        pass
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.replay.skip_deliveries(here, tasks)
@@ -297,6 +305,7 @@ def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> Pa
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
     new = Recording(store.create(encode_read=encode_reads), session.redactor, policies)
     new.state.partial = True
+    new.state.children = RecordedChildren(new)
     kinds = frozenset(live)
     about = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},

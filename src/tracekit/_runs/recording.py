@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,24 +16,24 @@ from .._journal.store import Store, entries_of, told_of, writer
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
 from .._policy.once import policies
-from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.callsite import say as say_now
 from .._runtime.context import Scope, collisions, current
+from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
-from .._runtime.session import Unfinished
+from .._runtime.session import Session, Unfinished
 from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import LogWriteError, NotReplayableError, RunStateError
 from . import block as arguments
-from . import children, ending, forks, role
+from . import children, ending, forks
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async
 from .environment import Program, environment, file_hash, this_program
 from .run import UNSET, Run, register, unregister
 
-__all__ = ["DEFAULTS", "RecordBlock", "begin", "end", "record"]
+__all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "end", "record"]
 
 # -- what is not captured ----------------------------------------------------------------------------------------------
 #
@@ -42,28 +41,24 @@ __all__ = ["DEFAULTS", "RecordBlock", "begin", "end", "record"]
 #
 # A *remark* is kept in the trace and in ``run.warnings``; a *warning* is raised as a Python warning too.
 
-_lock: Final = threading.Lock()
-#: The runs being recorded, with what had strayed when each began.
-_open: Final[dict[Recording, dict[str, int]]] = {}
+
+class _Strayed:
+    """What had been called outside every run when a recording began."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, int] = {}
 
 
 def begin(session: Recording) -> None:
     """Begin to note what ``session`` can't capture."""
-    with _lock:
-        if not _open:
-            gate.strayed = {}
-        _open[session] = dict(gate.strayed or ())
+    session.state.extras.of(_Strayed).before = process.count_strays()
     instrumentation.run_started(session)
 
 
 def end(session: Recording) -> None:
     """Report what ``session`` could not capture."""
     instrumentation.run_ended(session)
-    with _lock:
-        before, after = _open.pop(session, {}), dict(gate.strayed or ())
-        if not _open:
-            gate.strayed = None
-    for name in [name for name in after if after[name] != before.get(name, 0)][:10]:
+    for name in process.strayed_since(session.state.extras.of(_Strayed).before)[:10]:
         session.report.warn(
             f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it",
             uncaptured=True,
@@ -106,6 +101,42 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
+class RecordedProgram(ProcessRole):
+    """A program that is recorded as a whole, by ``session``: it gives way to the first run that the program opens before any step."""
+
+    session: Recording | None = None
+
+    def is_whole_program(self, session: Session) -> bool:
+        return session is self.session
+
+    def gives_way(self, session: Session) -> bool:
+        whole = self.session
+        if whole is None or session is not whole or whole.steps:
+            return super().gives_way(session)
+        whole.discard()
+        self.session = None
+        self.not_opened()
+        return True
+
+
+class _Enclosing:
+    """The replacement of the first ``record()`` inside a session."""
+
+    block: Replacement | None = None
+
+
+def enclose(session: Session, block: Replacement) -> None:
+    """The first ``record()`` inside ``session`` is that run itself, as ``block`` gives it."""
+    session.state.extras.of(_Enclosing).block = block
+
+
+def _enclosing(session: Session) -> Replacement | None:
+    """The block that :func:`enclose` left for a ``record()`` inside ``session``; given out once."""
+    left = session.state.extras.of(_Enclosing)
+    found, left.block = left.block, None
+    return found
+
+
 class RecordBlock(Block[Run]):
     """The block, async block or decorator that ``record`` returns."""
 
@@ -113,17 +144,18 @@ class RecordBlock(Block[Run]):
         self.options: Final = options
         self.called_from: Final = called_from
         self._input = options["input"]
-        self._instead: role.Replacement | None = None
+        self._instead: Replacement | None = None
         self._run: Run | None = None
         self._program: Program | None = None
+        self._role: RecordedProgram | None = None
         #: The how-manieth run of the process it is, once the block has begun.
         self.ordinal = 0
 
     @classmethod
-    def of_program(cls, name: str, program: Program) -> RecordBlock:
+    def of_program(cls, name: str, program: Program, role: RecordedProgram) -> RecordBlock:
         """The run of a whole program that may turn out to record itself: then this one gives way."""
         block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
-        block._program = program
+        block._program, block._role = program, role
         return block
 
     @property
@@ -165,7 +197,8 @@ class RecordBlock(Block[Run]):
         reach = None if outer is None else outer.session.reach
         if reach is not None:  # who may reach nothing may not do it in a run of its own either
             raise reach(Attempt("act", "record", "a run of its own"), caller())
-        self._instead = role.part(self) or (None if outer is None else role.borrowed(outer.session))
+        role = process.role
+        self._instead = role.part(self) or (None if outer is None else _enclosing(outer.session))
         if self._instead is not None:
             self._run = self._instead.begin_for(options)
             return self._run
@@ -206,6 +239,7 @@ class RecordBlock(Block[Run]):
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
         session = Recording(journal, Redactor.of_process(options["redact"]), policies)
         self._session, session.state.spending = session, spending
+        session.state.children = children.RecordedChildren(session)
         try:
             self._first_entries(session, options, outer)
             world.enter()
@@ -214,8 +248,8 @@ class RecordBlock(Block[Run]):
             raise
         self._run = Run(session, journal.path, options["name"])
         register(session, self._run)
-        if self._program is not None:
-            role.whole_program(session)
+        if self._role is not None:
+            self._role.session = session
         begin(session)
         forks.follow(session, store)
         session.root = self._scope_in(session, options["agent"], spending)
@@ -223,7 +257,7 @@ class RecordBlock(Block[Run]):
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
         about: dict[str, Any] = {
-            "program": role.program(),
+            "program": process.role.program,
             "ordinal": self.ordinal,
             "environment": environment(instrumentation.packages()),
             "durability": options["durability"],
@@ -301,9 +335,9 @@ class RecordBlock(Block[Run]):
         if session.state.discarded:
             world.leave()
             return
-        if self._program is not None:
-            role.whole_program(None)
-        forks.forget(session)
+        if self._role is not None:
+            self._role.session = None
+        process.closed(session)
         end(session)
         journal = session.log.journal
         try:
@@ -340,7 +374,8 @@ class RecordBlock(Block[Run]):
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
         fields = b""
-        children.count_spending(session)
+        if session.state.children is not None:
+            session.state.children.conclude()
         ending.warn(session, error)
         spending = session.state.spending
         if spending is not None:
@@ -360,9 +395,8 @@ class RecordBlock(Block[Run]):
             kind = "run.failed" if undoing is None else "run.aborted"
             meta["failure"] = of_run(error, session)
             fields = session.error(error, meta)
-        children.remark_unjoined(session)
-        if session.report.warnings or session.report.remarks:
-            meta["warnings"] = [*session.report.warnings, *session.report.remarks]
+        if session.warnings:
+            meta["warnings"] = session.warnings
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
         if stdout.observed():

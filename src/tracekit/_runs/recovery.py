@@ -16,8 +16,8 @@ from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
 from .._journal.tip import read_head, sync_directory
 from .._runtime.effects import Doubt, Steps, doubtful_steps
+from .._runtime.process import process
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
-from .run import is_open
 
 __all__ = [
     "DOUBTS",
@@ -187,7 +187,7 @@ def _noting_writers(
 def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
     """What speaks for or against the process that wrote a log that nobody has locked: it may live, and have another copy of it."""
     became = fate(writer, path)
-    if became == "alive" and (writer["pid"] != os.getpid() or is_open(run_id)):
+    if became == "alive" and (writer["pid"] != os.getpid() or process.has_open(run_id)):
         text = f"this is a copy of the log of process {writer['pid']}, which lives, if only stopped"
         yield {"code": "held", "text": text, "pid": writer["pid"]}
     elif became == "unknown" and is_dead:

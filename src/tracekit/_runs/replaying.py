@@ -13,9 +13,9 @@ from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store
-from .._runtime import session as gate
 from .._runtime.callsite import caller, say
 from .._runtime.context import current
+from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
 from .._runtime.verdict import CAN_BE_INEXACT, Report
@@ -59,6 +59,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         #: How the program ended without an exception, where there is more to say of it than that.
         self.ended_as: str | None = None
         self._run: Run | None = None
+        self._children: children.ReplayedChildren | None = None
 
     @property
     def started(self) -> bool:
@@ -175,14 +176,16 @@ class ReplayBlock(Block["ReplayBlock"]):
         guard.engage()
         taken.callback(guard.release)
         if options["guard"] == "process":
-            gate.refuse_outside(self._outside)
-            taken.callback(gate.allow_outside, self._outside)
+            process.refuse_outside(self._outside)
+            taken.callback(process.allow_outside, self._outside)
         self._scope_in(self._partial or session, session.trace.entry(1).get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()
         if self._partial is None:
-            children.follow(session, options, *self._lineage())
-            taken.callback(children.forget, session)
+            session.state.children = self._children = children.ReplayedChildren(session, options, *self._lineage())
+            taken.callback(self._children.conclude)
+        process.opened(session)
+        taken.callback(process.closed, session)
         self._run = Run(session, session.trace.path, session.trace.entry(1).get("name"))
         register(self._partial or session, self._run)
         taken.callback(unregister, self._partial or session)
@@ -276,7 +279,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             if error is None or isinstance(error, Exception):
                 drain(session)
         finally:
-            children.forget(session)
+            if self._children is not None:
+                self._children.conclude()
             session.state.ended = True
             session.schedule.close()
             self._taken.close()

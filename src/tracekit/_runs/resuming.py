@@ -16,15 +16,15 @@ from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
 from .._policy.budget import Spending
 from .._policy.once import policies
-from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current
+from .._runtime.process import process
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.resumer import Followed, Resumption
 from .._values import dumps_in_order, from_json
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
-from . import block, forks, recording
+from . import block, children, forks, recording
 from .block import called_from
 from .ending import drain
 from .environment import drift, environment, file_hash, this_program
@@ -189,6 +189,7 @@ class ResumeBlock(RecordBlock):
             about=self._about(journal.path, verdict, last, log.trace.status.size, found),
             opened=self._live,
         )
+        session.state.children = children.RecordedChildren(session)
         taken.callback(log.schedule.close)
         given = self.options["budget"]
         session.state.spending = Spending.resumed(log.trace, given)
@@ -200,14 +201,14 @@ class ResumeBlock(RecordBlock):
         taken.callback(self._let_go)
         self._guard = guards.Guard("process", (), False, failed=self._blocked, resumes=True)
         self._guard.engage()
-        gate.refuse_outside(self._outside)
+        process.refuse_outside(self._outside)
         self._run = Run(session, journal.path, first.get("name"))
         register(session, self._run)
         taken.callback(unregister, session)
         recording.begin(session)
         taken.callback(recording.end, session)
         forks.follow(session, self._store)
-        taken.callback(forks.forget, session)
+        taken.callback(process.closed, session)
         session.root = self._scope_in(session, first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
         randomness.align_numpy(log)
@@ -310,14 +311,14 @@ class ResumeBlock(RecordBlock):
         if guard is None:
             return False
         guard.release()
-        gate.allow_outside(self._outside)
+        process.allow_outside(self._outside)
         return True
 
     def _leave_open(self, session: Resumption) -> None:
         """Leave the run as it was, since the program did not reach the end of the log."""
         session.state.ended = True
         recording.end(session)
-        forks.forget(session)
+        process.closed(session)
         try:
             session.log.journal.close()
         finally:

@@ -1,20 +1,16 @@
-"""``Run``: a run as its program sees it, and the registry of those that are open in this process."""
+"""``Run``: a run as its program sees it, and which one is the current one."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from .._runtime.context import current
-from .._runtime.recorder import Recording
 from .._runtime.session import Session
-from .ending import last_entry
 from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
 
 UNSET: Final[Any] = object()
-
-_runs: Final[dict[int, Run]] = {}
 
 
 class Run:
@@ -36,13 +32,7 @@ class Run:
 
         What there is to say of a replay is in its ``report``: that differs from one process to the next.
         """
-        session = self._session
-        if isinstance(session, Recording):
-            return [*session.report.warnings, *session.report.remarks]
-        trace = session.log.trace
-        meta = last_entry(trace).get("meta") if trace is not None and session.state.ended else None
-        recorded = trace.expand(meta.get("warnings")) if trace is not None and isinstance(meta, dict) else None
-        return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
+        return self._session.warnings
 
     def set_result(self, value: Any) -> None:
         """Set the result of the run. It is recorded at the end of the block, and compared in a replay."""
@@ -67,23 +57,25 @@ class Run:
 def current_run() -> Run | None:
     """The run of the calling context, or ``None`` outside every run."""
     scope = current.get()
-    return None if scope is None else _runs.get(id(scope.session))
+    return None if scope is None else registered(scope.session)
+
+
+class _Current:
+    """The run of a session, as its program sees it."""
+
+    run: Run | None = None
 
 
 def register(session: Session, run: Run) -> None:
     """Make ``run`` the current one of whoever is in ``session``."""
-    _runs[id(session)] = run
+    session.state.extras.of(_Current).run = run
 
 
 def registered(session: Session) -> Run | None:
     """The current run of whoever is in ``session``."""
-    return _runs.get(id(session))
-
-
-def is_open(run_id: str) -> bool:
-    """Whether this process has the run open."""
-    return any(run.id == run_id for run in _runs.values())
+    return session.state.extras.of(_Current).run
 
 
 def unregister(session: Session) -> None:
-    _runs.pop(id(session), None)
+    """Nobody who is in ``session`` has a current run any more."""
+    session.state.extras.of(_Current).run = None

@@ -23,9 +23,9 @@ from .._capture.calls import captured_of
 from .._capture.contracted import Compensation, Completed, Done, Ledger, course, follow, follow_async, ledger
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
-from .._runtime import session as gate
 from .._runtime.context import Lane, Scope, current, enter
 from .._runtime.effects import Doubt, Steps, doubtful_steps
+from .._runtime.process import process
 from .._runtime.recorder import ROOT, Closing, Recording, undoing
 from .._runtime.replayer import Replay
 from .._runtime.resumer import Resumption
@@ -41,7 +41,6 @@ from ..errors import (
     RunStateError,
     TraceError,
 )
-from . import block
 
 __all__ = [
     "PATIENCE",
@@ -100,17 +99,16 @@ def _error_text(error: BaseException) -> str:
 def _nothing_live(tried: list[str]) -> Iterator[None]:
     """Refuse to this thread, and to those that begin meanwhile, whatever would be live; ``tried`` gets what was refused."""
     others = frozenset(threading.get_ident() if one.ident is None else one.ident for one in threading.enumerate())
-    watch = _ImportWatch(others - {threading.get_ident()}, tried, gate.outside)
+    watch = _ImportWatch(others - {threading.get_ident()}, tried, process.outside)
     guard = _ImportGuard(watch)
     token = current.set(None)
     guard.engage()
-    gate.refuse_outside(watch.call)
-    block.forbidden = watch.block
+    process.refuse_outside(watch.call)
     try:
-        yield
+        with process.nothing_begins(watch.block):
+            yield
     finally:
-        block.forbidden = None
-        gate.allow_outside(watch.call)
+        process.allow_outside(watch.call)
         guard.release()
         current.reset(token)
 

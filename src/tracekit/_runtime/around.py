@@ -46,6 +46,10 @@ class Around:
     def recording(self) -> bool:
         return self.inner.recording
 
+    @property
+    def warnings(self) -> list[str]:
+        return self.inner.warnings
+
     def begin(self, scope: Scope, request: Request) -> Step:
         return self.inner.begin(scope, request)
 
@@ -88,6 +92,9 @@ class Around:
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         return self.inner.arm(scope, function, seconds)
+
+    def starts(self, lane: Lane) -> None:
+        self.inner.starts(lane)
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.inner.skip_deliveries(here, tasks)

@@ -887,7 +887,7 @@ class Recording:
 
     def starts(self, lane: Lane) -> None:
         """A process is about to be started in ``lane``: after a crash the log must tell, even if the process has written nothing."""
-        if lane.id < 0:
+        if lane.id < 0 and not self.state.ended:
             self._enroll(lane, process=True)
 
     def _enroll(self, lane: Lane, *, process: bool = False) -> None:
@@ -992,6 +992,10 @@ class Recording:
 
     def fail(self, error: ReplayError) -> ReplayError:
         return error
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self.report.warnings, *self.report.remarks]
 
     # -- what the run must say -------------------------------------------------------------------------------------------
 

@@ -1170,6 +1170,17 @@ class Replay:
         """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for any text."""
         return dumps(recorded) == dumps(actual) or alike(self.redactor.redact(recorded)[0], actual)
 
+    @property
+    def warnings(self) -> list[str]:
+        if not self.state.ended:
+            return []
+        meta = self.trace.entry(len(self.trace)).get("meta")
+        recorded = self.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
+        return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
+
+    def starts(self, lane: Lane) -> None:
+        pass
+
     def validated(self, scope: Scope, spec: Spec) -> None:
         pass
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from .._reality import monotonic_ns
 from .context import Lane, current, enter
+from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
-from .threads import MonitoredThread, ThreadMonitor, observers
+from .threads import MonitoredThread, ThreadMonitor
 
 __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
@@ -441,11 +442,11 @@ class Schedule:
 
     def _look_on(self) -> None:
         self.observer = get_native_id()
-        observers.add(self.observer)
+        process.observers.add(self.observer)
         try:
             self._observe_all()
         finally:
-            observers.discard(self.observer)
+            process.observers.discard(self.observer)
 
     def _observe_all(self) -> None:
         pause = _SHORT

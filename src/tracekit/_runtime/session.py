@@ -41,12 +41,9 @@ __all__ = [
     "Timer",
     "Unfinished",
     "WrittenLog",
-    "allow_outside",
     "entered",
     "here",
     "owner",
-    "refuse_leftovers",
-    "refuse_outside",
     "settled",
 ]
 
@@ -240,14 +237,51 @@ class Unfinished:
         self.says: Final[list[Callable[[], str | None]]] = []
 
 
+class Children(Protocol):
+    """The child processes that a run starts: each takes part in it, by a ticket or by the place of its call."""
+
+    def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> Any:
+        """Consent to the start of a process in ``lane``; ``None`` where it is none of the run's.
+
+        ``words`` is the command, ``None`` for a process of ``multiprocessing``; ``pool`` says that it is a pool's worker.
+        """
+        ...
+
+    def place(self, scope: Scope, lane: Lane) -> dict[str, Any] | None:
+        """The place in the run of a call that is submitted to a process pool; ``None`` outside of it."""
+        ...
+
+    def of_fork(self, session: Any) -> Children:
+        """The same for the recording of a forked child."""
+        ...
+
+    def before_signal(self, pid: int) -> None:
+        """The program is about to send a signal to process ``pid``."""
+        ...
+
+    def poll(self) -> None:
+        """See whether one of them has failed."""
+        ...
+
+    def abandon(self) -> None:
+        """This process is about to end: end them."""
+        ...
+
+    def conclude(self) -> None:
+        """The run, or this part of it, is about to end: report what became of them. Idempotent."""
+        ...
+
+
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
     __slots__ = (
+        "children",
         "closing",
         "discarded",
         "ended",
         "extras",
+        "joined",
         "live",
         "ordered",
         "overruns",
@@ -268,6 +302,10 @@ class RunState:
         self.partial = False
         #: Whether other processes write parts of it.
         self.shared = False
+        #: Whether this process has joined it: the run is another process's.
+        self.joined = False
+        #: The child processes that it starts, where they take part in it.
+        self.children: Children | None = None
         #: Set when the run is aborted: what keeps effects from beginning.
         self.closing: Closing | None = None
         #: The budgets that a call was refused for, by whose they are, and which limit it was.
@@ -330,6 +368,11 @@ class Session(Protocol):
     def run_id(self) -> str: ...
     @property
     def recording(self) -> bool: ...
+    @property
+    def warnings(self) -> list[str]:
+        """What the run warns of so far; of a replay that has ended: what the recorded one warned of."""
+        ...
+
     @property
     def progress(self) -> Progress | None:
         """Its callbacks in event loops; ``None`` where nobody counts them."""
@@ -400,42 +443,16 @@ class Session(Protocol):
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
         ...
 
+    def starts(self, lane: Lane) -> None:
+        """A process is about to be started in ``lane``: after a crash the log must say so. It has no part in a replay."""
+        ...
+
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         """The tasks in lanes of these names are handed out without what brought them then: nothing waits for that.
 
         It is what happened in lanes that have no step, and in ``here`` since its last step. A recording has no use for it.
         """
         ...
-
-
-#: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
-strayed: dict[str, int] | None = None
-
-#: Called with family and name for a step outside every run, where the whole process is under replay; ``None`` otherwise.
-outside: Callable[[str, str], None] | None = None
-_refusals: Final[list[Callable[[str, str], None]]] = []
-
-
-def refuse_outside(refuse: Callable[[str, str], None]) -> None:
-    """From now on a captured call outside every run is ``refuse``'s to refuse: it would be live."""
-    global outside
-    _refusals.append(refuse)
-    outside = refuse
-
-
-def refuse_leftovers(refuse: Callable[[str, str], None]) -> None:
-    """From now on, where nobody else is asked about a captured call outside every run, ``refuse`` is, which may allow it."""
-    global outside
-    if refuse not in _refusals:
-        _refusals.insert(0, refuse)
-        outside = _refusals[-1]
-
-
-def allow_outside(refuse: Callable[[str, str], None]) -> None:
-    """Take back ``refuse_outside(refuse)``; in any order."""
-    global outside
-    _refusals.remove(refuse)
-    outside = _refusals[-1] if _refusals else None
 
 
 def owner() -> int:

@@ -39,8 +39,9 @@ from weakref import WeakSet
 
 from .._reality import sleep
 from .callsite import is_user_code
+from .process import process
 
-__all__ = ["MonitoredThread", "ThreadMonitor", "observers"]
+__all__ = ["MonitoredThread", "ThreadMonitor"]
 
 _TASKS: Final = "/proc/self/task"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -60,10 +61,6 @@ _WAITS: Final = frozenset(
     for name in names
 )
 _RUN_ONCE: Final[CodeType] = BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
-
-
-#: Threads of ours that look at the others, of every replay of this process: they bring nothing about.
-observers: Final[set[int]] = set()
 
 
 class MonitoredThread:
@@ -308,7 +305,7 @@ class ThreadMonitor:
         found: dict[int, object] = {}
         for native, ident in self._threads(frames):
             member = self._members.get(native)
-            if native in observers or (member is not None and member.held):
+            if native in process.observers or (member is not None and member.held):
                 continue
             look = _glance(native, ident) if member is None else member.look()
             if look is None:

@@ -33,16 +33,16 @@ from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, summary
 from .._runs import block as served
-from .._runs import children, ending, role
+from .._runs import ending
 from .._runs.block import below_run, call_with, is_input
-from .._runs.environment import Program, set_program
-from .._runs.recording import DEFAULTS, RecordBlock
+from .._runs.environment import Program
+from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.replaying import ReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
-from .._runtime import session as gate
 from .._runtime.callsite import caller
 from .._runtime.context import current
+from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import PLACEHOLDER
 from .._runtime.verdict import Report
 from .._values import from_json, to_json
@@ -297,7 +297,7 @@ class Entry:
             raise self._usage_error(f"it can't be called with what the run was given, {what}: {error}") from None
 
     def _lend_run(self, block: Any, run: Run) -> None:
-        role.lend(block.session, _EnclosingRun(self, run))
+        enclose(block.session, _EnclosingRun(self, run))
 
 
 class _EnclosingRun:
@@ -372,17 +372,19 @@ _STRICT: Final = re.compile(r'leave ("[\w", ]+") out of strict')
 _NAMES: Final = re.compile(r'"(\w+)"')
 
 
-class ReplayedRuns:
-    """The runs of one program, each replayed from its own file when the program opens it."""
+class ReplayedRuns(ProcessRole):
+    """A replayed program: its runs, each replayed from its own file when the program opens it."""
 
     def __init__(
         self,
+        command: Program | None,
         store: Store,
         path: str,
         options: dict[str, Any],
         break_at: int | None,
         make: Callable[[str, dict[str, Any]], ReplayBlock] | None = None,
     ) -> None:
+        super().__init__(command=command)
         self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._options = options
@@ -398,7 +400,7 @@ class ReplayedRuns:
         self.replay_blocks.append(replay_block)
         return replay_block
 
-    def find(self, block: RecordBlock) -> ReplayBlock:
+    def replacement(self, block: RecordBlock) -> ReplayBlock:
         """The replay that replaces this ``record()`` block of the program, chosen by the block's number."""
         ordinal = block.ordinal
         path = self._siblings.get(ordinal)
@@ -409,10 +411,12 @@ class ReplayedRuns:
             )
         return self.of(path)
 
-    def input_of(self, ordinal: int) -> Any:
-        """The input of the program's ``ordinal``-th run, where the store has it."""
-        path = self._siblings.get(ordinal)
-        return None if path is None else recorded_input(path)
+    def next_run(self) -> NextRun:
+        path = self._siblings.get(self.ordinal + 1)
+        return NextRun(None if path is None else recorded_input(path))
+
+    def listen(self) -> None:
+        served.serve_the_log()
 
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside every replayed run: it would be live."""
@@ -487,7 +491,9 @@ class Watchdog:
     def _watch(self) -> None:
         waited = 0.0
         while not self._over.acquire(timeout=0.25):
-            children.poll()
+            for session in process.sessions:
+                if session.state.children is not None:
+                    session.state.children.poll()
             failure = self._runs.failure
             waited = waited + 0.25 if failure is not None else 0.0
             if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _debugged():
@@ -504,7 +510,9 @@ class Watchdog:
         print(f"tracekit: {why}", file=sys.stderr)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         sys.stderr.flush()
-        children.abandon()
+        for session in process.sessions:
+            if session.state.children is not None:
+                session.state.children.abandon()
         _really_exit(code)
 
     def stop(self) -> None:
@@ -584,10 +592,19 @@ def _refuse(target: Sibling, code: str, text: str) -> None:
     )
 
 
-class ResumedRuns:
-    """The runs of a resumed program: finished ones are replayed, the one that crashed is resumed, later ones are recorded."""
+class ResumedRuns(ProcessRole):
+    """A resumed program and its runs: finished ones are replayed, the one that crashed is resumed, later ones are recorded."""
 
-    def __init__(self, store: Store, path: str, options: dict[str, Any], resumption: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        program: str | None,
+        command: Program | None,
+        store: Store,
+        path: str,
+        options: dict[str, Any],
+        resumption: dict[str, Any],
+    ) -> None:
+        super().__init__(program, command)
         self.resumed: ResumeBlock | None = None
         self.replay_blocks: list[ReplayBlock] = []
         self._store = store
@@ -603,7 +620,7 @@ class ResumedRuns:
         self.resumed = ResumeBlock(self._path, with_store, None, **self._resumption)
         return self.resumed
 
-    def find(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
+    def replacement(self, block: RecordBlock) -> ReplayBlock | ResumeBlock | None:
         """The replay or resumption that replaces this ``record()`` block, chosen by its number; ``None``: it is recorded."""
         if self.resumed is not None:
             return None
@@ -620,7 +637,11 @@ class ResumedRuns:
         self.replay_blocks.append(replay_block)
         return replay_block
 
-    def input_of(self, ordinal: int) -> Any:
+    def next_run(self) -> NextRun:
+        ordinal = self.ordinal + 1
+        return NextRun(self._input_of(ordinal), lambda value: self._is_input(ordinal, value))
+
+    def _input_of(self, ordinal: int) -> Any:
         """The input of the program's ``ordinal``-th run, or ``None`` where the log does not keep all of it.
 
         A call that goes live with a placeholder in place of a secret would do something else.
@@ -631,12 +652,15 @@ class ResumedRuns:
         recorded = recorded_input(sibling.path)
         return None if PLACEHOLDER.search(json.dumps(to_json(recorded))) else recorded
 
-    def is_input(self, ordinal: int, value: Any) -> bool | None:
+    def _is_input(self, ordinal: int, value: Any) -> bool | None:
         """Whether the input of the program's ``ordinal``-th run was ``value``; ``None`` where that is not known."""
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             return None
         return is_input(Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
+
+    def listen(self) -> None:
+        served.serve_the_log()
 
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside the resumed run before its log has been replayed: it would be repeated."""
@@ -675,7 +699,7 @@ class ResumedRuns:
 # The process in which a run is resumed after a crash.
 
 
-def resume_process(body: Body | None, instructions: Mapping[str, Any]) -> int:
+def resume_process(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
     """Run the program again and resume its run; returns the exit status."""
     guard.warm()
     instrument()
@@ -687,7 +711,7 @@ def resume_process(body: Body | None, instructions: Mapping[str, Any]) -> int:
 
     def opened() -> None:
         closed.release()
-        gate.allow_outside(resumed_runs.outside)
+        process.allow_outside(resumed_runs.outside)
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
@@ -699,19 +723,16 @@ def resume_process(body: Body | None, instructions: Mapping[str, Any]) -> int:
         "original_is_dead": instructions["original_is_dead"],
         "opened": opened,
     }
-    resumed_runs = ResumedRuns(store, path, replay_options, resumption)
+    program = meta["program"] if isinstance(meta.get("program"), str) else None
+    process.role = resumed_runs = ResumedRuns(program, command, store, path, replay_options, resumption)
     closed.failed = resumed_runs.blocked
     closed.engage()
-    gate.refuse_outside(resumed_runs.outside)
-    if isinstance(meta.get("program"), str):
-        role.go_on_as(meta["program"])
-    role.set_controller(resumed_runs.find, resumed_runs.input_of, resumed_runs.is_input)
-    served.serve_the_log()
+    process.refuse_outside(resumed_runs.outside)
     whole: ResumeBlock | None = None
     if instructions.get("entry") is not None:
         body = _resumed_call(resumed_runs, Entry(instructions["entry"], in_task=not meta.get("whole_program")))
     elif meta.get("whole_program"):
-        role.next_ordinal()
+        resumed_runs.next_ordinal()
         whole = resumed_runs.resume(dict(DEFAULTS))
         whole.__enter__()
     watchdog = Watchdog(resumed_runs, instructions["grace"])
@@ -798,8 +819,9 @@ def main() -> None:
     )
     entry = instructions.get("entry")
     body: Body | None = None
+    command: Program | None = None
     if entry is None:
-        set_program(program)
+        command = program
         body = prepared(program)
         if body is None:
             sys.exit(1)
@@ -808,9 +830,9 @@ def main() -> None:
             status = _record(program, body, instructions)
         else:
             status = (
-                _replay(body, instructions)
+                _replay(command, body, instructions)
                 if instructions["mode"] == "replay"
-                else _status_within_budget(resume_process(body, instructions))
+                else _status_within_budget(resume_process(command, body, instructions))
             )
     except TracekitError as error:
         print(command_line_text(error), file=sys.stderr)
@@ -827,7 +849,8 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
     instrument()
     stdin.capture()
     stdout.capture()
-    block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program)
+    process.role = role = RecordedProgram(command=program)
+    block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
     run = block.__enter__()
     pid = os.getpid()
     over: list[bool] = []
@@ -842,7 +865,7 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
         if os.getpid() == pid:
             _print_recorded(block)
         if block.kept:  # else the program recorded runs of its own, and calls outside of them are not restricted
-            gate.refuse_outside(partial(_after_the_end, run))
+            process.refuse_outside(partial(_after_the_end, run))
 
     def exit_status(status: int) -> int:
         scope = current.get()
@@ -901,7 +924,7 @@ def _print_recorded(block: RecordBlock) -> None:
 # -- replaying -----------------------------------------------------------------------------------------------------------
 
 
-def _replay(body: Body | None, instructions: Mapping[str, Any]) -> int:
+def _replay(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
     isolated = _isolate(instructions["isolate"], instructions["options"]["allow_hosts"])
     plugins.supply()
@@ -912,14 +935,12 @@ def _replay(body: Body | None, instructions: Mapping[str, Any]) -> int:
     store, path = Store(instructions["store"]), instructions["path"]
     options = dict(instructions["options"], store=store, transcript=instructions.get("witness", {}).get("path"))
     compared = _ComparedReplay(instructions["witness"]) if "witness" in instructions else None
-    replayed_runs = ReplayedRuns(
-        store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
+    process.role = replayed_runs = ReplayedRuns(
+        command, store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
     )
     closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=replayed_runs.blocked)
     closed.engage()
-    gate.refuse_outside(replayed_runs.outside)
-    role.set_controller(replayed_runs.find, replayed_runs.input_of)
-    served.serve_the_log()
+    process.refuse_outside(replayed_runs.outside)
     threading.excepthook = _hide_replay_errors(threading.excepthook)
     watchdog = Watchdog(replayed_runs, instructions["grace"])
     replay_block: ReplayBlock | None = None
