@@ -16,8 +16,8 @@ import pytest
 import tracekit
 from tests.support.stub_provider import StubProvider
 from tracekit._journal.reader import Trace
-from tracekit._runtime import session as gate
 from tracekit._runtime.context import current
+from tracekit._runtime.process import process
 from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
@@ -107,7 +107,7 @@ def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pyt
     def outside(family: str, name: str) -> None:
         raise LiveCallBlockedError(f"{family} {name}")
 
-    monkeypatch.setattr(gate, "outside", outside)
+    monkeypatch.setattr(process, "outside", outside)
     with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0) as client:
         with pytest.raises(LiveCallBlockedError, match=r"llm POST 127\.0\.0\.1:9/v1/chat/completions"):
             client.chat.completions.create(model="m", messages=ASK)
