@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.place import PACKAGES, Place
+from tests.support.processes import python
 from tracekit.agents import ExecutionRecord, IntentEnvelope
 
 APP = """
@@ -87,10 +88,7 @@ def test_the_recorded_command_replays(place: Place) -> None:
     program = place.program("from tracekit.cli import main\nmain()\n", "command.py")
     name = envelope(place, intent="greet", payload={"who": "you"})
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
-    first = subprocess.run(
-        [sys.executable, program, "route", name, "--app", "app:registry"],
-        cwd=place.directory, env=environment, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    first = python(program, "route", name, "--app", "app:registry", cwd=place.directory, env=environment)
     assert first.returncode == 0, first.stderr
     again = place.cli("replay", place.run)
     assert again.returncode == 0, again.stderr
@@ -325,7 +323,7 @@ def test_a_killed_execution_is_resumed(place: Place) -> None:
     """What the log has is answered from it, the attempt that was cut off is made again, and the record is whole."""
     program = place.program(CRASHING)
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
-    done = subprocess.run([sys.executable, program], cwd=place.directory, env=environment, check=False, timeout=60)
+    done = python(program, cwd=place.directory, env=environment)
     assert done.returncode == -signal.SIGKILL
     paid, looked = ExecutionRecord.all(str(place.runs[0]))
     assert (paid.header.replayable, looked.header.replayable) == (True, False)
@@ -348,10 +346,8 @@ def _route(place: Place, *arguments: str, input: str | None = None, status: int 
     """``tracekit route`` as a program that can be run again; returns what it printed."""
     program = place.program("from tracekit.cli import main\nmain()\n", "command.py")
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
-    done = subprocess.run(
-        [sys.executable, program, "route", *arguments, "--app", "app:registry"],
-        cwd=place.directory, env=environment, input=input or "", capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    words = (program, "route", *arguments, "--app", "app:registry")
+    done = python(*words, cwd=place.directory, env=environment, input=input or "")
     assert done.returncode == status, done.stderr
     return done.stdout
 

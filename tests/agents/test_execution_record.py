@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -20,6 +19,7 @@ from jsonschema import Draft202012Validator
 
 import tracekit
 from tests.support.ids import shown
+from tests.support.processes import python
 from tests.support.tracing import entries, recorded
 from tracekit import DivergenceError, NotReplayableError, RunNotFoundError, TraceIntegrityError, traced_tool
 from tracekit.agents import (
@@ -218,7 +218,7 @@ def test_an_execution_whose_process_was_killed_is_partial(tmp_path: Path) -> Non
     program = tmp_path / "killed.py"
     program.write_text(textwrap.dedent(KILLED))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(program)], env=environment, check=False, timeout=60)
+    done = python(str(program), env=environment)
     assert done.returncode == -signal.SIGKILL
     (path,) = (tmp_path / ".tracekit" / "runs").glob("*.jsonl")
     record = ExecutionRecord.of(str(path))

@@ -267,8 +267,7 @@ print(json.dumps(found))
 def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
     """One effect a key over all processes of a run: made before the fork, in the child, or in the parent after it. A call that the
     parent is in the middle of is waited for in the child, but where it is the child's own caller."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(place.ledger)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = python("-W", "ignore", "-c", FORKS, str(place.ledger), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert place.ledger.read_text().split("\n")[:-1] == ["pay first", "pay before", "pay after", "pay last", "pay slow"]

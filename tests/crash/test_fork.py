@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.processes import python
 from tracekit._journal.store import Store
 
 FORKED = """
@@ -46,14 +45,8 @@ print(run.id)
 
 
 def forked(tmp_path: Path, program: str) -> tuple[Store, str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env={**os.environ, "TRACEKIT_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = python("-W", "ignore", "-c", program, env={**os.environ, "TRACEKIT_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
     return Store(tmp_path), done.stdout.split()[-1]
 
 

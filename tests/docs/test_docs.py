@@ -7,8 +7,6 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +20,7 @@ import tracekit.errors
 from tests.docs.cli_help import PAGE as CLI_PAGE
 from tests.docs.cli_help import pasted, text_of
 from tests.support.pages import Block, blocks, missing, same
+from tests.support.processes import python
 from tracekit.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +57,7 @@ def run_page(page: str, directory: Path) -> str | None:
     places = [str(ROOT), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEKIT_", "PYTEST_"))}
     environment["PYTHONPATH"] = os.pathsep.join(places)
-    line = [sys.executable, "-m", "tests.support.pages", str(ROOT / page), str(directory)]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = python("-m", "tests.support.pages", str(ROOT / page), str(directory), env=environment, timeout=110)
     return None if done.returncode == 0 else done.stderr
 
 

@@ -401,16 +401,9 @@ TOKEN = "sk-ant-api03-" + "f" * 40
 
 def test_a_program_is_not_given_a_placeholder_for_a_secret(place: Place) -> None:
     """Where its arguments, or the input of its run, have lost a secret, nothing runs until they are named as they were."""
-    import os
-    import sys
-
-    from tests.support.place import PACKAGES
-
     script = place.program(LOGIN, "login.py")
     environment = {**os.environ, "TRACEKIT_DIR": str(place.store), "PYTHONPATH": os.pathsep.join(PACKAGES)}
-    died = subprocess.run(
-        [sys.executable, script, TOKEN], cwd=place.directory, env={**environment, "DIE": "look 1"}, check=False
-    )
+    died = processes.python(script, TOKEN, cwd=place.directory, env={**environment, "DIE": "look 1"})
     assert died.returncode == -9
     before = place.runs[0].read_bytes()
     assert TOKEN.encode() not in before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from tests.support.processes import python
 from tests.support.tracing import entries
 from tracekit import decision, record, replay, traced_tool
 
@@ -252,9 +251,7 @@ def test_the_whole_program(tmp_path: Path, token: str) -> None:
     rest = (
         ["--token", "CANARY-argument"] if token == "--token" else ["--token", "--secret=CANARY-argument", key("ARGV")]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", "from tracekit.cli import main; main()", "run", "agent.py", name, *rest],
-        input=f"{key('STDIN')}\n{key('LINE')}\n", cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    told = f"{key('STDIN')}\n{key('LINE')}\n"
+    done = python("-m", "tracekit", "run", "agent.py", name, *rest, input=told, cwd=place, env=environment)
     assert done.returncode == 0, done.stderr
     no_canary(tmp_path / "store")

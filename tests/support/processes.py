@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping
@@ -81,26 +82,28 @@ def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
 
 
 _server: list[socket.socket] = []
+_starting = threading.Lock()
 
 
 def _control() -> socket.socket:
     """The socket to the warm interpreter of this process, which is started by the first test that needs it."""
-    if not _server:
-        ours, theirs = socket.socketpair()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.processes", str(theirs.fileno())],
-            cwd=ROOT,
-            env=_VARIABLES,
-            pass_fds=[theirs.fileno()],
-            # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        theirs.close()
-        _server.append(ours)
-        atexit.register(_end, ours, process)
-    return _server[0]
+    with _starting:
+        if not _server:
+            ours, theirs = socket.socketpair()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.processes", str(theirs.fileno())],
+                cwd=ROOT,
+                env=_VARIABLES,
+                pass_fds=[theirs.fileno()],
+                # Pipes, as the programs have: an interpreter looks at its standard streams once, when it starts.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            theirs.close()
+            _server.append(ours)
+            atexit.register(_end, ours, process)
+        return _server[0]
 
 
 def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:

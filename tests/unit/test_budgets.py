@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.cut import cut, lines
 from tests.support.place import Place
+from tests.support.processes import python
 from tests.support.tracing import entries, of_type, replayed
 from tracekit import (
     Budget,
@@ -631,9 +632,7 @@ def test_a_run_goes_on_with_the_prices_that_a_function_told(tmp_path: Path, how:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": paths, "TRACEKIT_DIR": str(place.store)}
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-        )
+        return python(*arguments, cwd=tmp_path, env=environment)
 
     assert run(script, "b").returncode == -signal.SIGKILL
     (path,) = place.runs
@@ -699,9 +698,8 @@ def test_over_budget_is_an_exit_code(tmp_path: Path, swallowed: str, code: int) 
     (tmp_path / "agent.py").write_text(_PROGRAM.replace("SWALLOWED", swallowed))
 
     def command(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "tracekit", *words]
         found = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
-        return subprocess.run(line, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=60, check=False)
+        return python("-m", "tracekit", *words, cwd=tmp_path, env=found)
 
     done = command("run", "agent.py")
     assert done.returncode == code, done.stderr

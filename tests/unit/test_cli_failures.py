@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
+from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
 from tracekit import agent, record, recorded_failures, replay, traced_tool
 from tracekit._journal.store import Store
@@ -192,7 +192,7 @@ def test_a_run_that_died_is_a_crash(tmp_path: Path) -> None:
         "with tracekit.record('dies'):\n"
         "    pay()\n"
     )
-    assert subprocess.run([sys.executable, str(program)], check=False).returncode == -9
+    assert python(str(program)).returncode == -9
     (crash,) = found()
     assert crash["failure"]["type"] == "agent_crashed"
     assert crash["failure"]["recovery_strategy"] == "manual_intervention"

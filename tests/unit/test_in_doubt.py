@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cut import cut
+from tests.support.processes import python
 from tests.support.tracing import entries, of_type
 from tracekit import record, recovery, traced_tool
 from tracekit.errors import RecoveryRefusedError, RunNotFoundError, StepTimeoutError
@@ -33,8 +32,7 @@ async def transfer(order: str, cents: int) -> None:
 
 def why(store: Path, run_id: str) -> dict[str, list[int]]:
     """What ``show --why`` says against running it again: the entries by code."""
-    command = [sys.executable, "-c", "from tracekit.cli import main; main()", "show", run_id, "--why"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TRACEKIT_DIR": str(store)})
+    done = python("-m", "tracekit", "show", run_id, "--why", env={**os.environ, "TRACEKIT_DIR": str(store)})
     assert done.returncode in (0, 3), done.stderr  # 3: it has no end yet
     reasons = json.loads(done.stdout)["safe_to_retry"]["reasons"]
     return {reason["code"]: reason["entries"] for reason in reasons if "entries" in reason}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.support.plain_writer import RUN, entry, lines, small_run, write
+from tests.support.processes import python
 from tracekit._journal.reader import Trace
 from tracekit._journal.store import Store, new_run_id, segment_of, valid_run_id
 from tracekit._journal.tip import read_head, seal_key
@@ -230,13 +229,7 @@ def test_a_second_live_writer_is_refused(store: Store) -> None:
     journal = store.create("a")
     journal.append("run.started", 0, 0, b',"name":"x"')
     code = f"from tracekit._journal.store import Store\nStore({store.root!r}).reopen('a')"
-    other = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": "src"},
-        check=False,
-    )
+    other = python("-c", code)
     assert "RunStateError" in other.stderr
     assert f"process {os.getpid()}" in other.stderr
     with pytest.raises(RunStateError, match="this one"):
@@ -251,7 +244,7 @@ def test_a_stale_lock_never_blocks(store: Store) -> None:
         f"import os, signal\nfrom tracekit._journal.store import Store\njournal = Store({store.root!r}).create('a')\n"
         "journal.append('run.started', 0, 0, b',\"name\":\"x\"')\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": "src"}, check=False)
+    killed = python("-c", code)
     assert killed.returncode == -9
     journal, verdict = store.reopen("a")
     assert (journal.seq, verdict.state) == (1, "unsealed")

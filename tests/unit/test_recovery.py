@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
 from tracekit._journal.reader import Trace
 from tracekit._journal.store import Store, segment_of
@@ -257,7 +258,7 @@ def test_the_decision_is_a_function_of_the_log() -> None:
     log.step("irreversible", "pending")
     first = log.decision().as_dict()
     code = "import json, sys; from tracekit import recovery; print(json.dumps(next(recovery.scan()).as_dict()))"
-    again = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    again = python("-c", code)
     assert json.loads(again.stdout) == first == decision_on(log.path).as_dict()
     assert list(first) == ["run_id", "state", "decision", "reasons", "in_doubt", "pending", "running"]
     assert (first["run_id"], first["state"], first["decision"], first["in_doubt"]) == (

@@ -6,8 +6,6 @@ import asyncio
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.cut import cut
+from tests.support.processes import python
 from tests.support.tracing import entries
 from tracekit import record, recovery, replay, resume, traced_tool
 from tracekit._journal.reader import Trace
@@ -314,12 +313,8 @@ def test_killed_in_a_call(program: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
 
     def life(mode: str, deadly: str = "") -> int:
-        command = [
-            sys.executable,
-            "-c",
-            f"from {__name__} import _live; _live{(mode, program, store, str(effects), deadly)}",
-        ]
-        return subprocess.run(command, timeout=300, check=False).returncode
+        given = (mode, program, store, str(effects), deadly)
+        return python("-c", f"from {__name__} import _live; _live{given}").returncode
 
     for n in range(50):
         store = str(tmp_path / f"store{n}")

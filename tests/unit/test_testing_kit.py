@@ -6,13 +6,13 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import python
 from tracekit import record, traced_tool
 from tracekit._journal.reader import Trace
 from tracekit.errors import DivergenceError, RunNotFoundError, UnconsumedStepsError
@@ -227,9 +227,7 @@ def crashing(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     )
 
     def run(point: str, nth: int = 1) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", CHILD, point, str(nth), str(tmp_path)], capture_output=True, text=True
-        )
+        return python("-c", CHILD, point, str(nth), str(tmp_path))
 
     return run
 

@@ -6,8 +6,6 @@ import asyncio
 import ctypes
 import queue
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import python
 from tracekit import InexactReplayError, TraceExhaustedError, record, replay, traced_tool
 
 _usleep = ctypes.CDLL(None).usleep
@@ -380,11 +379,9 @@ def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
     """A thread that waits outside Python for ever is neither overtaken nor called a failure: after a while standard error names it,
     and the time of ``--grace`` ends the replay as not known."""
     (tmp_path / "program.py").write_text(WAITS_FOR_EVER)
-    command = [sys.executable, "-m", "tracekit"]
-    options: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 100}
-    done = subprocess.run([*command, "run", "program.py", str(tmp_path / "mark")], check=False, **options)
+    done = python("-m", "tracekit", "run", "program.py", str(tmp_path / "mark"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([*command, "replay", "last", "--isolate", "off", "--grace", "0"], check=False, **options)
+    done = python("-m", "tracekit", "replay", "last", "--isolate", "off", "--grace", "0", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "waits for step" in done.stderr
     assert "program.py:14" in done.stderr
@@ -415,9 +412,7 @@ with replay(run):
 
 def test_a_divergence_is_printed_when_it_happens(tmp_path: Path) -> None:
     """A program that dies while it unwinds has said on stderr what differed."""
-    done = subprocess.run(
-        [sys.executable, "-c", DIES], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python("-c", DIES, cwd=tmp_path)
     assert done.returncode < 0
     assert "the replay has failed: [divergence]" in done.stderr
     assert "'a'" in done.stderr or '"a"' in done.stderr
