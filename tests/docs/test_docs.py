@@ -192,6 +192,14 @@ def test_options_are_documented_with_their_defaults(name: str) -> None:
     assert told == expected
 
 
+def test_the_fields_of_a_contract_are_documented() -> None:
+    """The page on contracts has a row for each field, the public names their defaults."""
+    fields = tracekit.ExecutionContract.__dataclass_fields__
+    assert tables("docs/reference/contracts.md")["Fields"].keys() == fields.keys()
+    call = ", ".join(f"{name}={field.default}" for name, field in fields.items())
+    assert f"`ExecutionContract({call})`" in TEXTS["docs/reference/api.md"]
+
+
 def test_environment_variables_are_documented() -> None:
     """Each variable that the sources read is in the settings, and no page names another."""
     sources = [path.read_text("utf-8") for place in ("src", "integrations") for path in ROOT.glob(f"{place}/**/*.py")]
