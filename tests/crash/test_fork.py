@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from tests.support.place import Place
 from tests.support.processes import python
 from tracekit._journal.store import Store
 
@@ -120,3 +121,46 @@ def test_a_block_that_ends_in_the_child_ends_its_segment_only(tmp_path: Path) ->
     assert verdict.state == "sealed"
     assert [segment["state"] for segment in verdict.segments] == ["sealed"]
     assert [entry["type"] for entry in entries(store.path(run))].count("run.completed") == 1
+
+
+WORKER = """
+import random, sys
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return random.random()
+
+def work():
+    for n in range(2):
+        with record(f"request {n}") as run:
+            print(look(n), run.id, flush=True)
+
+if __name__ == "__main__":
+    work()
+"""
+SERVER = """
+import os
+from worker import work
+
+for _ in range(3):
+    if os.fork() == 0:
+        work()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_each_worker_of_a_server_has_runs_of_its_own(tmp_path: Path) -> None:
+    """Workers that were forked before anything was recorded are programs of their own: a replay of one's run has its other
+    runs beside it, and not those of another worker."""
+    place = Place(tmp_path)
+    place.program(WORKER, "worker.py")
+    served = place.python(place.program(SERVER, "server.py"))
+    assert served.returncode == 0, served.stderr
+    said = [line.split() for line in served.stdout.splitlines()]
+    assert len(said) == 6
+    for first, second in zip(said[::2], said[1::2], strict=True):
+        replayed = place.cli("replay", second[1], "--", "worker.py")
+        assert replayed.returncode == 0, replayed.stderr
+        assert [line.split()[0] for line in replayed.stdout.splitlines()] == [first[0], second[0]]

@@ -37,7 +37,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     place.program("from service import *\nfrom service import warmed\nwarmed()\n", "warm_service.py")
     found = Recorded(place, {}, {})
     for state in STATES:
-        process = place.python("service.py", state, fresh=True)
+        process = place.python("service.py", state)
         assert process.returncode == 0, process.stderr
         ids = [line for line in process.stderr.splitlines() if len(line) == 36]
         for agent, run, seen in zip(AGENTS, ids, process.stdout.splitlines(), strict=True):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .. import _reality
+
 if TYPE_CHECKING:
     from .session import Session
 
@@ -153,8 +155,13 @@ class Process:
         self.observers: Final[set[int]] = set()
 
     def forked(self) -> None:
-        """In a forked child: nobody else holds the locks here."""
+        """In a forked child: nobody else holds the locks here.
+
+        One that is forked before anything was recorded, as the workers of a server are, is a program start of its own.
+        """
         self._lock = threading.RLock()
+        if type(self.role) is ProcessRole and not self.sessions and not self.role.ordinal:
+            self.role = ProcessRole(_reality.urandom(8).hex())
         self.role.forked()
 
     # -- sessions --------------------------------------------------------------------------------------------------------
