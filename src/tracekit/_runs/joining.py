@@ -20,13 +20,12 @@ from .._capture import guard, instrumentation, plugins, processes, world
 from .._journal.reader import Trace
 from .._journal.store import Store, segment_of, summary, valid_run_id
 from .._policy.budget import Budget, Spending
-from .._runtime import session as gate
 from .._runtime.context import Lane, Root, Scope, current, enter
 from .._runtime.process import ProcessRole, process
 from .._runtime.recorder import ROOT
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.session import Session, here
+from .._runtime.session import Session, here, owner
 from .._runtime.step import Request, Spec
 from ..errors import (
     LiveCallBlockedError,
@@ -398,7 +397,7 @@ class _SegmentReplay(ReplayBlock):
         return transcribed_session(transcript, trace, redactor, options)
 
     def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
-        lane = Root(self._lane, gate.owner())
+        lane = Root(self._lane, owner())
         self._token = enter(Scope(session, lane, ROOT, self._agent))
         self.scope = Scope(session, lane, ROOT, self._agent)
         return lane
