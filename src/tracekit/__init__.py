@@ -139,15 +139,17 @@ _HOMES: Final = {
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the tests compare it with the names above
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker takes a module with it for one that has every name
 
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f".{home}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from ._runtime.session import Unfinished as Unfinished
     from ._runtime.session import entered as entered
     from ._runtime.session import here as here
+    from ._runtime.step import HasSpecs as HasSpecs
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
     from ._values import contains_opaque as not_serialisable
@@ -118,6 +119,7 @@ _HOMES: Final = {
     "Form": "_capture.plugins",
     "GROUP": "_capture.plugins",
     "HasPath": "_journal.store",
+    "HasSpecs": "_runtime.step",
     "Headers": "_capture.http",
     "Integration": "_capture.plugins",
     "NextRun": "_runtime.process",
@@ -198,6 +200,7 @@ __all__ = [
     "Follower",
     "Form",
     "HasPath",
+    "HasSpecs",
     "Headers",
     "Integration",
     "NextRun",
@@ -260,16 +263,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker takes a module with it for one that has every name
 
-    module, _, other = home.partition(":")
-    value = getattr(import_module(f".{module}", __package__), other or name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        module, _, other = home.partition(":")
+        value = getattr(import_module(f".{module}", __package__), other or name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -8,8 +8,8 @@ import threading
 from _thread import LockType, allocate_lock, get_ident
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from asyncio.events import _get_running_loop
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
 from inspect import Parameter
 from types import MethodType
@@ -1574,6 +1574,9 @@ def came_to(done: Done) -> Any:
         del done
 
 
+_NOTHING: Final = Below()
+
+
 class ReplaceableCall:
     """One call of a traced function in whose place another may be made when it fails, and what speaks against that.
 
@@ -1587,19 +1590,16 @@ class ReplaceableCall:
         self._followed: Final = followed
         self._counted: Final = counted
         self._open: OpenCall | None = None
-        self._below = Below()
+        self._below = _NOTHING
         self.final = False
         self.stuck = False
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> AbstractContextManager[None]:
         """A block around the call."""
         if not self._counted:
-            yield
-            return
+            return nullcontext()
         self._open = OpenCall(innermost())
-        with self._open.entered():
-            yield
+        return self._open.entered()
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it. What it returns is returned (of a coroutine function, a coroutine), what it raises is raised."""

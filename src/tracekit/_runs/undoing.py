@@ -286,7 +286,7 @@ def tools_of(modules: Iterable[str]) -> Tools:
 
 def _specs(module: ModuleType) -> Iterator[Spec]:
     for value in [*vars(module).values()]:
-        if not isinstance(value, type) and hasattr(type(value), "tracekit_specs"):  # agents, whose steps it knows
+        if not isinstance(value, type) and hasattr(type(value), "tracekit_specs"):  # see HasSpecs
             yield from value.tracekit_specs()
         members = [*vars(value).values()] if isinstance(value, type) else ()
         for one in (value, *members):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .._policy.budget import Budget
     from .redaction import Redactor
 
-__all__ = ["Circumstances", "Family", "Request", "Spec", "Told"]
+__all__ = ["Circumstances", "Family", "HasSpecs", "Request", "Spec", "Told"]
 
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "span"]
@@ -120,6 +120,14 @@ class Spec:
         if self.resolve is not None:
             self.returns, self.resolve = self.resolve(), None
         return self.returns
+
+
+class HasSpecs(Protocol):
+    """An object of a program that makes steps of its own: recovery asks it which, in a module that an operator names."""
+
+    def tracekit_specs(self) -> Iterable[Spec]:
+        """The spec of each kind of step that it makes, with its compensation where it can be undone."""
+        ...
 
 
 class Request:

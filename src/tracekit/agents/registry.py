@@ -417,6 +417,9 @@ class Together:
         spending.afford({"tool_calls": len(calls), "cost_units": sum(calls)}, sum(rest) if metered else 0.0)
 
 
+_NOTHING: Final = Below()
+
+
 class Attempt:
     """One call of one agent, and its result."""
 
@@ -468,7 +471,7 @@ class Attempt:
         #: Its step, once it is asked.
         self.step: ReplaceableCall | None = None
         #: What has happened in it that a fallback can't undo.
-        self.below = Below()
+        self.below = _NOTHING
 
     def make(self) -> None:
         """Ask the agent and wait for it."""
