@@ -7,6 +7,8 @@ there), ``--json`` for the figures as JSON. Nothing here is timed, so that two c
   are imported by one other module alone.
 * *Circles*: groups of modules each of which imports, over however many others, every other one of its group. "On import" counts the
   statements of module level, "at run time" those inside functions too, "with types" also what stands under ``TYPE_CHECKING``.
+* *State*: ``global`` statements, objects at module level that begin empty and are filled later, and how often code asks what kind of
+  session it has to do with (``isinstance``, ``getattr``, ``hasattr``) instead of asking the session.
 * *Journeys*: each is made twice to warm it up, then once under a profiler in a process of its own. Counted are the distinct functions
   of tracekit and its integrations that are called in the journey's own thread, the files that they are in, and how often the next
   call is in another file than the one before.
@@ -132,6 +134,40 @@ def sources(checkout: Path) -> dict[str, Any]:
         graph = {name: set().union(*(levels[each] for each in LEVELS[:n])) for name, levels in imports.items()}
         found[level] = circles(graph)
     return {"rooms": dict(sorted(rooms.items(), key=lambda item: -item[1]["lines"])), "circles": found}
+
+
+SESSIONS = {"Recording", "Replay", "Resumption", "PartialReplay"}
+CONTAINERS = {
+    "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet",
+}  # fmt: skip
+
+
+def state(checkout: Path) -> dict[str, int]:
+    """What is kept at module level, and how often the kind of a session is asked."""
+    found = dict.fromkeys(("globals", "registries", "kinds", "probes"), 0)
+    for path in modules_of(checkout).values():
+        tree = ast.parse(path.read_bytes())
+        for node in tree.body:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            found["registries"] += value is not None and _begins_empty(value)
+        for inner in ast.walk(tree):
+            found["globals"] += isinstance(inner, ast.Global)
+            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and len(inner.args) > 1:
+                asked, what = ast.unparse(inner.args[0]).rpartition(".")[2], inner.args[1]
+                names = {one.id for one in ast.walk(what) if isinstance(one, ast.Name)}
+                found["kinds"] += inner.func.id == "isinstance" and bool(names & SESSIONS)
+                found["probes"] += inner.func.id in ("getattr", "hasattr") and asked in ("session", "_session")
+    return found
+
+
+def _begins_empty(value: ast.expr) -> bool:
+    """Whether it is a container without content, which can only be meant to be filled."""
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List | ast.Set):
+        return not value.elts
+    name = ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    return name in CONTAINERS and isinstance(value, ast.Call) and not value.args
 
 
 # -- the journeys: each runs in a process of its own, with the checkout's own tracekit ----------------------------------------
@@ -328,6 +364,14 @@ def table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     )
 
 
+STATE = {
+    "globals": "`global` statements",
+    "registries": "objects at module level that begin empty",
+    "kinds": "`isinstance` of a session",
+    "probes": "`getattr` of a session",
+}
+
+
 def page(figures: dict[str, Any]) -> str:
     """The figures as Markdown."""
     rooms = [
@@ -350,6 +394,7 @@ def page(figures: dict[str, Any]) -> str:
         [
             table(("room", "lines", "modules", "with one importer"), rooms),
             table(("circles", "number", "modules in them", "largest"), groups),
+            table(("state", "number"), [(STATE[key], number) for key, number in figures["state"].items()]),
             table(("journey", "functions", "files", "changes of file"), ways),
         ]
     )
@@ -365,7 +410,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.journey:
         journey(options.checkout, options.journey, steps=options.steps)
         return
-    figures = sources(options.checkout) | {"journeys": journeys(options.checkout, steps=options.steps)}
+    figures = sources(options.checkout) | {"state": state(options.checkout)}
+    figures |= {"journeys": journeys(options.checkout, steps=options.steps)}
     print(json.dumps(figures, indent=1) if options.json else page(figures))
 
 

@@ -330,7 +330,7 @@ def test_the_process_is_as_it_was_after_a_loop() -> None:
         run_once(responder("object.created")(lambda event: None))
     assert {name: getattr(os, name) for name in before} == before
     assert (threading.Thread.start, socket.socket.send) == (threads, send)
-    assert (guard._engaged, guard._events) == ((), {})
+    assert (guard._engaged.guards, guard._engaged.events) == ((), {})
 
 
 def test_executors_reach_out_while_no_responder_decides() -> None:

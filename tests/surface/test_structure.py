@@ -44,6 +44,19 @@ def test_rooms_and_circles(tmp_path: Path) -> None:
     }
 
 
+def test_state_at_module_level(tmp_path: Path) -> None:
+    """What a module fills later is counted, with every ``global`` and every question for the kind of a session."""
+    made = checkout(
+        tmp_path,
+        room__one=(
+            "from weakref import WeakSet\nseen: dict[str, int] = {}\nfull = {'a': 1}\nothers = WeakSet()\nn = 0\n"
+            "def count(scope):\n    global n\n    n += isinstance(scope.session, (Replay, int))\n"
+            "    return hasattr(scope.session, 'log') and isinstance(scope, dict) and getattr(scope, 'lane', None)\n"
+        ),
+    )
+    assert structure.state(made) == {"globals": 1, "registries": 2, "kinds": 1, "probes": 1}
+
+
 def test_journeys_through_this_checkout() -> None:
     """Each of the five journeys is made and leaves its figures."""
     found = structure.journeys(structure.ROOT)

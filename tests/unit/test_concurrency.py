@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import random
 import threading
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,6 +21,7 @@ import pytest
 import uvloop
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
+import tracekit
 from tests.support.simulation import Recording
 from tracekit._capture import threads as concurrency
 from tracekit._runtime.context import Lane, current
@@ -282,15 +285,15 @@ def test_outside_a_run_nothing_happens() -> None:
         concurrency.deactivate()
 
 
-def test_a_forked_child_hears_of_it() -> None:
-    """What the sessions must do in a child is done before its code goes on."""
-    read, write = os.pipe()
-    concurrency.after_fork(lambda: os.write(write, b"child"))
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read, 5) == b"child"
-    os.close(read)
-    concurrency._forks.clear()
-    os.close(write)
+def test_a_forked_child_leaves_the_run_before_its_code_goes_on() -> None:
+    """What it captures at once goes into a file of its own: that of the run is the parent's."""
+    with tracekit.record() as run:
+        child = os.fork()
+        if not child:
+            random.random()
+            os._exit(0)
+        os.waitpid(child, 0)
+    segments = [*Path(run.path).parent.glob(f"{run.id}.*.jsonl")]
+    assert len(segments) == 1
+    assert b'"random.random"' in segments[0].read_bytes()
+    assert b'"random.random"' not in Path(run.path).read_bytes()

@@ -435,7 +435,7 @@ def test_engaging_and_releasing_is_the_identity(server: tuple[str, int]) -> None
             socket.create_connection(server)
         guard.release()
     assert _patched() == before
-    assert not guard_module._events
+    assert not guard_module._engaged.events
     socket.create_connection(server).close()
     with pytest.raises(RunStateError):
         first.release()

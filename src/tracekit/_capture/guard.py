@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
+from functools import cache
 from threading import RLock, current_thread, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -499,7 +500,6 @@ _acts: list[_Seam] = []
 _WRITERS: Final = {
     "write": 0, "writev": 0, "pwrite": 0, "pwritev": 0, "sendfile": 0, "splice": 1, "copy_file_range": 1,
 }  # fmt: skip
-_waiting_for_uvloop = False
 
 
 def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> None:
@@ -649,12 +649,11 @@ def _writing(check: Check, name: str) -> Make:
 # -- uvloop -------------------------------------------------------------------------------------------------------
 
 
+@cache
 def _await_uvloop(check: Check, note: Note) -> None:
     """A program under the guard from its first line imports uvloop later."""
-    global _waiting_for_uvloop
-    if _waiting_for_uvloop or "uvloop" in sys.modules:
+    if "uvloop" in sys.modules:
         return
-    _waiting_for_uvloop = True
     from wrapt import register_post_import_hook
 
     def loaded(module: Any) -> None:
@@ -775,12 +774,6 @@ _NEXT_FORK: Final = (
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
 _PROBE: Final = "tracekit.guard"
-_lock: Final = RLock()
-_engaged: tuple[Guard, ...] = ()
-_events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
-_tables: tuple[bool, ...] = ()
-_hook: AuditHook | None = None
-_bytecode: bool | None = None  # what the user had set, while a dry run has it changed
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
 #: Says what is raised for an operation, and ``file:line`` of the caller.
@@ -822,16 +815,16 @@ class Guard:
         """Begin to block. Each call needs one :meth:`release`."""
         if self.scope != "off" or self.dry_run:
             warm(files=self.dry_run)
-        with _lock:
-            _set((*_engaged, self))
+        with _engaged.lock:
+            _engaged.set((*_engaged.guards, self))
 
     def release(self) -> None:
         """Stop blocking; with the last guard, everything that was patched is restored."""
-        with _lock:
-            if self not in _engaged:
+        with _engaged.lock:
+            if self not in _engaged.guards:
                 raise RunStateError("this guard is not engaged", next_action="call release() once for each engage()")
-            at = _engaged.index(self)
-            _set(_engaged[:at] + _engaged[at + 1 :])
+            at = _engaged.guards.index(self)
+            _engaged.set(_engaged.guards[:at] + _engaged.guards[at + 1 :])
 
     def __enter__(self) -> Guard:
         self.engage()
@@ -872,8 +865,8 @@ class Watch(Guard):
         self.thread: Final = get_ident()
 
     def engage(self) -> None:
-        with _lock:
-            _set((*_engaged, self))
+        with _engaged.lock:
+            _engaged.set((*_engaged.guards, self))
 
     def blocks(self, attempt: Attempt) -> bool:
         return False
@@ -947,7 +940,7 @@ def watching() -> Watch:
 
 def everywhere() -> bool:
     """Whether a replay guards the whole process now, threads that have lost its context included."""
-    return bool(_engaged) and any(guard.scope == "process" for guard in _engaged)
+    return any(guard.scope == "process" for guard in _engaged.guards)
 
 
 @contextmanager
@@ -987,7 +980,7 @@ def check(attempt: Attempt | None) -> None:
     refuse(attempt)
     if _allowed.get() or _gone_live():
         return
-    guards = [guard for guard in _engaged if guard.blocks(attempt)]
+    guards = [guard for guard in _engaged.guards if guard.blocks(attempt)]
     if not guards:
         return
     caller = find()
@@ -1023,7 +1016,7 @@ def _say() -> Refuse | None:
     scope = current.get()
     say: Refuse | None = None if scope is None else scope.session.reach
     if say is None:
-        for guard in _engaged:
+        for guard in _engaged.guards:
             if isinstance(guard, Watch) and guard.say is not None and guard.thread == get_ident():
                 return guard.say
     return say
@@ -1064,86 +1057,95 @@ def _replaying() -> Any:
     return None if scope is None or scope.session.recording else scope
 
 
-def _set(guards: tuple[Guard, ...]) -> None:
-    """Bring hook, table, seams and the interpreter's flag in line with these guards; under the lock."""
-    global _engaged
-    strict = [guard for guard in guards if not isinstance(guard, Watch)]
-    watched = len(strict) < len(guards)
-    closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
-    live = any(guard.scope != "off" for guard in strict)
-    files = any(guard.dry_run for guard in strict)
-    if guards and not _engaged:
-        _hear()
-    _engaged = guards  # before the table: what is in the table finds its guards, what has none left finds nothing
-    _listen_to(live or watched, files or watched, watched)
-    use(check, _note, live=live or closely, files=files or closely, acts=closely)
-    _forbid_bytecode(files)
-    if not guards and _hook is not None:
-        _hook.restore()
+class _Engagement:
+    """The guards that are engaged in this process, and what is in place for them: hook, events, seams, the interpreter's flag."""
 
+    def __init__(self) -> None:
+        self.lock: Final = RLock()
+        self.guards: tuple[Guard, ...] = ()
+        #: The audit events that are looked at, with what reads each.
+        self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
+        self._tables: tuple[bool, ...] = ()
+        self._hook: AuditHook | None = None
+        #: What the user had set, while a dry run has it changed.
+        self._bytecode: bool | None = None
 
-def _listen_to(*tables: bool) -> None:
-    """Choose the tables of audit events in force: live operations, files, acts."""
-    global _tables
-    if tables == _tables:
-        return
-    _tables = tables
-    wanted = {
-        event: table[event] for table, on in zip((LIVE, FILES, ACTS), tables, strict=True) if on for event in table
-    }
-    _events.update(wanted)
-    for event in [event for event in _events if event not in wanted]:
-        del _events[event]
-
-
-def _note(name: object, addresses: Iterable[object]) -> None:
-    """Pass the addresses of an allowed look-up to the engaged guards."""
-    for guard in _engaged:
-        if guard.hosts.looks_up(name):
-            guard.hosts.note(name, addresses)
-
-
-def _forbid_bytecode(forbidden: bool) -> None:
-    """The import system's caches are files too; without this, a dry run would refuse the program's imports."""
-    global _bytecode
-    if forbidden and _bytecode is None:
-        _bytecode = sys.dont_write_bytecode
-        sys.dont_write_bytecode = True
-    elif not forbidden and _bytecode is not None:
-        sys.dont_write_bytecode = _bytecode
-        _bytecode = None
-
-
-def _hear() -> None:
-    """Add the audit hook and see that it works: a hook of someone else may have refused it."""
-    global _hook
-    from .exchange import AuditHook
-
-    heard: list[bool] = []
-
-    def probe(args: tuple[Any, ...]) -> None:
-        heard.append(True)
-
-    _hook = _hook or AuditHook(_heard_event)
-    _events[_PROBE] = probe
-    try:
-        _hook.apply()
-        sys.audit(_PROBE)
-        if heard:
-            with suppress(Exception):  # it stays then
-                _hook.locate()
-    finally:
-        del _events[_PROBE]
-        if not heard:
-            _hook.restore()
-    if not heard:
-        raise RunStateError(
-            "the replay guard can't see this process: another audit hook refused it",
-            next_action="remove that hook, or replay with guard='off' and no network",
+    def set(self, guards: tuple[Guard, ...]) -> None:
+        """Bring hook, table, seams and the interpreter's flag in line with these guards; under the lock."""
+        strict = [guard for guard in guards if not isinstance(guard, Watch)]
+        watched = len(strict) < len(guards)
+        closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
+        live = any(guard.scope != "off" for guard in strict)
+        files = any(guard.dry_run for guard in strict)
+        if guards and not self.guards:
+            self._hear()
+        self.guards = (
+            guards  # before the table: what is in the table finds its guards, what has none left finds nothing
         )
+        self._listen_to(live or watched, files or watched, watched)
+        use(check, self._note, live=live or closely, files=files or closely, acts=closely)
+        self._forbid_bytecode(files)
+        if not guards and self._hook is not None:
+            self._hook.restore()
+
+    def _listen_to(self, *tables: bool) -> None:
+        """Choose the tables of audit events in force: live operations, files, acts."""
+        if tables == self._tables:
+            return
+        self._tables = tables
+        wanted = {
+            event: table[event] for table, on in zip((LIVE, FILES, ACTS), tables, strict=True) if on for event in table
+        }
+        self.events.update(wanted)
+        for event in [event for event in self.events if event not in wanted]:
+            del self.events[event]
+
+    def _note(self, name: object, addresses: Iterable[object]) -> None:
+        """Pass the addresses of an allowed look-up to the engaged guards."""
+        for guard in self.guards:
+            if guard.hosts.looks_up(name):
+                guard.hosts.note(name, addresses)
+
+    def _forbid_bytecode(self, forbidden: bool) -> None:
+        """The import system's caches are files too; without this, a dry run would refuse the program's imports."""
+        if forbidden and self._bytecode is None:
+            self._bytecode = sys.dont_write_bytecode
+            sys.dont_write_bytecode = True
+        elif not forbidden and self._bytecode is not None:
+            sys.dont_write_bytecode = self._bytecode
+            self._bytecode = None
+
+    def _hear(self) -> None:
+        """Add the audit hook and see that it works: a hook of someone else may have refused it."""
+        from .exchange import AuditHook
+
+        heard: list[bool] = []
+        hook = self._hook = self._hook or AuditHook(_heard_event)
+
+        def probe(args: tuple[Any, ...]) -> None:
+            heard.append(True)
+            with suppress(Exception):  # it stays then
+                hook.locate()
+
+        self.events[_PROBE] = probe
+        try:
+            hook.apply()
+            sys.audit(_PROBE)
+        finally:
+            del self.events[_PROBE]
+            if not heard:
+                hook.restore()
+        if not heard:
+            raise RunStateError(
+                "the replay guard can't see this process: another audit hook refused it",
+                next_action="remove that hook, or replay with guard='off' and no network",
+            )
 
 
-def _heard_event(event: str, args: tuple[Any, ...], find_event: Callable[[str], Any] = _events.get) -> None:
+_engaged: Final = _Engagement()
+
+
+def _heard_event(event: str, args: tuple[Any, ...], find_event: Callable[[str], Any] = _engaged.events.get) -> None:
     describe = find_event(event)
     if describe is not None:
         check(describe(args))

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -236,21 +237,17 @@ class Integration:
         return f"Integration({self.name!r})"
 
 
-_found: dict[str, Integration] | None = None
-
-
+@cache
 def discover() -> dict[str, Integration]:
     """Every integration that is installed, by name. None of them imports its SDK. Looked for once per process.
 
     One that fails to load is reported as a warning and left out: observing never breaks the program.
     """
-    global _found
-    if _found is None:
-        candidates = _announced(GROUP) or [(name, _loader(name)) for name in _unregistered()]
-        _found = {}
-        for integration in _loaded(candidates, Integration, "integration"):
-            _found.setdefault(integration.name, integration)
-    return _found
+    candidates = _announced(GROUP) or [(name, _loader(name)) for name in _unregistered()]
+    found: dict[str, Integration] = {}
+    for integration in _loaded(candidates, Integration, "integration"):
+        found.setdefault(integration.name, integration)
+    return found
 
 
 def _announced(group: str) -> list[tuple[str, Callable[[], Any]]]:

@@ -217,11 +217,9 @@ def activate() -> None:
 
 def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything. Returns what somebody else has patched on top since."""
-    global _numpy_before
     covered = _switch.off()
-    if not _switch.active and _numpy_before is not None:
-        restore_numpy_state(_numpy_before)
-        _numpy_before = None
+    if not _switch.active:
+        _aligned.restore()
     return covered
 
 
@@ -230,7 +228,18 @@ def deactivate() -> list[str]:
 #: What the state of the global generator is called in a trace.
 NUMPY: Final = "numpy.random.state"
 
-_numpy_before: dict[str, Any] | None = None
+
+class _Aligned:
+    """The state of the global generator from before the first session that set another one; ``None`` where none did."""
+
+    before: dict[str, Any] | None = None
+
+    def restore(self) -> None:
+        before, self.before = self.before, None
+        restore_numpy_state(before)
+
+
+_aligned: Final = _Aligned()
 
 
 def numpy_state() -> dict[str, Any] | None:
@@ -283,13 +292,12 @@ def align_numpy(session: Session) -> None:
 
     For the start of a run; where NumPy is imported during a run this happens right after its import.
     """
-    global _numpy_before
     before = numpy_state()
     if before is None:
         return
     value = session.snapshot(NUMPY, before)
     if value is not None and value != before:
-        _numpy_before = _numpy_before or before
+        _aligned.before = _aligned.before or before
         restore_numpy_state(value)
 
 

@@ -38,7 +38,6 @@ __all__ = [
     "Entered",
     "InOrder",
     "activate",
-    "after_fork",
     "begin",
     "deactivate",
     "enclose",
@@ -866,8 +865,6 @@ def _unless_recorded(original: Any) -> Any:
 
 _made: Final[dict[tuple[int, str], Patch]] = {}
 _switch: Final = Switch(lambda: _patches())
-_forks: Final[list[Callable[[], object]]] = []
-_forking = False
 
 
 def activate() -> None:
@@ -882,21 +879,8 @@ def deactivate() -> list[str]:
     return _switch.off()
 
 
-def after_fork(call: Callable[[], object]) -> None:
-    """Call ``call()`` in each forked child from now on, before its code goes on."""
-    global _forking
-    if not _forking:
-        _forking = True
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_forked)
-    if call not in _forks:
-        _forks.append(call)
-
-
-def _forked() -> None:
-    owned.clear()
-    for call in _forks:
-        call()
+if hasattr(os, "register_at_fork"):  # nobody else's lanes go on in a forked child
+    os.register_at_fork(after_in_child=owned.clear)
 
 
 def _patches() -> list[Patch]:

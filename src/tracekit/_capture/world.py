@@ -10,32 +10,41 @@ from typing import Any, Final
 
 from . import clock, processes, randomness, threads, timers
 
-__all__ = ["enter", "leave"]
-
-_lock: Final = threading.Lock()
-_runs = 0
+__all__ = ["active", "enter", "leave"]
 
 
-def enter() -> None:
-    """Count a run that begins; the first one puts the hooks in place."""
-    global _runs
-    with _lock:
-        if _runs == 0:
-            for part in _parts():
-                part.activate()
-        _runs += 1
+class _Hooks:
+    """How many runs are active, and the hooks that are in place for them."""
 
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._runs = 0
 
-def leave() -> None:
-    """Count a run that ends; the last one removes the hooks."""
-    global _runs
-    with _lock:
-        _runs -= 1
-        if _runs == 0:
-            for part in reversed(_parts()):
-                part.deactivate()
+    def active(self) -> bool:
+        """Whether the hooks are in place."""
+        return self._runs > 0
+
+    def enter(self) -> None:
+        """Count a run that begins; the first one puts the hooks in place."""
+        with self._lock:
+            if self._runs == 0:
+                for part in _parts():
+                    part.activate()
+            self._runs += 1
+
+    def leave(self) -> None:
+        """Count a run that ends; the last one removes the hooks."""
+        with self._lock:
+            self._runs -= 1
+            if self._runs == 0:
+                for part in reversed(_parts()):
+                    part.deactivate()
 
 
 def _parts() -> list[Any]:
     """The hooks, in the order in which they are put in place."""
     return [clock, randomness, threads, processes, timers]
+
+
+_hooks: Final = _Hooks()
+enter, leave, active = _hooks.enter, _hooks.leave, _hooks.active

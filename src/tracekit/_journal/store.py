@@ -62,17 +62,28 @@ SEGMENT: Final = re.compile(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
-_ids = threading.Lock()
-_last_tick = 0
+
+class _Ticks:
+    """The times in the run ids of a process: each later than the one before."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._last = 0
+
+    def next(self) -> int:
+        """48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still."""
+        with self._lock:
+            ns = _reality.time_ns()
+            self._last = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), self._last + 1)
+            return self._last
+
+
+_ticks: Final = _Ticks()
 
 
 def new_run_id() -> str:
     """A new run id: a version 7 UUID, later ones of a process greater than earlier ones."""
-    global _last_tick
-    with _ids:
-        # 48 bits of milliseconds and 12 of their fraction (RFC 9562, method 3), counted on where the clock stands still.
-        ns = _reality.time_ns()
-        tick = _last_tick = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), _last_tick + 1)
+    tick = _ticks.next()
     random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
     text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

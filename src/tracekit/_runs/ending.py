@@ -249,43 +249,55 @@ def _runs_in_another_thread(lane: Lane) -> bool:
 
 ExitStatus = Callable[[int], int]
 
-#: Who is asked for the status of ``os._exit``, the last one first, each with the process that it is for.
-_asked_at_exit: Final[list[tuple[int, ExitStatus]]] = []
-_asking: Final = allocate_lock()
-_really_exit: Callable[[int], Any] = os._exit
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_asking._at_fork_reinit)  # type: ignore[attr-defined]
+
+class _OsExit:
+    """What stands in the place of ``os._exit`` while somebody is asked for the status."""
+
+    def __init__(self) -> None:
+        #: Who is asked, the last one first, each with the process that it is for.
+        self._asked: Final[list[tuple[int, ExitStatus]]] = []
+        self._lock: Final = allocate_lock()
+        self.really: Callable[[int], Any] = os._exit
+        #: The one function of it, so that it is known when it is found again.
+        self._mine: Final = self._exit
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._lock._at_fork_reinit)  # type: ignore[attr-defined]
+
+    def ask(self, exit_status: ExitStatus) -> Callable[[], None]:
+        """Ask ``exit_status`` from now on, until the function that is returned is called."""
+        asked = (os.getpid(), exit_status)
+        with self._lock:
+            if not self._asked:
+                self.really = os._exit
+                _exchange(self._mine)
+            self._asked.append(asked)
+
+        def forget() -> None:
+            with self._lock:
+                if asked in self._asked:
+                    self._asked.remove(asked)
+                    if not self._asked and os._exit is self._mine:
+                        _exchange(self.really)
+
+        return forget
+
+    def _exit(self, status: int) -> None:
+        status = operator.index(status)
+        asked = [call for pid, call in reversed(self._asked) if pid == os.getpid()]
+        for call in asked:
+            status = call(status)
+        if asked and sys.stderr is not None:
+            with suppress(OSError, ValueError):  # it is closed
+                sys.stderr.flush()
+        self.really(status)
+
+
+_os_exit: Final = _OsExit()
 
 
 def on_os_exit(exit_status: ExitStatus) -> Callable[[], None]:
     """Make ``os._exit(status)`` exit with ``exit_status(status)``, not in a forked child, until the function that is returned is called."""
-    global _really_exit
-    asked = (os.getpid(), exit_status)
-    with _asking:
-        if not _asked_at_exit:
-            _really_exit = os._exit
-            _exchange(_exit)
-        _asked_at_exit.append(asked)
-
-    def forget() -> None:
-        with _asking:
-            if asked in _asked_at_exit:
-                _asked_at_exit.remove(asked)
-                if not _asked_at_exit and os._exit is _exit:
-                    _exchange(_really_exit)
-
-    return forget
-
-
-def _exit(status: int) -> None:
-    status = operator.index(status)
-    asked = [call for pid, call in reversed(_asked_at_exit) if pid == os.getpid()]
-    for call in asked:
-        status = call(status)
-    if asked and sys.stderr is not None:
-        with suppress(OSError, ValueError):  # it is closed
-            sys.stderr.flush()
-    _really_exit(status)
+    return _os_exit.ask(exit_status)
 
 
 def _exchange(function: Callable[[int], Any]) -> None:
@@ -327,7 +339,7 @@ def _end_with(status: int) -> None:
         kept = False
     if not kept:  # the handlers that were registered before are lost
         sys.stdout.flush()
-        _really_exit(status)
+        _os_exit.really(status)
 
 
 # -- the idle state of a process ---------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from threading import RLock, get_ident
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import threads
 from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
@@ -56,8 +55,7 @@ def successor(session: Recording) -> Recording | None:
 @cache
 def _watch_forks() -> None:
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before)
-    threads.after_fork(_in_child)
+        os.register_at_fork(before=_before, after_in_child=_in_child)
 
 
 def _followed() -> list[tuple[Any, Store]]:
