@@ -220,6 +220,9 @@ class Progress:
     def known_as(self, lane: Lane, number: int) -> None:
         """In a replay: the number of ``lane`` in the recording."""
         if self._places is not None and number in self._places:
+            before = self._lanes.get(number)
+            if before is not None:
+                before.limit = UNLIMITED
             self._lanes[number] = lane
             self._limit(number)
 

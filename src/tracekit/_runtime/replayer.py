@@ -337,6 +337,10 @@ class Index:
         self.hop_calls: Final[dict[int, int]] = {}
         self.hops_of: Final[dict[int, list[int]]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
+        #: The lane in which the program itself ran, and those around it that have started the next one and done nothing else:
+        #: a middleware's task, a test runner's.
+        self.line = 0
+        self.around: Final[set[int]] = set()
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
@@ -364,6 +368,7 @@ class Index:
         del self._last_chunk
         self.places.finish()
         self._find_hops()
+        self._find_line()
 
     def __len__(self) -> int:
         return len(self.role) - 1
@@ -462,6 +467,14 @@ class Index:
     def _event(self, seq: int) -> int:
         self.events.append(seq)
         return EVENT
+
+    def _find_line(self) -> None:
+        children: dict[int, list[tuple[int, int]]] = {}
+        for key, lane in self.lanes.items():
+            children.setdefault(key.parent, []).append((lane, key.under))
+        while self.line not in self.items and len(found := children.get(self.line, [])) == 1 and not found[0][1]:
+            self.around.add(self.line)
+            self.line = found[0][0]
 
     def _find_hops(self) -> None:
         for (lane, function, _, _), seq in self.timers.items():
@@ -574,15 +587,19 @@ class LaneState:
     __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "entered", "lane")
 
     def __init__(self, lane: int, items: array[int] | None) -> None:
-        self.lane: Final = lane
+        self.lane = lane
         #: Whether the program has done anything in it that was recorded.
         self.entered = False
         self.cursors: dict[str, int] = {}
-        self._items: Final = _NONE if items is None else items
+        self._items = _NONE if items is None else items
         self._at = 0
         self._window: dict[str, list[tuple[int, Any]]] | None = None
         self._taken: dict[int, int] = {}
         self._last: dict[str, Any] = {}
+
+    def stand_for(self, lane: int, items: array[int] | None) -> None:
+        """It is another lane of the recording: nothing has been done in it so far."""
+        self.lane, self._items = lane, _NONE if items is None else items
 
     def advance(self, seq: int) -> list[int]:
         """Move past ``seq``; returns the items between, which were not consumed in their place."""
@@ -664,6 +681,8 @@ class Replay:
     recording: Final = False
     reach: Final = None
     decides: Final = False
+    #: Whether a lane is the same one whatever tasks and threads stand around the program.
+    _unwraps = True
 
     def __init__(
         self,
@@ -717,6 +736,9 @@ class Replay:
         self._accounted = False
         self._states: list[LaneState] = []
         self._lanes: list[Lane] = []
+        #: The state of the program's own lane until something is done in it, and the lanes that share it.
+        self._line: LaneState | None = None
+        self._in_line: list[Lane] = []
         #: The calls under way that change their arguments.
         self._called: list[CalledWith] = []
         # An attempt that a resumed run made again is no step of the replay.
@@ -948,6 +970,8 @@ class Replay:
     def _state(self, lane: Lane) -> LaneState:
         state = self._follow_once(lane)
         if not state.entered:
+            if state is self._line:
+                self._enter_line(lane)
             state.entered = True
             lane.captured = True
             if lane.parent is not None and lane.id < 0:
@@ -966,16 +990,59 @@ class Replay:
                 parent = lane.parent.state
                 if type(parent) is not LaneState:
                     parent = self._follow(lane.parent)
-                number = self.index.lanes.get(LaneKey(parent.lane, lane.name, lane.n, lane.under))
+                number = self._number(lane, lane.parent, parent)
+                if number is None and (parent is self._line or self._stood_around(lane, parent)):
+                    self._share_line(lane, parent)
+                    return parent
             lane.id = -1 if number is None else number
             state = lane.state = LaneState(lane.id, self.index.items.get(lane.id))
+            if self._unwraps and (lane.parent is None or number in self.index.around or number == self.index.line):
+                self._line, self._in_line = state, [lane]
             self._states.append(state)
-        if number:
+        if number and lane.parent is not None:
             # Also before it has done anything: the recording waited for it, too.
             self._lanes.append(lane)
         if number is not None:
             self.progress.known_as(lane, number)
         return state
+
+    def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
+        """The recorded lane that ``lane`` is, started in ``parent``; ``None``: the recording has no such lane."""
+        lanes, line = self.index.lanes, self.index.line
+        number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
+        if number is None and state is self._line:
+            number = lanes.get(LaneKey(line, lane.name, lane.n, lane.under))
+        if number is not None and state is self._line and number != line and number not in self.index.around:
+            self._enter_line(parent)
+        return number
+
+    def _stood_around(self, lane: Lane, parent: LaneState) -> bool:
+        """Whether the recording had ``lane`` around the program, or as the program's own, and this time something came before it."""
+        if lane.parent not in self._in_line or parent.lane != self.index.line:
+            return False
+        keys = (LaneKey(number, lane.name, lane.n, lane.under) for number in self.index.around)
+        return not self.index.lanes.keys().isdisjoint(keys)
+
+    def _share_line(self, lane: Lane, state: LaneState) -> None:
+        """``lane`` is a task or thread around the program: what happens in it happens in the program's own lane."""
+        lane.id, lane.state = state.lane, state
+        self._in_line.append(lane)
+        if self.index.line == 0:
+            lane.since -= 1  # for the first piece of a task, which what runs in the run's own line does not have
+        self.progress.known_as(lane, self.index.line)
+
+    def _enter_line(self, lane: Lane) -> None:
+        """``lane`` does what the recorded program did in its own lane, with more or fewer tasks and threads around it."""
+        state, line = self._line, self.index.line
+        assert state is not None
+        self._line = None
+        if state.lane != line:
+            state.stand_for(line, self.index.items.get(line))
+            for one in self._in_line:
+                one.id = line
+            if lane.parent is None:
+                lane.since += 1
+        self.progress.known_as(lane, line)
 
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""

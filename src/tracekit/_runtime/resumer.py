@@ -241,6 +241,9 @@ class Followed(Replay):
     ``supplied`` holds outputs that the log does not have, by step (an operator knows what was redacted).
     """
 
+    # It goes on in the same file, where a lane is the one that it was.
+    _unwraps = False
+
     def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
         super().__init__(trace, redactor)
         self.supplied: Final = dict(supplied)
