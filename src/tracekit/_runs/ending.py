@@ -24,7 +24,8 @@ from .._runtime.context import Lane, current
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Replay, alike
+from .._runtime.replayer import alike
+from .._runtime.session import Session
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError
 
@@ -205,7 +206,7 @@ DRAIN_S: Final = 1.0
 _LOOK: Final = 0.002
 
 
-def drain(session: Recording | Replay) -> None:
+def drain(session: Session) -> None:
     """Wait for the run's threads to end; its tasks can't run while this thread waits."""
     end = _reality.monotonic() + DRAIN_S
     token = current.set(None)  # these waits are not part of the run
@@ -218,7 +219,7 @@ def drain(session: Recording | Replay) -> None:
         current.reset(token)
 
 
-async def drain_async(session: Recording | Replay) -> None:
+async def drain_async(session: Session) -> None:
     """Wait for the run's threads and tasks to end."""
     import asyncio
 
@@ -232,11 +233,11 @@ async def drain_async(session: Recording | Replay) -> None:
         current.reset(token)
 
 
-def _may_wait(session: Recording | Replay, lanes: list[Lane], end: float) -> bool:
+def _may_wait(session: Session, lanes: list[Lane], end: float) -> bool:
     """Whether to wait longer: until ``end``, and in a replay until each lane has made its recorded steps, however slow the machine."""
     if _reality.monotonic() < end:
         return True
-    return isinstance(session, Replay) and session.owed_by(lanes)
+    return session.owed_by(lanes)
 
 
 def _runs_in_another_thread(lane: Lane) -> bool:

@@ -90,15 +90,7 @@ class Part:
             return
         result = None if run.result is UNSET else run.result
         self._step.done(result)
-        if isinstance(session, Replay):
-            self._compare(session, result)
-
-    def _compare(self, session: Replay, result: Any) -> None:
-        answer = session.index.answer[self._step.seq]
-        if not answer:
-            return
-        what = f"the part {self._step.spec.name!r} of the run came to another result"
-        session.compare_end("result", what, answer, result)
+        session.part_ended(self._step.seq, self._step.spec.name, result)
 
 
 # -- joining a recorded run --------------------------------------------------------------------------------------------
@@ -199,7 +191,7 @@ class RecordedProcess(_JoinedProcess):
         self.pid: Final = os.getpid()
         self._pool: Final = bool(ticket["pool"])
         self.error: BaseException | None = None
-        root = self.segment.root = session.root = Root(lane, get_ident())
+        root = self.segment.root = session.state.root = Root(lane, get_ident())
         if ticket["instrument"]:
             instrumentation.instrument()
         world.enter()
@@ -227,7 +219,7 @@ class RecordedProcess(_JoinedProcess):
             self.program,
         )
         session, root = segment.session, Root(place["lane"], get_ident())
-        segment.root = session.root = root
+        segment.root = session.state.root = root
         session.state.joined = True
         session.state.children = children.RecordedChildren(session)
         session.state.spending = _spending(place)

@@ -135,6 +135,19 @@ class PartialReplay:
         self.new.snapshot(name, state if recorded is None else recorded)
         return recorded
 
+    def open_lanes(self) -> list[Lane]:
+        return self.replay.open_lanes()
+
+    def owed_by(self, lanes: list[Lane]) -> bool:
+        return self.replay.owed_by(lanes)
+
+    def part_ended(self, step: int, name: str, result: object) -> None:
+        pass
+
+    @property
+    def undo_log(self) -> Replay | None:
+        return None  # what is undone follows from what went live
+
     def starts(self, lane: Lane) -> None:
         pass
 

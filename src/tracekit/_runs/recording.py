@@ -65,7 +65,7 @@ def end(session: Recording) -> None:
             quiet=True,
         )
     for lane in collisions:
-        if lane.root is session.root:
+        if lane.root is session.state.root:
             session.report.warn(
                 f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
                 uncaptured=True,
@@ -252,7 +252,7 @@ class RecordBlock(Block[Run]):
             self._role.session = session
         begin(session)
         forks.follow(session, store)
-        session.root = self._scope_in(session, options["agent"], spending)
+        session.state.root = self._scope_in(session, options["agent"], spending)
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:

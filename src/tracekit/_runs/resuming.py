@@ -58,6 +58,7 @@ class ResumeBlock(RecordBlock):
         self._original_is_dead: Final = original_is_dead
         self._opened: Final = opened
         self._guard: guards.Guard | None = None
+        self._resumption: Resumption | None = None
 
     def _again(self) -> ResumeBlock:
         return ResumeBlock(
@@ -73,8 +74,8 @@ class ResumeBlock(RecordBlock):
     @property
     def session(self) -> Resumption:
         """The session, once the block has begun."""
-        assert isinstance(self._session, Resumption)
-        return self._session
+        assert self._resumption is not None
+        return self._resumption
 
     @property
     def input(self) -> Any:
@@ -181,7 +182,7 @@ class ResumeBlock(RecordBlock):
     def _acquire(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
         first, last = log.trace.entry(1), log.trace.entry(len(log.trace))
         found = self._drift(log, first)
-        self._session = session = Resumption(
+        self._session = session = self._resumption = Resumption(
             journal,
             log.redactor,
             log,
@@ -209,7 +210,7 @@ class ResumeBlock(RecordBlock):
         taken.callback(recording.end, session)
         forks.follow(session, self._store)
         taken.callback(process.closed, session)
-        session.root = self._scope_in(session, first.get("agent_id"), session.state.spending)
+        session.state.root = self._scope_in(session, first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
         randomness.align_numpy(log)
         session.look()

@@ -26,9 +26,8 @@ from .._journal.reader import Trace
 from .._runtime.context import Lane, Scope, current, enter
 from .._runtime.effects import Doubt, Steps, doubtful_steps
 from .._runtime.process import process
-from .._runtime.recorder import ROOT, Closing, Recording, undoing
+from .._runtime.recorder import ROOT, Closing, undoing
 from .._runtime.replayer import Replay
-from .._runtime.resumer import Resumption
 from .._runtime.session import Session, here, owner
 from .._runtime.step import Spec
 from .._values import from_json
@@ -220,7 +219,7 @@ def _begun(log: Steps) -> set[int]:
     return {step.undoes for step in log.steps.values() if step.undoes and step.effect and step.state != "given_up"}
 
 
-def compensate(session: Recording, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
+def compensate(session: Session, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
     """Run the compensations of these steps. One that raises is on the log; the others go on."""
     scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
     for step in steps:
@@ -307,11 +306,12 @@ def inherit(session: Session, book: Ledger) -> None:
 
     The tool says how to undo a step, if this process has it; a step of an unknown tool is ``stuck``.
     """
-    if not isinstance(session, Resumption):
+    past = session.log.trace
+    if past is None or not session.state.live:
         return
-    with Trace(session.log.journal.path) as trace:
+    with Trace(session.log.path) as trace:
         log = Steps(trace.entries(damaged=True))
-        for step in sorted(_left(session, log, book), key=lambda step: step.seq):
+        for step in sorted(_left(len(past), log, book), key=lambda step: step.seq):
             if any(book.has(outer.seq) or outer.seq in book.stuck for outer in log.enclosing(step)):
                 continue  # it is undone with that one, or that one stands
             if not _add(book, trace, log, step):
@@ -321,8 +321,7 @@ def inherit(session: Session, book: Ledger) -> None:
                 )
 
 
-def _left(session: Resumption, log: Steps, book: Ledger) -> list[Doubt]:
-    before = len(session.replay.trace)
+def _left(before: int, log: Steps, book: Ledger) -> list[Doubt]:
     return [step for step in uncompensated(log) if step.inner and step.seq <= before and not book.has(step.seq)]
 
 
@@ -351,7 +350,7 @@ class AbortWait:
     """The wait of an abort, until ``end`` at most, for running calls that can't be undone: in other threads, and if awaited, in tasks."""
 
     def __init__(self, scope: Scope, book: Ledger, end: float) -> None:
-        self._session: Final[Any] = scope.session
+        self._session: Final = scope.session
         self._book: Final = book
         self._end: Final = end
         self._timer: Final[Any] = self._session.arm(scope, "tracekit.abort", end - _reality.monotonic())
@@ -378,9 +377,9 @@ class AbortWait:
     def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
         """Whether calls are running that may end while the abort waits."""
         session = self._session
-        if not isinstance(session, Recording):
+        if not session.state.live:
             return False
-        lanes = (lane for lane in (session.root, *session.open_lanes()) if lane is not None)
+        lanes = (lane for lane in (session.state.root, *session.open_lanes()) if lane is not None)
         running = {lane.id for lane in lanes if may_end(lane)}
         before = 0 if session.log.trace is None else len(session.log.trace)
         log, self._read = _log(session)
@@ -393,7 +392,7 @@ class AbortWait:
 
     def _over(self) -> bool:
         """Whether all of these calls have ended, by what was added to the log since the last look."""
-        with open(self._session.log.journal.path, "rb") as file:
+        with open(self._session.log.path, "rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):  # being written
@@ -405,7 +404,7 @@ class AbortWait:
         return not self._left
 
 
-def doubtful(session: Recording) -> tuple[list[int], list[int]]:
+def doubtful(session: Session) -> tuple[list[int], list[int]]:
     """The steps whose effect may or may not have happened and was not undone, and those among them that have no outcome."""
     log, _ = _log(session)
     standing = {step.seq for step in uncompensated(log)}
@@ -421,10 +420,10 @@ def _pending(log: Steps) -> Iterator[Doubt]:
     )
 
 
-def _log(session: Recording) -> tuple[Steps, int]:
+def _log(session: Session) -> tuple[Steps, int]:
     """What the log says by now, and how far into the file that is."""
     try:
-        with Trace(session.log.journal.path) as trace:
+        with Trace(session.log.path) as trace:
             count = trace.status.count
             return Steps(islice(trace.entries(damaged=True), count)), trace.end_of(count)
     except (TraceError, OSError):  # the segment of a forked process that has done nothing
@@ -465,7 +464,7 @@ class Undoing:
         book, session = ledger(self._session), self._session
         left = {*book.standing, *book.stuck, *self.uncompensated}
         doubts: list[int] = []
-        if isinstance(session, Recording) and session.state.closing is not None:
+        if session.state.closing is not None:
             doubts, pending = doubtful(session)
             _warn_of(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
             _warn_of(session, {*pending} - left, "nothing says whether they took effect")
@@ -493,7 +492,7 @@ class Undoing:
             raise ExceptionGroup("compensations failed; the others were run", errors)
 
 
-def _warn_of(session: Recording, steps: Iterable[int], what: str) -> None:
+def _warn_of(session: Session, steps: Iterable[int], what: str) -> None:
     listed = ", ".join(map(str, sorted(steps)))
     if listed:
         session.report.warn(
@@ -556,7 +555,7 @@ def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed 
     Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
     """
     session = scope.session
-    log = _replay_of(session)
+    log = session.undo_log
     while log is not None:
         of = log.next_undone(scope)
         if of is None:
@@ -566,8 +565,8 @@ def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed 
         if one is None:
             break
         yield one
-    if isinstance(session, Replay):
-        left = session.left_standing()
+    if log is not None and not session.state.live:
+        left = log.left_standing()
     else:
         yield lambda: not book.waits(elsewhere=elsewhere)
         left = set()
@@ -585,13 +584,6 @@ def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], boo
     return lambda: (book.has(of) and not book.any_under_way(had_ended)) or log.next_undone(scope) != of
 
 
-def _replay_of(session: Session) -> Replay | None:
-    """What says what was undone, where that is on the log."""
-    if isinstance(session, Resumption):
-        return None if session.followed else session.replay
-    return session if isinstance(session, Replay) else None
-
-
 @contextmanager
 def _let_through() -> Iterator[None]:
     """A block in which calls may begin, since they undo something."""
@@ -607,7 +599,7 @@ def _aborted(run: Any, scope: Scope, reason: str) -> Undoing:
     session = scope.session
     if run.undoing is None:
         run.undoing = Undoing(reason, session)
-    if isinstance(session, Recording):
+    if session.state.live:
         said = session.redactor.redact_text(run.undoing.reason)[0]
         session.state.closing = Closing(session.run_id, said, scope.lane, session.log.position, _inside(session))
     aborted: Undoing = run.undoing
@@ -625,7 +617,7 @@ def _closed(scope: Scope) -> Iterator[None]:
             closing.over = True
 
 
-def _inside(session: Recording) -> Callable[[Scope], bool]:
+def _inside(session: Session) -> Callable[[Scope], bool]:
     """Whether something happens inside a step that an abort waits for, or inside a compensation."""
     book, run_id = ledger(session), session.run_id
     return lambda scope: scope.call is not None and any(seq in book.open for seq in scope.call.steps(run_id))

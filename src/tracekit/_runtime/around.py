@@ -13,6 +13,7 @@ from .step import Request, Spec
 
 if TYPE_CHECKING:
     from .progress import Progress
+    from .replayer import Replay
     from .threads import ThreadMonitor
 
 __all__ = ["Around"]
@@ -92,6 +93,19 @@ class Around:
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         return self.inner.arm(scope, function, seconds)
+
+    def open_lanes(self) -> list[Lane]:
+        return self.inner.open_lanes()
+
+    def owed_by(self, lanes: list[Lane]) -> bool:
+        return self.inner.owed_by(lanes)
+
+    def part_ended(self, step: int, name: str, result: object) -> None:
+        self.inner.part_ended(step, name, result)
+
+    @property
+    def undo_log(self) -> Replay | None:
+        return self.inner.undo_log
 
     def starts(self, lane: Lane) -> None:
         self.inner.starts(lane)

@@ -21,7 +21,7 @@ from .encoding import Encoded, Encoder
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
-from .replayer import IN_LOOP
+from .replayer import IN_LOOP, Replay
 from .session import Outcome, Refusal, RunState, Stage, Step, WrittenLog, here
 from .step import Circumstances, Request, Spec
 from .verdict import RunReport
@@ -523,12 +523,8 @@ class Recording:
         self.encoder: Final = Encoder(redactor, self._write_blob)
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
-        #: The lanes of the processes that it has started and told of itself.
-        self.invited: list[str] = []
         #: What was said of values that can't be recorded.
         self._told: set[tuple[str, str]] = set()
-        #: The run's own line of execution.
-        self.root: Lane | None = None
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
@@ -948,6 +944,16 @@ class Recording:
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""
         return [lane for lane in self._lanes if lane.open]
+
+    def owed_by(self, lanes: list[Lane]) -> bool:
+        return False
+
+    def part_ended(self, step: int, name: str, result: object) -> None:
+        pass
+
+    @property
+    def undo_log(self) -> Replay | None:
+        return None
 
     # -- the run's own entries -------------------------------------------------------------------------------------------
 

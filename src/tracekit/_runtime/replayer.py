@@ -1245,6 +1245,15 @@ class Replay:
         recorded = self.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
         return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
 
+    def part_ended(self, step: int, name: str, result: object) -> None:
+        answer = self.index.answer[step]
+        if answer:
+            self.compare_end("result", f"the part {name!r} of the run came to another result", answer, result)
+
+    @property
+    def undo_log(self) -> Replay | None:
+        return self
+
     def starts(self, lane: Lane) -> None:
         pass
 

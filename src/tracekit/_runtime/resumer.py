@@ -635,5 +635,9 @@ class Resumption(Recording):
     def _number(self, lane: Lane, parent: Lane) -> int:
         return self.replay.number_of(parent.id, lane.name, lane.n, lane.under)
 
+    @property
+    def undo_log(self) -> Replay | None:
+        return None if self.followed else self.replay
+
     def open_lanes(self) -> list[Lane]:
         return [*self.replay.open_lanes(), *super().open_lanes()]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .recorder import Closing
     from .redaction import Redactor
+    from .replayer import Replay
     from .step import Request, Spec
     from .threads import ThreadMonitor
 
@@ -286,6 +287,7 @@ class RunState:
         "ordered",
         "overruns",
         "partial",
+        "root",
         "shared",
         "spending",
     )
@@ -304,6 +306,8 @@ class RunState:
         self.shared = False
         #: Whether this process has joined it: the run is another process's.
         self.joined = False
+        #: The run's own line of execution in this process.
+        self.root: Lane | None = None
         #: The child processes that it starts, where they take part in it.
         self.children: Children | None = None
         #: Set when the run is aborted: what keeps effects from beginning.
@@ -441,6 +445,23 @@ class Session(Protocol):
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
+        ...
+
+    def open_lanes(self) -> list[Lane]:
+        """The lanes whose task, thread or call has not ended."""
+        ...
+
+    def owed_by(self, lanes: list[Lane]) -> bool:
+        """Whether one of these lanes has recorded steps that it has not made yet, in a replay."""
+        ...
+
+    def part_ended(self, step: int, name: str, result: object) -> None:
+        """A part of the run that is another process's came to ``result``: compared in a replay."""
+        ...
+
+    @property
+    def undo_log(self) -> Replay | None:
+        """The replay whose log says which steps an abort undoes, and in which order; ``None`` where the abort decides it."""
         ...
 
     def starts(self, lane: Lane) -> None:
