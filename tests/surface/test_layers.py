@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -56,6 +57,27 @@ def test_files_that_the_page_on_how_it_works_names_are_there() -> None:
     assert [name for name in used if f"def {name}(" not in sources and f"class {name}(" not in sources] == []
     constants = set(re.findall(r"`(_?[A-Z][A-Z_]+)`", page))
     assert [name for name in constants if not re.search(rf"^{name}: Final", sources, re.MULTILINE)] == []
+
+
+EXTENSIONS = re.compile(r"\btracekit\.(agents|harness)\b")
+
+
+def test_nothing_below_looks_an_extension_up() -> None:
+    """Nor by its name: what agents and harness add comes by entry points and arguments, not from ``sys.modules`` or an import in a text."""
+    found = []
+    for path in (ROOT / "src" / "tracekit").rglob("*.py"):
+        if path.relative_to(ROOT / "src" / "tracekit").parts[0] in ("agents", "harness"):
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        texts = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _has_text(node)}
+        used = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts]
+        found += [f"{path.relative_to(ROOT)}:{one.lineno}" for one in used if EXTENSIONS.search(str(one.value))]
+    assert found == []
+
+
+def _has_text(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return bool(node.body) and isinstance(node.body[0], ast.Expr)
 
 
 def test_every_integration_is_known_to_the_contracts() -> None:
