@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from ._journal.store import Store as Store
     from ._journal.store import segment_in as segment_in
     from ._journal.store import valid_run_id as valid_run_id
+    from ._policy.budget import Spending as Spending
     from ._policy.budget import cost_usd as cost_usd
     from ._policy.contract import check_transition as check_transition
     from ._runs.by_hand import OpenReplay as OpenReplay
@@ -136,6 +137,7 @@ _HOMES: Final = {
     "Scope": "_runtime.context",
     "Session": "_runtime.session",
     "Spec": "_runtime.step",
+    "Spending": "_policy.budget",
     "Step": "_runtime.session",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
@@ -215,6 +217,7 @@ __all__ = [
     "Scope",
     "Session",
     "Spec",
+    "Spending",
     "Step",
     "Store",
     "TaskSource",

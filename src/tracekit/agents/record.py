@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
+
 from ..errors import (
     DivergenceError,
     EnvelopeError,
@@ -464,7 +466,7 @@ class ExecutionRecord:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
+        return orjson.dumps(self.as_dict()).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionRecord:

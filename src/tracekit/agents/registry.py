@@ -17,7 +17,7 @@ from tracekit import agent as acting
 
 from ..errors import BudgetExceededError, ContractViolationError, RecordedError, RegistryError
 from ..failures import StructuredFailure, classify
-from ..integration import Below, Captured, ReplaceableCall, Request, Spec, captured_of, here, own_code
+from ..integration import Below, Captured, ReplaceableCall, Request, Spec, Spending, captured_of, here, own_code
 from .envelope import IntentEnvelope, IntentRef
 from .result import AgentResult
 
@@ -396,7 +396,7 @@ class Together:
         self._asked = False
         self._refusal: BudgetExceededError | None = None
 
-    def refusal(self, spending: Any, payload: Any, *, metered: bool) -> BudgetExceededError | None:
+    def refusal(self, spending: Spending, payload: Any, *, metered: bool) -> BudgetExceededError | None:
         """The refusal of all, if any, before the first is asked. ``metered``: agents without a class count in the request's budget."""
         with self._lock:
             if not self._asked:
@@ -411,7 +411,7 @@ class Together:
         assert isinstance(copy, BudgetExceededError)
         return copy
 
-    def _look(self, spending: Any, payload: Any, metered: bool) -> None:
+    def _look(self, spending: Spending, payload: Any, metered: bool) -> None:
         calls = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is not None]
         rest = [one.declared_units(payload) for one, terms in self._agents if terms.side_effect is None]
         spending.afford({"tool_calls": len(calls), "cost_units": sum(calls)}, sum(rest) if metered else 0.0)
