@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+import tenacity
 
 from tests.support.generated import loops
 from tracekit import record, replay, traced_tool
@@ -43,6 +44,15 @@ def now() -> list[float]:
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------------
+
+
+async def timeout(limit: float, answer: float) -> Any:
+    begun = now()
+    try:
+        async with asyncio.timeout(limit) as scope:
+            return [begun, scope.when(), await fetch(answer), now()]
+    except TimeoutError:
+        return [begun, scope.when(), scope.expired(), now(), await fetch(0)]
 
 
 async def timeout_at(limit: float, answer: float) -> Any:
@@ -104,20 +114,28 @@ async def as_completed(limit: float, answer: float) -> Any:
     return [seen, now(), await asyncio.gather(*tasks)]
 
 
-async def timeout(limit: float, answer: float) -> Any:
-    begun = now()
+async def fail_after(limit: float, answer: float) -> Any:
     try:
-        async with asyncio.timeout(limit):
-            return [begun, await fetch(answer), now()]
+        with anyio.fail_after(limit) as scope:
+            return [scope.deadline, await fetch(answer), now(), scope.cancel_called]
     except TimeoutError:
-        return [begun, now(), await fetch(0)]
+        return [scope.deadline, scope.cancel_called, scope.cancelled_caught, now(), await fetch(0)]
 
 
 async def move_on_after(limit: float, answer: float) -> Any:
     seen: list[Any] = []
     with anyio.move_on_after(limit) as scope:
+        seen.append(anyio.current_effective_deadline())
         seen.append(await fetch(answer))
-    return [seen, scope.cancel_called, scope.cancelled_caught, now(), await fetch(0)]
+    return [
+        seen,
+        scope.deadline,
+        scope.cancel_called,
+        scope.cancelled_caught,
+        anyio.current_time(),
+        now(),
+        await fetch(0),
+    ]
 
 
 async def move_on_in_a_group(limit: float, answer: float) -> Any:
@@ -146,6 +164,23 @@ async def polling_deadline(limit: float, answer: float) -> Any:
     return [looks, task.done(), now(), await task]
 
 
+async def stop_after_delay(limit: float, answer: float) -> Any:
+    attempts: list[Any] = []
+
+    @tenacity.retry(stop=tenacity.stop_after_delay(limit), wait=tenacity.wait_fixed(0.002), reraise=True)
+    async def attempt() -> Any:
+        attempts.append(await fetch(0.001))
+        if limit < 1 or len(attempts) < 3:
+            raise ConnectionError(len(attempts))
+        return "answered"
+
+    try:
+        seen = await attempt()
+    except ConnectionError as error:
+        seen = str(error)
+    return [seen, attempts, now()]
+
+
 async def together(limit: float, answer: float) -> Any:
     """Deadlines within a millisecond of one another: which ran out before which."""
     order: list[int] = []
@@ -163,8 +198,8 @@ async def together(limit: float, answer: float) -> Any:
 
 
 TASKS = [
-    timeout_at, rescheduled, wait_for, wait_for_an_event, wait, as_completed,
-    timeout, move_on_after, polling_deadline, together, move_on_in_a_group,
+    timeout, timeout_at, rescheduled, wait_for, wait_for_an_event, wait, as_completed, fail_after, move_on_after,
+    move_on_in_a_group, polling_deadline, stop_after_delay, together,
 ]  # fmt: skip
 
 
@@ -192,6 +227,41 @@ def test_of_tasks(api: Callable[[float, float], Any], limit: float, answer: floa
             return runner.run(api(limit, answer))
 
     same(program)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_clock_in_a_callback_of_a_timer(loop: str) -> None:
+    """What the loop's clock says when a timer's callback looks at it is the recorded instant."""
+
+    async def main() -> Any:
+        running = asyncio.get_running_loop()
+        told = running.create_future()
+        running.call_later(0.002, lambda: told.set_result(running.time()))
+        return [await told, await fetch(0)]
+
+    def program() -> Any:
+        with asyncio.Runner(loop_factory=loops()[loop]) as runner:
+            return runner.run(main())
+
+    same(program)
+
+
+def test_a_timers_handle_shows_what_was_armed() -> None:
+    """Whoever looks at the handle of a timer finds the callback and arguments that he gave, in a recording and in its replay."""
+
+    async def main() -> Any:
+        running, came = asyncio.get_running_loop(), asyncio.Event()
+
+        def callback(*args: Any) -> None:
+            came.set()
+
+        handles = [running.call_later(0.001, callback, 1, 2), running.call_at(running.time() + 60, callback, 3)]
+        seen = [handle._callback is callback and handle._args for handle in handles]  # type: ignore[attr-defined]
+        await came.wait()
+        handles[1].cancel()
+        return [seen, await fetch(0)]
+
+    assert same(lambda: asyncio.run(main()))[0] == [(1, 2), (3,)]
 
 
 # -- threads -------------------------------------------------------------------------------------------------------------

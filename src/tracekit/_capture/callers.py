@@ -23,6 +23,7 @@ __all__ = [
     "include",
     "include_package",
     "is_background",
+    "library",
     "own_code",
     "pass_through",
     "walk",
@@ -36,6 +37,7 @@ _abspath: Final = os.path.abspath
 _STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
+_TIMEOUTS: Final = os.path.join(_STDLIB, "asyncio", "timeouts.py")
 _HELPERS: Final = frozenset(
     os.path.join(_STDLIB, f"{name}.py")
     for name in ("random", "uuid", "secrets", "datetime", "_pydatetime", "dataclasses", "functools")
@@ -57,6 +59,8 @@ _unwanted: set[str] = set()  # packages that never are, not imported yet
 #: True (user), False (not), PASS by file name; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
+#: The package of a file, whose reads of a clock are for time limits; empty: none.
+_libraries: dict[str, Any] = {}
 
 
 def by_user() -> bool:
@@ -92,6 +96,33 @@ def walk(frame: FrameType | None) -> bool:
             return kind is True
         frame = frame.f_back
     return False
+
+
+def library() -> str | None:
+    """The installed package that has called the function that calls this, for a time limit of its own; ``asyncio`` where that makes one.
+
+    ``None``: another part of the standard library, or a package that was excluded.
+    """
+    frame: FrameType | None = _getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        name = _libraries.get(file)
+        if name is None:
+            name = _libraries[file] = _library_of(file, _kind_of(frame))
+        if name is not PASS:
+            return name or None
+        frame = frame.f_back
+    return None
+
+
+def _library_of(file: str, kind: Any) -> Any:
+    if file == _TIMEOUTS:
+        return "asyncio"
+    path = _abspath(file)
+    if kind is PASS or _under(path, {_OWN}):
+        return PASS
+    package = os.path.basename(_package_of(path)) if _packaged(path) and not _unwelcome(path) else ""
+    return package.partition(".")[0]
 
 
 def _kind_of(frame: FrameType) -> Any:
@@ -190,6 +221,7 @@ def _add(places: set[str]) -> None:
     if not places <= _included:
         _included.update(places)
         _kinds.clear()
+        _libraries.clear()
 
 
 def _packaged(path: str) -> bool:
@@ -204,12 +236,14 @@ def include_package(name: str) -> None:
     elif name not in _waiting:
         _waiting.add(name)
         _kinds.clear()
+        _libraries.clear()
 
 
 def exclude(path: str) -> None:
     """Never count the file or directory ``path`` as user code (an integration's own modules)."""
     _excluded.add(os.path.abspath(path))
     _kinds.clear()
+    _libraries.clear()
 
 
 def exclude_package(name: str) -> None:
@@ -220,6 +254,7 @@ def exclude_package(name: str) -> None:
     else:
         _unwanted.add(name)
     _kinds.clear()
+    _libraries.clear()
 
 
 def is_background(function: Any) -> bool:
@@ -234,6 +269,7 @@ def pass_through(path: str) -> None:
     """See through the file or directory ``path``: its callers count (thin wrappers over clocks and random numbers)."""
     _passed.add(os.path.abspath(path))
     _kinds.clear()
+    _libraries.clear()
 
 
 def forget() -> None:
@@ -243,6 +279,7 @@ def forget() -> None:
     _waiting.clear()
     _unwanted.clear()
     _kinds.clear()
+    _libraries.clear()
 
 
 def _places(module: ModuleType) -> set[str]:

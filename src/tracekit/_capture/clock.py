@@ -13,14 +13,13 @@ import time as _time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 from .. import _reality
 from .._runtime.context import Scope, current
 from .._runtime.session import here
 from . import exchange
-from .callers import by_user
+from .callers import by_user, library
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
 from .patch import AttributePatch, Patch, Switch, when_imported
 
@@ -44,26 +43,15 @@ def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
     return scope.session.clock_read(here() or scope, name, real)
 
 
-def _by_package(frame: FrameType) -> bool:
-    """Whether an installed package calls, and not the standard library, whose waits have their own clock."""
-    return "site-packages" in frame.f_code.co_filename
-
-
 def _plain(name: str, real: Callable[[], Any]) -> Hook:
     def read(_proxy: object) -> Any:
         scope = _scope()
         if scope is None or scope.live:
             return real()
         if not by_user():
-            progress = scope.session.progress
-            if (
-                progress is None
-                or progress.elapsed is None
-                or name != "time.monotonic"
-                or not _by_package(sys._getframe(1))
-            ):
-                return real()
-            return real() + progress.ahead()  # for its deadlines
+            package = library() if name == "time.monotonic" else None
+            # Of the standard library's waits each has its own clock.
+            return real() if package is None else scope.session.library_clock(here() or scope, name, package, real)
         return scope.session.clock_read(here() or scope, name, real)
 
     return read
@@ -280,10 +268,15 @@ def _loop_time(real: Any) -> Hook:
         scope = _scope()
         if scope is None or scope.live:
             return real(loop)
-        if not by_user():
-            progress = scope.session.progress
-            return real(loop) if progress is None else real(loop) + progress.ahead(loop)
-        return _answer(scope, "loop.time", partial(real, loop))
+        if by_user():
+            return _answer(scope, "loop.time", partial(real, loop))
+        package, progress = library(), scope.session.progress
+        if package is None:
+            if progress is None or not progress.runs_in(loop):
+                return real(loop)
+        else:
+            scope = here() or scope
+        return scope.session.library_clock(scope, "loop.time", package, partial(real, loop))
 
     return read
 

@@ -110,7 +110,7 @@ class Entered:
         """A worker has it now."""
         threads = self._scope.session.threads
         if threads is not None:
-            threads.begun()
+            threads.begun(self.lane)
 
     def hold(self) -> None:
         """Hold the worker of a call that never began in the recording, until it is cancelled, the replay ends, or nothing else can go on.

@@ -365,8 +365,6 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
 # among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
 # (a tool's own back-off) is none of the run's.
 
-#: A delay computed from an instant and added to another is a little less than the instant meant (s).
-_ROUNDING: Final = 1e-6
 _made: Final[dict[tuple[int, str], Patch]] = {}
 _switch: Final = Switch(lambda: _patches())
 
@@ -473,7 +471,13 @@ def _call_at(original: Any) -> Any:
             return original(self, when, callback, *args, context=context)
         timer = scope.session.arm(scope, "asyncio.timer", when - self.time())
         if timer.live:
-            return original(self, when, _fired, timer, self, when, callback, args, context=context)
+            handle = original(self, when, callback, *args, context=context)
+            if type(handle) is asyncio.TimerHandle:
+                handle._args, handle.__class__ = _Arguments(handle._args), _Armed
+                handle._args.timer = timer
+                return handle
+            handle.cancel()
+            return original(self, when, _fired, timer, callback, args, context=context)
         return _Held(self, when, callback, args, context, timer)
 
     call_at.__qualname__ = "BaseEventLoop.call_at"
@@ -504,40 +508,32 @@ def _call_later(original: Any) -> Any:
             return original(self, delay, callback, *args, context=context)
         timer = scope.session.arm(scope, "asyncio.timer", delay)
         if timer.live:
-            return original(
-                self, delay, _fired, timer, self, self.time() + delay + _ROUNDING, callback, args, context=context
-            )
-        return _Held(self, self.time() + delay + _ROUNDING, callback, args, context, timer)
+            return original(self, delay, _fired, timer, callback, args, context=context)
+        return _Held(self, self.time() + delay, callback, args, context, timer)
 
     call_later.__qualname__ = "Loop.call_later"
     return call_later
 
 
-def _fired(timer: Any, loop: Any, when: float, callback: Any, args: tuple[Any, ...]) -> None:
+def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
     timer.fired()
-    with _not_before(loop, when):
-        callback(*args)
+    callback(*args)
 
 
-class _not_before:
-    """Inside, ``loop.time()`` is ``when`` at least.
+class _Armed(asyncio.TimerHandle):
+    """A timer handle of a recording: whoever looks at it finds the callback that he armed it with, and its arguments."""
 
-    Whoever looks whether the deadline has really passed (anyio does) must see that it has, in a replay and where a loop's
-    clock is coarse: else it arms a timer for the rest.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_loop", "_when")
+    def _run(self) -> None:
+        self._args.timer.fired()  # type: ignore[attr-defined]
+        super()._run()
 
-    def __init__(self, loop: Any, when: float) -> None:
-        self._loop = loop
-        self._when = when
 
-    def __enter__(self) -> None:
-        real, when = self._loop.time, self._when
-        self._loop.time = lambda: max(real(), when)
+class _Arguments(tuple[Any, ...]):  # noqa: SLOT001
+    """The arguments of a callback, and the timer that calls it: a handle has no room for another field."""
 
-    def __exit__(self, *_: object) -> None:
-        del self._loop.time
+    timer: Any
 
 
 class _Held(asyncio.TimerHandle):
@@ -562,28 +558,26 @@ class _Held(asyncio.TimerHandle):
         if self._cancelled:
             return
         if self._timer.live:  # it is not in the log, and that has been followed to its end: it runs for real
-            loop = self._loop  # type: ignore[attr-defined]
-            scope = self._context.get(current)  # type: ignore[attr-defined]
-            progress = None if scope is None else scope.session.progress
-            when = self._when - (0.0 if progress is None else progress.ahead())  # type: ignore[attr-defined]
-            self._real = _outside_the_run(loop, when, self._run_out)
+            self._real = self._armed_for_real()
             return
-        with _not_before(self._loop, self._when):  # type: ignore[attr-defined]
-            self._run()
+        self._run()
+
+    def _armed_for_real(self) -> asyncio.TimerHandle:
+        """A timer of ours, armed by nobody of the run, for what is left on the run's clock."""
+        loop: Any = self._loop  # type: ignore[attr-defined]
+        scope = self._context.get(current)  # type: ignore[attr-defined]
+        token = current.set(None)
+        try:
+            now = loop.time()
+            then = now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
+            armed: asyncio.TimerHandle = loop.call_at(now + self._when - then, self._run_out)  # type: ignore[attr-defined]
+            return armed
+        finally:
+            current.reset(token)
 
     def _run_out(self) -> None:
         self._timer.fired()
         self._run()
-
-
-def _outside_the_run(loop: Any, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-    """A timer of ours: armed by nobody of the run."""
-    token = current.set(None)
-    try:
-        armed: asyncio.TimerHandle = loop.call_at(when, callback)
-        return armed
-    finally:
-        current.reset(token)
 
 
 def _reschedule(original: Any) -> Any:

@@ -82,6 +82,9 @@ class Around:
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.clock_read(scope, function, real)
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
+        return self.inner.library_clock(scope, function, library, real)
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         return self.inner.question(scope, function, real, agree)
 

@@ -75,12 +75,12 @@ class Progress:
     """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
 
     __slots__ = (
-        "_ahead",
         "_at",
         "_deliverer",
+        "_event",
         "_lanes",
-        "_last",
         "_loops",
+        "_now",
         "_places",
         "_queues",
         "_uncounted",
@@ -97,10 +97,10 @@ class Progress:
         self._lanes: dict[int, Lane] = {}
         self._at: dict[int, int] = {}
         #: In a replay: how long the recording had taken up to the last event that was handed out (ns).
-        self.elapsed: Callable[[], int] | None = None
-        #: How far the run's clock is ahead of the real one (ns), and both when that was last looked at.
-        self._ahead = 0
-        self._last: tuple[int, int] | None = None
+        self.elapsed: Callable[[], int] = lambda: 0
+        #: That of the last event, and the real clock when it was first noticed; the latest instant that was told.
+        self._event = 0, monotonic_ns()
+        self._now = 0
         #: The loop in which what is asked for now counts for nobody.
         self._uncounted: AbstractEventLoop | None = None
         #: Asked once for each lane of a replay, for the number that it has in the recording.
@@ -127,24 +127,22 @@ class Progress:
         self.queue(loop).add(handle)
         return handle
 
-    def ahead(self, loop: AbstractEventLoop | None = None) -> float:
-        """How far (s) the run's clock is ahead of the real one, for who sets deadlines and looks whether they have passed; in ``loop``
-        as long as it runs something of the run.
+    def now(self) -> int:
+        """How long (ns) the replayed run has taken by its own clock.
 
-        A replay takes no time for what took time in the recording. From one look to the next its clock goes on by as much as the
-        recording's did, and never by less than the real one.
+        A replay takes no time for what took time in the recording: its clock is where the recording's was at the last event, and goes
+        on from there.
         """
-        if self.elapsed is None:
-            return 0.0
-        if loop is not None:
-            queue = self._queues.get(loop)
-            if queue is None or not queue.running:
-                return 0.0
-        now = self.elapsed(), monotonic_ns()
-        if self._last is not None:
-            self._ahead += max(0, (now[0] - self._last[0]) - (now[1] - self._last[1]))
-        self._last = now
-        return self._ahead / 1e9
+        elapsed, real = self.elapsed(), monotonic_ns()
+        if elapsed > self._event[0]:
+            self._event = elapsed, real
+        self._now = max(self._now, elapsed + real - self._event[1])
+        return self._now
+
+    def runs_in(self, loop: AbstractEventLoop) -> bool:
+        """Whether a replay runs something of the run in ``loop`` just now; always false in a recording."""
+        queue = self._queues.get(loop)
+        return self._deliverer is not None and queue is not None and queue.running
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -245,7 +243,7 @@ class Progress:
         if lane.id in self._lanes:
             self._limit(lane.id)
 
-    def runs_in(self, number: int, queue: LoopQueue) -> bool:
+    def is_lane_of(self, number: int, queue: LoopQueue) -> bool:
         """Whether the lane ``number`` of the recording is known to run in the loop of ``queue``."""
         lane = self._lanes.get(number)
         return lane is not None and lane.loop is queue.loop

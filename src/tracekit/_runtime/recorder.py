@@ -846,6 +846,21 @@ class Recording:
         self._read("clock", scope, function, value)
         return value
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
+        value = real()
+        if library is not None and not self.state.ended:
+            self.library_read(scope, f"{function}:{library}", value)
+        return value
+
+    def library_read(self, scope: Scope, name: str, value: object) -> None:
+        """What a library read is on the log, and makes no call in a thread one in which something was captured."""
+        try:
+            lane = self._placed(scope.lane)
+        except LogWriteError:
+            self._unnoted()
+            return
+        self.log.journal.read("clock", lane, scope.parent, name, value)
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         return self.clock_read(scope, function, real)
 

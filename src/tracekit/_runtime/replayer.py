@@ -341,6 +341,7 @@ class Index:
         #: a middleware's task, a test runner's.
         self.line = 0
         self.around: Final[set[int]] = set()
+        self._parents: Final[set[int]] = set()
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
@@ -477,6 +478,7 @@ class Index:
             self.line = found[0][0]
 
     def _find_hops(self) -> None:
+        self._parents.update(key.parent for key in self.lanes)
         for (lane, function, _, _), seq in self.timers.items():
             if function == "future.begin" and len(self.items[lane]) == 1:
                 self.hop_calls[seq] = lane
@@ -495,6 +497,10 @@ class Index:
         found.append(seq)
 
     # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def captured(self, lane: int) -> bool:
+        """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks."""
+        return lane in self._parents or any(self.role[seq] != READ for seq in self.items.get(lane, ()))
 
     def inside(self, step: int) -> Iterator[int]:
         """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
@@ -711,7 +717,10 @@ class Replay:
             hops=self.index.hops,
             skip_hop=self.skip_hop,
         )
-        ordered = bool(trace.entry(1).get("meta", {}).get("ordered"))
+        about = trace.entry(1).get("meta", {})
+        #: The clocks when the run began.
+        self._clocks: Final[Mapping[str, Any]] = about.get("clocks", {})
+        ordered = bool(about.get("ordered"))
         self.state: Final = RunState(live=False, ordered=ordered)
         #: The callbacks of the program in its event loops.
         self.progress: Final = self.schedule.progress
@@ -735,7 +744,7 @@ class Replay:
         #: Whether the report says which events never came.
         self._accounted = False
         self._states: list[LaneState] = []
-        self._lanes: list[Lane] = []
+        self._lanes: dict[Lane, None] = {}
         #: The state of the program's own lane until something is done in it, and the lanes that share it.
         self._line: LaneState | None = None
         self._in_line: list[Lane] = []
@@ -968,17 +977,17 @@ class Replay:
     # -- lanes and their windows -----------------------------------------------------------------------------------------
 
     def _state(self, lane: Lane) -> LaneState:
-        state = self._follow_once(lane)
+        state = self._followed(lane)
         if not state.entered:
             if state is self._line:
                 self._enter_line(lane)
             state.entered = True
             lane.captured = True
-            if lane.parent is not None and lane.id < 0:
-                self._lanes.append(lane)
+            if lane.parent is not None:
+                self._lanes[lane] = None
         return state
 
-    def _follow_once(self, lane: Lane) -> LaneState:
+    def _followed(self, lane: Lane) -> LaneState:
         return lane.state if type(lane.state) is LaneState else self._follow(lane)
 
     def _follow(self, lane: Lane) -> LaneState:
@@ -999,9 +1008,9 @@ class Replay:
             if self._unwraps and (lane.parent is None or number in self.index.around or number == self.index.line):
                 self._line, self._in_line = state, [lane]
             self._states.append(state)
-        if number and lane.parent is not None:
+        if number and lane.parent is not None and self.index.captured(number):
             # Also before it has done anything: the recording waited for it, too.
-            self._lanes.append(lane)
+            self._lanes[lane] = None
         if number is not None:
             self.progress.known_as(lane, number)
         return state
@@ -1046,7 +1055,10 @@ class Replay:
 
     def open_lanes(self) -> list[Lane]:
         """The lanes whose task, thread or call has not ended."""
-        return [lane for lane in self._lanes if lane.open]
+        with self._lock:
+            for lane in self.threads.lanes.copy():
+                self._followed(lane)
+            return [lane for lane in self._lanes if lane.open]
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
         """Whether one of the ``lanes`` has recorded steps to make yet, and something in the process can still move."""
@@ -1057,7 +1069,7 @@ class Replay:
             left = any(
                 role[seq] in (INTENTION, SINGLE) and not used[seq]
                 for lane in lanes
-                for seq in self._follow_once(lane).ahead()
+                for seq in self._followed(lane).ahead()
             )
         if not left:
             return False
@@ -1086,7 +1098,8 @@ class Replay:
 
     def _elapsed(self) -> int:
         """How long the recording had taken up to the last event that was handed out (ns)."""
-        return ts_of(self.trace.line(self.schedule.last)) if self.schedule.last else ts_of(self.trace.line(1))
+        last = self.schedule.last
+        return ts_of(self.trace.line(last)) - ts_of(self.trace.line(1)) if last else 0
 
     def skip_hop(self, seq: int) -> None:
         """The program has gone on without a call in a thread in which nothing was captured."""
@@ -1112,7 +1125,8 @@ class Replay:
             return
         if entry["type"] == "random":
             self._fail(divergence.draws_left(entry, left))
-        self._drift("missing", entry["name"], left, None)
+        if ":" not in entry["name"]:  # else a library's
+            self._drift("missing", entry["name"], left, None)
 
     def _drift(self, kind: str, function: str, count: int, where: str | None) -> None:
         text = f"{count} read(s) of {function} {'too many' if kind == 'surplus' else 'too few'}"
@@ -1142,6 +1156,24 @@ class Replay:
                 if value is None:
                     value = self._instant(function)
         return from_json(value)  # type: ignore[no-any-return]
+
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
+        if library is not None:
+            found, value = self.recorded_read(scope, f"{function}:{library}")
+            if found:
+                return value  # type: ignore[no-any-return]
+        return self.now(function, real)
+
+    def recorded_read(self, scope: Scope, name: str) -> tuple[bool, Any]:
+        """What a library read here of its clock, where the recording has it."""
+        with self._lock:
+            found, value = self._followed(scope.lane).take(name, self._window)
+        return found, from_json(value)
+
+    def now(self, function: str, real: Callable[[], T]) -> T:
+        """The instant that the run has come to on its own steady clock, for whom the recording has none."""
+        begun = self._clocks.get(function)
+        return real() if type(begun) is not float else begun + self.progress.now() / 1e9  # type: ignore[return-value]
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         with self._lock:
@@ -1189,10 +1221,9 @@ class Replay:
 
     def _instant(self, function: str) -> Any:
         """Where a clock was never read in the recording: its reading when the run started."""
-        clocks = self.trace.entry(1).get("meta", {}).get("clocks", {})
-        if function not in clocks:
+        if function not in self._clocks:
             self._fail(divergence.clock_never_read(self.run_id, function))
-        return clocks[function]
+        return self._clocks[function]
 
     # -- one-entry steps and timers --------------------------------------------------------------------------------------
 
@@ -1306,7 +1337,7 @@ class Replay:
         lane = scope.lane
         with self._lock:
             self._check()
-            state = self._follow_once(lane) if function == "future.begin" else self._state(lane)
+            state = self._followed(lane) if function == "future.begin" else self._state(lane)
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)

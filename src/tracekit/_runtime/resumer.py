@@ -338,7 +338,7 @@ class Followed(Replay):
     def last_read(self, function: str) -> Any:
         """The last recorded value of a clock, or ``None``."""
         for seq in range(len(self.index), 0, -1):
-            if self.index.role[seq] == READ and self.trace.entry(seq)["name"] == function:
+            if self.index.role[seq] == READ and self.trace.entry(seq)["name"].partition(":")[0] == function:
                 return self.trace.expand(self.trace.entry(seq)["values"])[-1]
         return None
 
@@ -581,6 +581,17 @@ class Resumption(Recording):
         self.late(lambda: self._read("clock", scope, function, value))
         return value
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
+        name = f"{function}:{library}"
+        if not self.followed:
+            found, recorded = self.replay.recorded_read(scope, name)
+            if found:
+                return recorded  # type: ignore[no-any-return]
+        value: T = self._going_on(function, real()) if self.followed else self.replay.now(function, real)
+        if library is not None:
+            self.late(lambda: self.library_read(scope, name, value))
+        return value
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         if self._read_in_log(scope, function):
             return self.replay.question(scope, function, real, agree)
@@ -610,7 +621,8 @@ class Resumption(Recording):
             return value
         if function not in self._steady:
             last = self.replay.last_read(function)
-            self._steady[function] = 0 if last is None else from_json(last) - value
+            then = self.replay.now(function, lambda: value) if last is None else from_json(last)
+            self._steady[function] = then - value
         return value + self._steady[function]
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:

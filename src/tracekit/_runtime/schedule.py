@@ -400,7 +400,7 @@ class Schedule:
 
     def _leaves_out(self, hop: int, queue: LoopQueue) -> bool:
         """Whether the lane of a hop, in a loop that has nothing to run but what is held, can't make it any more."""
-        return not queue.out and self.progress.runs_in(self._hops[hop], queue)
+        return not queue.out and self.progress.is_lane_of(self._hops[hop], queue)
 
     def _deliver(self, queue: LoopQueue, ticket: Ticket) -> None:
         """Hand out an event in its loop."""

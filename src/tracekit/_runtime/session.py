@@ -431,6 +431,13 @@ class Session(Protocol):
         """A read of a clock: ``real()`` recorded, or what was recorded. ``function`` as in ``"time.time"``."""
         ...
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
+        """A read of a steady clock for a time limit that ``library`` sets or checks: recorded under its name, or what was recorded.
+
+        One more or fewer is no difference. Without a name it is not recorded: a replay has the instant that the run has come to.
+        """
+        ...
+
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         """What polling code is told of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
         ...

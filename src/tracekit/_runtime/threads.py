@@ -39,6 +39,7 @@ from weakref import WeakSet
 
 from .._reality import sleep
 from .callsite import is_user_code
+from .context import Lane
 from .process import process
 
 __all__ = ["MonitoredThread", "ThreadMonitor"]
@@ -126,6 +127,8 @@ class ThreadMonitor:
         self.solo = 0
         #: The tasks of the run: named where they wait, cancelled where nothing can move and the replay has failed.
         self._tasks: Final[WeakSet[Any]] = WeakSet()
+        #: The lanes of threads, and of calls in them, that have begun.
+        self.lanes: Final[set[Lane]] = set()
         self._disbanded = False
         self._interrupted = False
         #: The locks in which waits of the run wait, without a time limit.
@@ -186,10 +189,11 @@ class ThreadMonitor:
             self._count()
         self._watch()
 
-    def begun(self) -> None:
-        """A call that was handed to a pool is begun by the calling thread."""
+    def begun(self, lane: Lane) -> None:
+        """A call that was handed to a pool, or a thread's own, is begun by the calling thread, in this lane."""
         with self.lock:
             self.join()
+            self.lanes.add(lane)
 
     def created(self, task: Any) -> None:
         """A task of the run was created, in the loop of the calling thread."""
