@@ -18,7 +18,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
-import functools
 import itertools
 import json
 import os
@@ -232,12 +231,20 @@ class World:
         self.few = asyncio.Semaphore(2)
         self.thread_lock = threading.Lock()
         self.under_lock: list[Any] = []
+        self.pool = concurrent.futures.ThreadPoolExecutor(16)
+
+    async def settle(self) -> None:
+        """Wait for calls in threads that were left behind: a step after the end of the run is on no log."""
+        await asyncio.to_thread(self.pool.shutdown)
 
 
 async def play(program: Block) -> list[Any]:
     """Run a program on the loop that is running; all that it saw. It makes a call first: a run without a step replays nothing."""
     world = World()
-    return [await instant(), *await _run(world, program), sorted(world.under_lock)]
+    try:
+        return [await instant(), *await _run(world, program), sorted(world.under_lock)]
+    finally:
+        await world.settle()
 
 
 async def _run(world: World, program: Block) -> list[Any]:
@@ -549,7 +556,7 @@ async def t_poll_thread(world: World, what: int, block: Block) -> Any:
         future: Any = asyncio.ensure_future(asyncio.to_thread(work))
         happened = future.done
     else:
-        future = _pool().submit(work)
+        future = world.pool.submit(work)
         happened = future.done if what == 1 else event.is_set
     polls = 0
     while not happened() and polls < POLLS:
@@ -557,11 +564,6 @@ async def t_poll_thread(world: World, what: int, block: Block) -> Any:
         await asyncio.sleep(0)
     result = await (future if what == 0 else asyncio.wrap_future(future))
     return [polls, await report(polls), result]
-
-
-@functools.cache
-def _pool() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(16)
 
 
 async def _dismiss(tasks: list[Any]) -> None:
@@ -709,7 +711,7 @@ def th_poll(world: World, what: int, pause: int, block: Block) -> Any:
         return free
 
     if what == 0:
-        future = _pool().submit(work)
+        future = world.pool.submit(work)
         join: Callable[[], Any] = future.result
         happened: Callable[[], bool] = future.done
     else:
@@ -743,7 +745,7 @@ def th_limit(world: World, what: int, limit: int, block: Block) -> Any:
             condition.notify_all()
         return len(result)
 
-    future = _pool().submit(work)
+    future = world.pool.submit(work)
     seconds = limit / 1000
     try:
         if what == 0:
@@ -786,7 +788,15 @@ def th_queue(world: World, delays: list[int]) -> Any:
 @in_thread(1, block("task"))
 def th_loop(world: World, block: Block) -> Any:
     """A loop of its own in a thread."""
-    return asyncio.run(_run(World(), block))
+
+    async def main() -> Any:
+        world = World()
+        try:
+            return await _run(world, block)
+        finally:
+            await world.settle()
+
+    return asyncio.run(main())
 
 
 # -- recorded and replayed ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from tests.support.place import PACKAGES
 from tracekit import DivergenceError, current_run, record, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunStateError
+
+#: Sleeps below Python, where no run sees it.
+usleep = ctypes.CDLL(None).usleep
 
 
 @traced_tool(side_effect="read_only")
@@ -244,3 +249,25 @@ def test_a_thread_reads_its_clock_while_the_run_ends() -> None:
             stop.set()
             thread.join()
         assert CliRunner().invoke(main, ["verify", str(run.path)]).exit_code == 0
+
+
+def test_a_replay_waits_at_its_end_for_steps_that_a_call_has_yet_to_make(tmp_path: Path) -> None:
+    """A call that nobody waits for had made its step when the recording ended, and has when the replay ends, however slow it is there."""
+
+    def program(ms: int, pool: ThreadPoolExecutor) -> None:
+        begun = threading.Event()
+
+        def work() -> None:
+            begun.set()
+            usleep(ms * 1000)
+            look("late")
+
+        pool.submit(work)
+        begun.wait()
+        look("first")
+
+    with ThreadPoolExecutor(1) as pool, record("left", store=tmp_path) as run:
+        program(5, pool)
+    with ThreadPoolExecutor(1) as pool, replay(run) as session:
+        program(1500, pool)
+    assert session.report.exact

@@ -1061,20 +1061,20 @@ class Replay:
             return [lane for lane in self._lanes if lane.open]
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
-        """Whether one of the ``lanes`` has recorded steps to make yet, and something in the process can still move."""
+        """Whether one of the ``lanes`` has recorded steps to make yet, or to end, and something in the process can still move."""
         if self.failure is not None:
             return False
         with self._lock:
-            role, used = self.index.role, self._used
+            role, used, is_done = self.index.role, self._used, self.schedule.is_done
             left = any(
-                role[seq] in (INTENTION, SINGLE) and not used[seq]
+                not is_done(seq) if role[seq] == EVENT else role[seq] in (INTENTION, SINGLE) and not used[seq]
                 for lane in lanes
                 for seq in self._followed(lane).ahead()
             )
         if not left:
             return False
         with self.threads.lock:
-            return not self.threads.blocked()
+            return self.schedule.has_next or not self.threads.blocked()
 
     def _pass(self, state: LaneState, seq: int) -> None:
         """The lane has come to ``seq``: the window of reads before it closes."""
@@ -1151,7 +1151,8 @@ class Replay:
             found, value = state.take(function, self._window)
             if not found:
                 where = caller()
-                self._drift("surplus", function, 1, where)
+                if not self.state.ended:
+                    self._drift("surplus", function, 1, where)
                 value = state.last(function)
                 if value is None:
                     value = self._instant(function)
@@ -1179,7 +1180,7 @@ class Replay:
         with self._lock:
             self._check()
             found, value = self._state(scope.lane).take(function, self._window)
-            if not found:
+            if not found and not self.state.ended:
                 self._drift("surplus", function, 1, caller())
         if not found:
             return real()
@@ -1197,11 +1198,13 @@ class Replay:
         return from_json(value)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
-        real()  # so that the state of a generator that the program seeded follows
+        drawn = real()  # so that the state of a generator that the program seeded follows
         with self._lock:
             self._check()
             state = self._state(scope.lane)
             found, value = state.take(function, self._window)
+            if not found and self.state.ended:
+                return drawn
             if not found:
                 self._fail(divergence.draw_too_many(self.run_id, function))
         return from_json(value)  # type: ignore[no-any-return]

@@ -360,6 +360,12 @@ class Schedule:
         return i >= self._count or self._events[i] != seq or bool(self._done[i])
 
     @property
+    def has_next(self) -> bool:
+        """Whether the next event is asked for: it will be handed out."""
+        with self._lock:
+            return self._next_asked() is not None
+
+    @property
     def undelivered(self) -> list[int]:
         """The events that were neither handed out nor skipped."""
         return [seq for seq, done in zip(self._events, self._done, strict=False) if not done]
