@@ -24,6 +24,7 @@ list = other_package.greeting:greet
 
 [tracekit.forms]
 words = other_package.greeting:words
+bad = other_package.broken:form
 """
 GREETING = '''\
 import click
@@ -154,6 +155,7 @@ def test_a_form_of_another_package(place: Path) -> None:
     assert done.stdout == "named\nturn\n", done.stderr
     assert "words: the names of its steps." in " ".join(call(place, "export", "--help").stdout.split())
     assert json.loads(call(place, "schema", "words").stdout) == {"type": "string"}
+    assert "the form 'bad' could not be loaded" in done.stderr  # and the others are there
     unknown = call(place, "schema", "numbers")
     assert unknown.returncode == 2
     assert "'words'" in unknown.stderr
