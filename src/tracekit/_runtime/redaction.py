@@ -308,7 +308,7 @@ class Redactor:
         if hot(text):
             for kind in KINDS:
                 if any(literal in text for literal in kind.literals):
-                    found += [(*match.span(kind.group), kind.name) for match in kind.pattern.finditer(text)]
+                    found += [(*match.span(kind.group), kind.name) for match in kind.all_in(text)]
             found += self._query_spans(text)
         if self.known:
             found += self.known.spans(text)
@@ -605,7 +605,7 @@ def _beginning(window: str) -> tuple[int, int, int, str] | None:
     """What at the end of the window may be the beginning of a secret: where its context begins, its span, its kind."""
     for kind in KINDS:
         if any(literal in window for literal in kind.literals):
-            match = kind.partial.search(window)
+            match = kind.begins_in(window)
             if match:
                 return (match.start(), *match.span(kind.group), kind.name)
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 __all__ = [
@@ -97,8 +98,12 @@ def holds_secret(name: str, value: Any) -> bool:
 #
 # The formats of well-known secrets, and the quick look that says that a text holds none.
 #
-# A kind is a prefix that nothing else begins with, and the characters that may follow. ``pattern`` finds a whole secret, ``partial``
+# A kind is a prefix that nothing else begins with, and the characters that may follow. ``pattern`` is a whole secret, ``partial``
 # what may be the beginning of one at the end of a text.
+
+
+#: Compiled when first needed: all of them together take longer than many a program, and most texts need none.
+_compiled: Final = cache(re.compile)
 
 
 class Kind(NamedTuple):
@@ -106,9 +111,17 @@ class Kind(NamedTuple):
 
     name: str
     literals: tuple[str, ...]
-    pattern: re.Pattern[str]
-    partial: re.Pattern[str]
+    pattern: str
+    partial: str
     group: int
+
+    def all_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Each whole secret in a text."""
+        return _compiled(self.pattern).finditer(text)
+
+    def begins_in(self, text: str) -> re.Match[str] | None:
+        """What may be the beginning of one at the end of a text."""
+        return _compiled(self.partial).search(text)
 
 
 # Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
@@ -128,8 +141,8 @@ def _key(
     return Kind(
         name,
         literals or (prefix.replace("\\", ""),),
-        re.compile(f"{_EDGE}(?:{prefix}){body}{{{least},}}{within}"),
-        re.compile(f"(?:{_EDGE}(?:{prefix}){body}*{within})\\Z"),
+        f"{_EDGE}(?:{prefix}){body}{{{least},}}{within}",
+        f"(?:{_EDGE}(?:{prefix}){body}*{within})\\Z",
         0,
     )
 
@@ -191,52 +204,48 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(
         "jwt",
         ("eyJ",),
-        re.compile(_EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*"),
-        re.compile(_EDGE + r"eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z"),
+        _EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*",
+        _EDGE + r"eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z",
         0,
     ),
     Kind(
         "bearer",
         ("Bearer ", "BEARER "),
-        re.compile(rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}{{12,}})"),
-        re.compile(rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}+)\Z"),
+        rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}{{12,}})",
+        rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}+)\Z",
         1,
     ),
     Kind(
         "basic",
         ("Basic ",),
-        re.compile(rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]{{10,}}={{0,2}})"),
-        re.compile(rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]+={{0,2}})\Z"),
+        rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]{{10,}}={{0,2}})",
+        rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]+={{0,2}})\Z",
         1,
     ),
     Kind(
         "authorization",
         ("Authorization", "AUTHORIZATION"),
-        re.compile(rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}{{12,}})"),
-        re.compile(rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}+)\Z"),
+        rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}{{12,}})",
+        rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}+)\Z",
         1,
     ),
     Kind(
         "private-key",
         ("-----BEGIN",),
-        re.compile(
-            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)", re.DOTALL
-        ),
-        re.compile(
-            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z", re.DOTALL
-        ),
+        r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)",
+        r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z",
         0,
     ),
-    Kind("field", _NAMED, re.compile(_QUOTED), re.compile(_QUOTE_OPEN), 2),
-    Kind("field", _NAMED, re.compile(_BARE + r"(?![(\[])"), re.compile(_BARE + r"\Z"), 1),
-    Kind("field", _NAMED, re.compile(_CONNECTION), re.compile(_CONNECTION + r"\Z"), 1),
-    Kind("user-password", ("curl",), re.compile(_CURL + ")"), re.compile(_CURL + r")\Z"), 1),
+    Kind("field", _NAMED, _QUOTED, _QUOTE_OPEN, 2),
+    Kind("field", _NAMED, _BARE + r"(?![(\[])", _BARE + r"\Z", 1),
+    Kind("field", _NAMED, _CONNECTION, _CONNECTION + r"\Z", 1),
+    Kind("user-password", ("curl",), _CURL + ")", _CURL + r")\Z", 1),
     Kind(
         "url-password",
         ("://",),
-        re.compile(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@"),
+        r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@",
         # A port looks the same until the next chunk: up to five digits pass.
-        re.compile(r"://[^\s/@:?#\"']{0,200}:(?!\d{1,5}(?:[^A-Za-z0-9]|\Z))([^\s/@\"']{1,500})\Z"),
+        r"://[^\s/@:?#\"']{0,200}:(?!\d{1,5}(?:[^A-Za-z0-9]|\Z))([^\s/@\"']{1,500})\Z",
         1,
     ),
 )
