@@ -96,12 +96,13 @@ def test_the_demo_tells_when_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(command, "_CHANGED", command._PROMPT)
     monkeypatch.setattr(command, "_damage", harmless)
-    done = CliRunner().invoke(main, ["demo"])
+    with ModelServer() as provider:
+        done = CliRunner().invoke(main, ["demo", "--base-url", provider.openai_url])
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     failed = {check["check"] for check in told["checks"] if not check["ok"]}
     assert failed == {"the difference was found", "the trace was refused"}
-    assert "2 of 14 checks failed" in done.stderr
+    assert "2 of 11 checks failed" in done.stderr
 
 
 def test_the_demo_needs_the_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
