@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import tracekit
+from tests.support.depth import examples
 from tests.support.ids import shown
 from tests.support.processes import python
 from tests.support.tracing import entries, recorded
@@ -471,7 +472,7 @@ def test_what_does_not_keep_to_the_schema_is_no_record(path: tuple[Any, ...], va
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150), deadline=None)
 def test_the_reader_and_the_schema_agree(data: st.DataObject) -> None:
     """Whatever is changed in a record: both take it, or neither does."""
     tree: Any = SOME_RECORD

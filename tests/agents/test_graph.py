@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.agents.drawn import event, graphs, identity, recorded_again
 from tests.agents.flat import PROGRAMS
+from tests.support.depth import examples
 from tests.support.tracing import recorded
 from tracekit.agents import compare, events, ordered, parse, serialize
 from tracekit.agents import graph as likeness
@@ -68,7 +69,7 @@ def test_a_changed_event_is_found(found: list[dict[str, Any]], data: st.DataObje
     assert "first:" in str(difference)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(graphs(most=6), graphs(most=6))
 def test_equal_means_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     """Against an oracle that tries every assignment of events: the comparison is right both ways on every small graph."""
@@ -127,7 +128,7 @@ def test_one_ring_is_not_two() -> None:
     assert compare([*ring(8), *many], [*ring(4, "x"), *ring(4, "y"), *many]) is not None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graphs(most=24, labels=1), st.integers(0, 2**32))
 def test_equal_events_in_any_shape_are_recognised(found: list[dict[str, Any]], seed: int) -> None:
     """Where all events say the same, only how they hang together counts; any renaming is the same workflow."""
@@ -135,7 +136,7 @@ def test_equal_events_in_any_shape_are_recognised(found: list[dict[str, Any]], s
     assert compare(recorded_again(found, seed), recorded_again(found, seed + 1)) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graphs(most=6, labels=1), graphs(most=6, labels=1))
 def test_equal_events_are_told_apart_by_their_places(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     """The same against the oracle, where labels tell nothing."""

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.support.cut import cut
+from tests.support.depth import examples
 from tests.support.stub_provider import stub_provider
 from tests.support.tracing import entries
 from tracekit import record, recovery, replay, resume, traced_tool
@@ -58,7 +59,7 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
             run.set_result(program(stub.url))
         whole = entries(run)
         resumed = 0
-        for count in random.Random(11).sample(range(2, len(whole)), 24):
+        for count in random.Random(11).sample(range(2, len(whole)), examples(40)):
             store = tmp_path / str(count)
             path = cut(run, count, store)
             [decision] = recovery.scan(store)
@@ -79,4 +80,4 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
                 session.set_result(program("http://127.0.0.1:9"))
             assert session.report.exact, (count, session.report.as_dict())
             assert sum(stub.requests.values()) - before == 8 - answered
-        assert resumed > 8
+        assert resumed > examples(14)

@@ -14,6 +14,7 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import examples
 from tracekit._runtime.redaction import Redactor
 from tracekit._values import canonical, contains_opaque, dumps, dumps_in_order, exception_from_json, from_json, to_json
 from tracekit._values.codec import REBUILD
@@ -61,7 +62,9 @@ _values = st.recursive(
     ),
     max_leaves=12,
 )
-_quiet = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+_quiet = settings(
+    max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import examples
 from tests.support.plain_writer import RUN, chained, lines, small_run
 from tracekit._journal.reader import Trace, Verdict
 from tracekit._journal.store import Store
@@ -30,22 +33,27 @@ def test_any_single_changed_bit_is_detected() -> None:
     """Each of the bits of a sealed trace, flipped alone, leaves no sealed trace: damage before the last newline, torn at it."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "a.jsonl")
-        for position in range(len(DATA)):
-            for bit in range(8):
-                changed = bytearray(DATA)
-                changed[position] ^= 1 << bit
-                path.write_bytes(changed)
-                with Trace(path) as trace:
-                    try:
-                        verdict = trace.status
-                    except TraceVersionError:
-                        assert DATA[position : position + 1] == b"1"
-                        continue
-                if position == len(DATA) - 1:
-                    assert (verdict.state, verdict.torn_bytes) == ("unsealed", len(WHOLE[-1]))
-                else:
-                    line = DATA.count(b"\n", 0, position) + 1
-                    assert (verdict.state, verdict.line) == ("broken", line), (position, bit)
+        path.write_bytes(DATA)
+        with open(path, "r+b", buffering=0) as file:
+            for position, bit in product(range(len(DATA)), range(8)):
+                os.pwrite(file.fileno(), bytes([DATA[position] ^ 1 << bit]), position)
+                _told_at(path, position)
+                os.pwrite(file.fileno(), DATA[position : position + 1], position)
+
+
+def _told_at(path: Path, position: int) -> None:
+    """The file, in which one byte is another one, is told as damaged there."""
+    with Trace(path) as trace:
+        try:
+            verdict = trace.status
+        except TraceVersionError:
+            assert DATA[position : position + 1] == b"1"
+            return
+    if position == len(DATA) - 1:
+        assert (verdict.state, verdict.torn_bytes) == ("unsealed", len(WHOLE[-1]))
+    else:
+        line = DATA.count(b"\n", 0, position) + 1
+        assert (verdict.state, verdict.line) == ("broken", line), position
 
 
 @pytest.mark.parametrize("number", range(1, len(WHOLE)))
@@ -64,7 +72,7 @@ def test_any_line_doubled_is_detected(number: int) -> None:
 
 
 @given(st.permutations(range(len(WHOLE))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_order_but_the_right_one_is_detected(order: list[int]) -> None:
     """Lines swapped are told at the first one that is out of place."""
     verdict = _judge(b"".join(WHOLE[i] for i in order))
@@ -73,7 +81,7 @@ def test_any_order_but_the_right_one_is_detected(order: list[int]) -> None:
 
 
 @given(st.integers(0, len(DATA) - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_cut_is_told(length: int) -> None:
     """Cut at any byte, a sealed trace is unsealed, with as many entries as whole lines and the rest told as torn."""
     verdict = _judge(DATA[:length])
@@ -83,7 +91,7 @@ def test_a_cut_is_told(length: int) -> None:
 
 
 @given(st.integers(0, len(DATA) - 2), st.binary(min_size=1, max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_inserted_bytes_are_detected(position: int, junk: bytes) -> None:
     """Bytes put anywhere before the last newline leave no trace that verifies."""
     changed = DATA[:position] + junk + DATA[position:]
@@ -93,7 +101,7 @@ def test_inserted_bytes_are_detected(position: int, junk: bytes) -> None:
 
 
 @given(st.binary(max_size=2000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_junk_is_never_a_run(junk: bytes) -> None:
     """No bytes whatever crash the reader, and junk is never a sealed run."""
     assert _judge(junk).state in ("unsealed", "broken")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import examples
 from tests.support.plain_writer import entry, write
 from tracekit._journal.intern import Interner, Places
 from tracekit._journal.reader import Limits, Trace
@@ -210,7 +211,7 @@ _JSON = st.recursive(
 
 
 @given(st.lists(st.tuples(_JSON, st.booleans()), max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_is_interned_comes_back(tmp_path_factory: pytest.TempPathFactory, trees: list[tuple[Any, bool]]) -> None:
     """Interned and expanded again, any sequence of values is what it was, in whatever order it is read."""
     log = Log()
