@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import generated
 from tests.support.generated import KINDS, Load, Pace, check, replayed
+from tests.support.simulation import Shuffled
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -24,6 +25,66 @@ def test_each_kind_of_statement(kind: str) -> None:
     program = [statement] if found.where == "task" else [["t_to_thread", [statement]]]
     check(program, first=generated.loops()["asyncio"], recorded_at=Pace(0.2), replayed_at=Pace(1))
     check(program, first=generated.loops()["uvloop"], recorded_at=Pace(0.2), replayed_at=Pace(0))
+
+
+def twice(program: Any, loop: str, seed: int) -> None:
+    """Record and replay a program on one kind of loop, each call and computation at another pace in each run."""
+    made = generated.loops()[loop]
+    check(program, first=made, recorded_at=Pace(None, seed), replayed_at=Pace(None, seed + 7))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_programs(seed: int, loop: str) -> None:
+    """Whatever tasks and threads came to, and in which order, is what they come to in a replay at another pace, which is exact."""
+    twice(generated.generate(seed), loop, seed)
+
+
+@pytest.mark.programs_full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("first", range(1, 1001, 50))
+def test_a_thousand_programs(first: int, loop: str) -> None:
+    """The same, of a thousand programs."""
+    for seed in range(first, first + 50):
+        twice(generated.generate(seed), loop, seed)
+
+
+#: Kinds of statements that have to do with threads.
+THREADS = frozenset(
+    {
+        "t_crowd", "t_executor", "t_hand_over", "t_hop", "t_poll_thread", "t_pool", "t_threaded", "t_threads", "t_to_thread",
+        *(name for name, kind in KINDS.items() if kind.where == "thread"),
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_loops_to_which_the_outside_comes_at_another_moment(seed: int) -> None:
+    """Answers and timers reach the loop in another round of it each time, and the program sees what it saw. (Its clock is its own.)"""
+    program = generated.generate(seed, without=THREADS | {"t_clock"})
+    check(program, first=lambda: Shuffled(seed), second=lambda: Shuffled(seed + 1))
+
+
+def test_a_replay_does_not_wait() -> None:
+    """A program that slept for a day is replayed without sleeping."""
+    program: Any = [["t_fetch", 20_000], ["t_sleep", 86_400_000], ["t_fetch", 1]]
+    check(program, first=lambda: Shuffled(1), second=generated.loops()["asyncio"])
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_fifty_at_once(loop: str) -> None:
+    """Fifty calls at once, answered in another order than they were made: each gets its own answer, in that order."""
+    twice([["t_as_completed", [[["t_fetch", 7 * i % 50]] for i in range(50)]]], loop, 1)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_twenty_threads(loop: str) -> None:
+    """Twenty threads that make calls, read clocks and draw numbers, two thirds of them under a lock that they share."""
+    work = [
+        [["th_call", 0], ["th_clock"], ["th_random"], *([["th_lock", i % 3, 0]] if i % 3 else [])] for i in range(20)
+    ]
+    twice([["t_threads", work]], loop, 1)
 
 
 HOPS: list[Any] = [
@@ -47,8 +108,12 @@ def test_what_a_thread_gives_in_which_nothing_is_captured(program: Any, loop: st
 
 def test_a_failing_program_is_made_smaller() -> None:
     """What has nothing to do with a failure is taken out of the program that shows it, on all levels."""
-    program = generated.generate(60)
-    assert {"t_queue", "t_hop", "t_gather"} <= generated.kinds_of(program)
+    first = [[["t_fetch", 1], ["t_hop", 2]], [["t_hop", 1]]]
+    program: Any = [
+        ["t_queue", [1, 2, 3], 2],
+        ["t_gather", [[["t_first", first], ["t_clock"]], [["t_sleep", 5]]]],
+        ["t_random"],
+    ]
     least = generated.smaller(program, lambda candidate: "t_hop" in generated.kinds_of(candidate))
     assert [name for name, *_ in least] == ["t_hop"]
     nested = generated.smaller(program, lambda candidate: {"t_first", "t_hop"} <= generated.kinds_of(candidate))

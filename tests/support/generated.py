@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracekit import Report, Run, record, replay, traced_tool
+from tracekit import Report, Run, record, replay, traced, traced_tool
 from tracekit.errors import ReplayError
 
 __all__ = ["KINDS", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller"]
@@ -228,7 +228,6 @@ class World:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.few = asyncio.Semaphore(2)
         self.thread_lock = threading.Lock()
         self.under_lock: list[Any] = []
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
@@ -483,6 +482,36 @@ async def t_lock(world: World, blocks: list[Block]) -> Any:
 
     seen = await asyncio.gather(*(holder(i, block) for i, block in enumerate(blocks)))
     return [order, seen]
+
+
+@in_task(2, blocks(2, 4))
+async def t_semaphore(world: World, blocks: list[Block]) -> Any:
+    """Two at a time."""
+    order: list[int] = []
+    few = asyncio.Semaphore(2)
+
+    async def holder(i: int, block: Block) -> Any:
+        async with few:
+            order.append(i)
+            return await _run(world, block)
+
+    seen = await asyncio.gather(*(holder(i, block) for i, block in enumerate(blocks)))
+    return [order, seen]
+
+
+@in_task(2, ms(2, 3, 6))
+async def t_equal(world: World, count: int) -> Any:
+    """Equal calls at once, which only their lanes tell apart."""
+    return await asyncio.gather(*(fetch(1) for _ in range(count)))
+
+
+@in_task(2, block())
+async def t_span(world: World, block: Block) -> Any:
+    @traced("phase")
+    async def phase(statements: int) -> Any:
+        return [time.time(), await _run(world, block), random.random()]
+
+    return await phase(len(block))
 
 
 @in_task(3, several(ms(*_WAIT), 2, 5), ms(1, 2, 3))
