@@ -227,7 +227,7 @@ def test_what_is_not_on_the_log_did_not_happen() -> None:
     world = World()
     with record():
         world.create("page", {})
-        from tracekit._runtime.context import current
+        from tracekit.integration import current
 
         scope = current.get()
     token = current.set(scope)

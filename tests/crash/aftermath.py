@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tracekit._journal.reader import Trace, Verdict
-from tracekit._journal.store import Store
 from tracekit.harness import TraceEvent, load_trace
+from tracekit.integration import Store, Trace, Verdict
 
 __all__ = ["Aftermath"]
 

@@ -17,7 +17,7 @@ from tests.crash.agent import INEXACT, REFUSED, RUN
 from tests.support.ledger import effects, marks
 from tests.support.oracle import Log
 from tracekit import recovery
-from tracekit._journal.store import Store
+from tracekit.integration import Store
 from tracekit.testing import CRASH_POINTS, RECOVERY_POINTS
 
 __all__ = ["IRREVERSIBLE", "Agents", "Commands", "Life"]

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.processes import python
-from tracekit._journal.store import Store
 from tracekit.cli import main
 from tracekit.harness import load_trace
+from tracekit.integration import Store
 
 PROGRAM = Path(__file__).with_name("full_disk.py")
 

@@ -17,10 +17,9 @@ import pytest
 from tests.crash import once_program
 from tests.support.processes import python
 from tracekit import record, recovery, replay, resume
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store
-from tracekit._runs.operator import settle
 from tracekit.errors import RecoveryRefusedError
+from tracekit.integration import Store, Trace
+from tracekit.recovery import settle
 
 ROOT = Path(__file__).parents[2]
 BEFORE = ("before-key", "before-intention-write", "mid-intention-write")

@@ -13,8 +13,8 @@ import pytest
 from tests.support.faults import KINDS, Faults
 from tests.support.oracle import Log
 from tracekit import decision, record, traced_tool
-from tracekit._journal.store import Store
 from tracekit.errors import LogWriteError
+from tracekit.integration import Store
 
 RUN = "failing"
 

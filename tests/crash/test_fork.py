@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.place import Place
 from tests.support.processes import python
-from tracekit._journal.store import Store
+from tracekit.integration import Store
 
 FORKED = """
 import multiprocessing, os, sys

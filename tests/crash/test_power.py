@@ -15,8 +15,8 @@ import pytest
 from tests.support.oracle import Log
 from tests.support.power import Disk, Held, Keep, lay
 from tracekit import decision, record, recovery, resume, traced_tool
-from tracekit._journal.store import Store
 from tracekit._runs.recovery import decision_on
+from tracekit.integration import Store
 
 RUN = "power"
 TRACE = f".tracekit/runs/{RUN}.jsonl"

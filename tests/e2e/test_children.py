@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import python
-from tracekit._journal.store import Store
+from tracekit.integration import Store
 
 CHILD = """
 import random, subprocess, sys, time

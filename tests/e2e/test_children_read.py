@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.family import Family
-from tracekit._runs.failures import recorded_failures
+from tracekit import recorded_failures
 from tracekit.errors import TraceError
 
 PROGRAM = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import python
-from tracekit._journal.store import Store
 from tracekit.agents import compare, events, ordered, serialize
+from tracekit.integration import Store
 
 WORKER = """
 import json, os, signal, sys, threading

@@ -15,8 +15,8 @@ from tests.golden import programs
 from tracekit import replay
 from tracekit._journal import schema
 from tracekit._journal.entry import FORMAT_VERSION
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store
+from tracekit.integration import Trace
+from tracekit.integration import Store
 from tracekit.harness import ReplayLLMClient, ReplayToolClient, ReplayTraceWriter, TraceIndex, load_trace
 from tracekit.testing import assert_replays
 

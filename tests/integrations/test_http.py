@@ -15,10 +15,9 @@ import pytest
 
 import tracekit
 from tests.support.stub_provider import StubProvider
-from tracekit._journal.reader import Trace
-from tracekit._runtime.context import current
 from tracekit._runtime.process import process
 from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
+from tracekit.integration import Trace, current
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
 

@@ -17,7 +17,7 @@ import tracekit
 import tracekit_anthropic
 import tracekit_openai
 from tests.support.stub_provider import StubProvider
-from tracekit._journal.reader import Trace
+from tracekit.integration import Trace
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
 

@@ -15,7 +15,7 @@ import pytest
 import tracekit
 from tests.integrations import scenarios
 from tests.support.stub_provider import stub_provider
-from tracekit._journal.reader import Trace
+from tracekit.integration import Trace
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.depth import examples
-from tracekit._runtime.redaction import Redactor
-from tracekit._values import canonical, contains_opaque, dumps, dumps_in_order, exception_from_json, from_json, to_json
+from tracekit._values import canonical, contains_opaque, dumps, dumps_in_order
 from tracekit._values.codec import REBUILD
 from tracekit.errors import NotReplayableError
+from tracekit.integration import Redactor, exception_from_json, from_json, to_json
 
 _text = st.text(st.characters(), max_size=8)  # lone surrogates too
 _hashable = st.recursive(

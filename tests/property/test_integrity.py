@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.depth import examples
 from tests.support.plain_writer import RUN, chained, lines, small_run
-from tracekit._journal.reader import Trace, Verdict
-from tracekit._journal.store import Store
 from tracekit.errors import TraceVersionError
+from tracekit.integration import Store, Trace, Verdict
 
 WHOLE = lines(small_run())
 DATA = b"".join(WHOLE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import python
-from tracekit._journal.store import Store
+from tracekit.integration import Store
 
 __all__ = ["EFFECT", "Family"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tracekit._runtime.context import current
-from tracekit._runtime.session import here
-from tracekit._runtime.step import Request, Spec
+from tracekit.integration import Request, Spec, current, here
 
 __all__ = ["once", "once_async"]
 

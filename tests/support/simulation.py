@@ -13,11 +13,11 @@ from typing import Any
 
 from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
-from tracekit._capture.calls import drive
-from tracekit._runtime.context import Lane, Scope, current
+from tracekit._runtime.context import Lane
 from tracekit._runtime.progress import PlaceIndex, Progress
 from tracekit._runtime.schedule import Schedule
-from tracekit._runtime.session import RunState, here, owner
+from tracekit._runtime.session import RunState, owner
+from tracekit.integration import Scope, current, drive, here
 
 
 class Differs(BaseException):

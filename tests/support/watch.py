@@ -44,8 +44,8 @@ def _files(base: Path) -> Iterator[Path]:
 
 
 def _sampled(base: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    from tracekit._journal.reader import Trace
     from tracekit.errors import TraceError
+    from tracekit.integration import Trace
 
     for path in _files(base):
         try:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit._capture.http import NOT_JSON, decode, encode, is_plain, multipart, parsed
-from tracekit._values import dumps_in_order, to_json
+from tracekit._values import dumps_in_order
+from tracekit.integration import to_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),

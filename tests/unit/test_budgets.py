@@ -35,9 +35,8 @@ from tracekit import (
     traced_model,
     traced_tool,
 )
-from tracekit._policy.budget import Spending
 from tracekit._policy.forecast import usage_of
-from tracekit._runtime.step import Request, Spec
+from tracekit.integration import Request, Spec, Spending
 
 calls: list[Any] = []
 PRICES = {"priced": Price(1000, 2000)}  # a tenth of a cent for a token asked, two for one answered

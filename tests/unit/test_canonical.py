@@ -30,8 +30,9 @@ import pytest
 
 from tests.support.ids import shown
 from tracekit import _values as codec
-from tracekit._values import contains_opaque, dumps, dumps_in_order, fingerprint, from_json, to_json
+from tracekit._values import contains_opaque, dumps, dumps_in_order, fingerprint
 from tracekit.errors import NotReplayableError
+from tracekit.integration import from_json, to_json
 
 
 class Colour(enum.Enum):

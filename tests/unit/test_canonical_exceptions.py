@@ -16,8 +16,9 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from tests.support.ids import shown
-from tracekit._values import dumps, exception_from_json, exception_to_json, from_json, shortfalls, to_json
+from tracekit._values import dumps, exception_to_json, shortfalls
 from tracekit.errors import NotReplayableError, RecordedError
+from tracekit.integration import exception_from_json, from_json, to_json
 
 
 class Custom(Exception):

@@ -15,9 +15,9 @@ import tracekit
 from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
 from tracekit import agent, record, recorded_failures, replay, traced_tool
-from tracekit._journal.store import Store
 from tracekit.cli import main
 from tracekit.errors import RunNotFoundError, TraceIntegrityError
+from tracekit.integration import Store
 
 
 @traced_tool(side_effect="read_only")

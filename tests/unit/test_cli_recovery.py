@@ -17,9 +17,8 @@ from click.testing import CliRunner, Result
 
 from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store
 from tracekit.cli import main
+from tracekit.integration import Store, Trace
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 

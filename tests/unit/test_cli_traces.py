@@ -22,8 +22,8 @@ import tracekit
 from tests.support.processes import python
 from tests.support.terminal import on_a_terminal
 from tracekit import ContractViolationError, decision, errors, record, traced, traced_tool
-from tracekit._journal.reader import Trace
 from tracekit.cli import main, output
+from tracekit.integration import Trace
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 

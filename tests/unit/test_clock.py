@@ -25,7 +25,7 @@ import time_machine
 from tests.support.reads import Reads, reading, scope_of
 from tracekit import _reality
 from tracekit._capture import callers, clock
-from tracekit._runtime.context import current
+from tracekit.integration import current
 
 EARLIER_NOW = datetime.datetime.now
 EARLIER_TODAY = datetime.date.today

@@ -12,10 +12,9 @@ import pytest
 
 from tests.support.processes import python
 from tracekit._capture import isolation
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store
 from tracekit.cli import launch
 from tracekit.errors import RunStateError
+from tracekit.integration import Store, Trace
 
 PROGRAM = """\
 import time

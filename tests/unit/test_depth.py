@@ -10,10 +10,10 @@ import pytest
 
 import tracekit
 from tracekit import record, replay, traced_tool
-from tracekit._journal.reader import Trace
-from tracekit._values import from_json, quick, snapshot, to_json
+from tracekit._values import quick, snapshot
 from tracekit.agents import agent, change_state, receive_task, respond, send_task
 from tracekit.errors import NotReplayableError, RecordedError
+from tracekit.integration import Trace, from_json, to_json
 
 #: Where what is too deep begins for lists, and where readers once had theirs.
 DEPTHS = [150, *range(182, 192), *range(196, 204), 250, 260, 400]

@@ -14,7 +14,8 @@ import pytest
 from tests.support.tracing import of_type, recorded
 from tracekit import DivergenceError, TraceExhaustedError, replay, traced_tool
 from tracekit._runtime.divergence import OPAQUE, describe, differences, looks_like_a_read, nearest, steady
-from tracekit._values import dumps, to_json
+from tracekit._values import dumps
+from tracekit.integration import to_json
 
 HERE = Path(__file__).name
 

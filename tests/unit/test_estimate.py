@@ -27,8 +27,8 @@ from tracekit import (
     traced_tool,
 )
 from tracekit._policy.budget import answer_tokens, request_tokens
-from tracekit._runtime.step import Spec
 from tracekit.agents import AgentRegistry, IntentRouter
+from tracekit.integration import Spec
 
 PRICES = {"priced": Price(1000, 2000)}
 PLAN: list[dict[str, Any]] = [

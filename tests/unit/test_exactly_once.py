@@ -21,7 +21,6 @@ from tests.support.once import once, once_async
 from tracekit import Budget, record, recovery, replay, traced_tool
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
-from tracekit._journal.store import Store
 from tracekit._policy import once as elsewhere
 from tracekit.errors import (
     BudgetExceededError,
@@ -30,6 +29,7 @@ from tracekit.errors import (
     RecoveryRefusedError,
     StepTimeoutError,
 )
+from tracekit.integration import Store
 
 MANY = 32
 

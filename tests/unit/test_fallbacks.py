@@ -13,8 +13,8 @@ import pytest
 from tests.support.effects import Effects, entries
 from tracekit import ContractViolationError, _reality, record, replay, traced_tool
 from tracekit._capture import contracted as attempts
-from tracekit._policy.contract import check_transition
 from tracekit.errors import DivergenceError
+from tracekit.integration import check_transition
 
 
 @pytest.fixture(autouse=True)

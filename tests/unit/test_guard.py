@@ -23,8 +23,9 @@ import pytest
 
 from tracekit._capture import guard as guard_module
 from tracekit._capture.guard import Guard, allow
-from tracekit._runtime.context import Lane, Scope, current
+from tracekit._runtime.context import Lane
 from tracekit.errors import LiveCallBlockedError, RunStateError
+from tracekit.integration import Scope, current
 
 HERE = Path(__file__).name
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tracekit import record, replay
-from tracekit._journal.store import Store
 from tracekit.errors import (
     DivergenceError,
     LogWriteError,
@@ -36,6 +35,7 @@ from tracekit.harness import (
     TraceWriter,
     load_trace,
 )
+from tracekit.integration import Store
 
 TRACEKIT = [sys.executable, "-c", "from tracekit.cli import main; main()"]
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.support.depth import examples
 from tests.support.plain_writer import entry, write
 from tracekit._journal.intern import Interner, Places
-from tracekit._journal.reader import Limits, Trace
+from tracekit._journal.reader import Limits
 from tracekit.errors import TraceIntegrityError
+from tracekit.integration import Trace
 
 
 class Log:

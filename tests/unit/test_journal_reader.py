@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.plain_writer import RUN, chained, entry, lines, small_run, write
-from tracekit._journal.reader import Limits, Trace, scan
+from tracekit._journal.reader import Limits, scan
 from tracekit.errors import RunNotFoundError, TraceIntegrityError, TraceVersionError
+from tracekit.integration import Trace
 
 
 def _documented_verify() -> object:

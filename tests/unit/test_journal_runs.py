@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.plain_writer import RUN, entry, lines, small_run, write
 from tests.support.processes import python
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store, new_run_id, segment_of, valid_run_id
+from tracekit._journal.store import new_run_id, segment_of
 from tracekit._journal.tip import read_head, seal_key
 from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceError, TraceIntegrityError
+from tracekit.integration import Store, Trace, valid_run_id
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tracekit._journal import writer
-from tracekit._journal.store import Store
 from tracekit._journal.writer import Journal
 from tracekit.errors import LogWriteError
+from tracekit.integration import Store
 
 THREADS = 8
 

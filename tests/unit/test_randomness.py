@@ -23,7 +23,7 @@ import uuid_utils.compat
 from tests.support.reads import reading
 from tracekit import _reality
 from tracekit._capture import randomness
-from tracekit._runtime.context import current
+from tracekit.integration import current
 
 MINE = random.Random()
 EARLIER_BOUND = random.Random().random

@@ -17,10 +17,11 @@ import pytest
 import tracekit
 from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store, segment_of
-from tracekit._runs.recovery import FOR, Decision, decision_on
+from tracekit._journal.store import segment_of
+from tracekit._runs.recovery import FOR, decision_on
 from tracekit.errors import RecoveryRefusedError, TraceIntegrityError
+from tracekit.integration import Store, Trace
+from tracekit.recovery import Decision
 
 pytestmark = pytest.mark.filterwarnings("default::RuntimeWarning")
 

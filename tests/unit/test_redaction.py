@@ -14,9 +14,9 @@ import orjson
 import pydantic
 import pytest
 
-from tracekit._runtime.redaction import VARIABLES, Redactor
+from tracekit._runtime.redaction import VARIABLES
 from tracekit._runtime.secrets import FIELDS, KINDS
-from tracekit._values import from_json, to_json
+from tracekit.integration import Redactor, from_json, to_json
 
 _BODY = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4"
 _PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nq0+/x==\n-----END RSA PRIVATE KEY-----"

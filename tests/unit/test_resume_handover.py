@@ -19,8 +19,8 @@ from tests.support.cut import cut
 from tests.support.processes import python
 from tests.support.tracing import entries
 from tracekit import record, recovery, replay, resume, traced_tool
-from tracekit._journal.reader import Trace
 from tracekit.agents import Message, agent, receive_task, respond, send_task
+from tracekit.integration import Trace
 
 #: What really happened, by tool and argument.
 done: Counter[str] = Counter()

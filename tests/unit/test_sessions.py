@@ -28,8 +28,8 @@ from tracekit import (
     traced,
     traced_tool,
 )
-from tracekit._journal.reader import Trace
 from tracekit.errors import ContractViolationError, RunNotFoundError, RunStateError, TraceIntegrityError
+from tracekit.integration import Trace
 
 calls: list[Any] = []
 
@@ -553,7 +553,7 @@ def test_a_chosen_run_id_is_the_one_everywhere() -> None:
 
 def test_a_second_live_writer_is_refused() -> None:
     """While a run is open nobody else opens its file to write."""
-    from tracekit._journal.store import Store
+    from tracekit.integration import Store
 
     with record("x", run_id="mine") as run:
         look()

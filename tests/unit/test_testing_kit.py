@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.processes import python
 from tracekit import record, traced_tool
-from tracekit._journal.reader import Trace
 from tracekit.errors import DivergenceError, RunNotFoundError, UnconsumedStepsError
 from tracekit.harness import TracedLLMClient, TraceWriter, load_trace
+from tracekit.integration import Trace
 from tracekit.testing import (
     CRASH_POINTS,
     Failure,
@@ -248,9 +248,9 @@ def test_the_nth_passing_is_meant(crashing: Callable[..., subprocess.CompletedPr
 
 def test_a_crash_block_leaves_no_trace_of_itself() -> None:
     """After the block the methods are the ones that were there; an unknown point is refused."""
-    from tracekit._journal.store import Store
     from tracekit._journal.writer import Journal
     from tracekit._runtime.recorder import RecordedStep, Recording
+    from tracekit.integration import Store
 
     before = [dict(vars(owner)) for owner in (Journal, Recording, RecordedStep, Store)]
     passed: list[int] = []

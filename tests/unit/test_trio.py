@@ -12,8 +12,8 @@ import trio
 from trio import run as taken_earlier
 
 from tracekit import record, replay, traced_tool
-from tracekit._journal.store import Store
 from tracekit.errors import RunStateError
+from tracekit.integration import Store
 
 done: list[str] = []
 

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from tests.support.tracing import recorded
 from tracekit import record, replay, traced_tool
-from tracekit._journal.reader import Trace
 from tracekit._runtime import encoding as values
-from tracekit._runtime.context import current
 from tracekit._runtime.encoding import Encoder
-from tracekit._runtime.redaction import Redactor
-from tracekit._values import dumps_in_order, from_json, quick, to_json
+from tracekit._values import dumps_in_order, quick
 from tracekit.errors import InexactReplayError, NotReplayableError, RecordedError
+from tracekit.integration import Redactor, Trace, current, from_json, to_json
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=6)
 _keys = st.text(st.sampled_from("ab$tvü"), max_size=3) | st.integers(0, 3)

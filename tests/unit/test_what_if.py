@@ -10,8 +10,7 @@ import pytest
 
 import tracekit
 from tracekit import record, replay, traced_tool
-from tracekit._journal.reader import Trace
-from tracekit._journal.store import Store
+from tracekit.integration import Store, Trace
 
 live: list[str] = []
 
