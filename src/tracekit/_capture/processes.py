@@ -259,7 +259,7 @@ def _observer_of(started: Any) -> tuple[ProcessObserver, Scope] | None:
         return None
     observer = vars(started).get(_OBSERVER)
     session = scope.session
-    if observer is None or observer.session is not session or session.state.ended:
+    if observer is None or observer.session.state is not session.state or session.state.ended:
         return None
     scope = here()
     return None if scope is None else (observer, scope)

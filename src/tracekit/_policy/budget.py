@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .. import _reality
 from .._journal.reader import Trace
+from .._runtime.around import Around
 from .._runtime.context import Scope, current
 from .._runtime.effects import never_sent
 from .._runtime.session import here
@@ -733,17 +734,24 @@ def _told(resource: str, value: float) -> str:
 # A step under a budget: what it may take is held back before it is made, what it took is written down after.
 
 
-class Budgeted:
-    """The stage around ``recorder`` in which a step under a budget is reserved before it is made, and refused where it is too dear."""
+class Budgeted(Around):
+    """The session around ``recorder`` in which a step under a budget is reserved before it is made, and refused where it is too dear.
+
+    What the log answers costs nothing.
+    """
 
     def __init__(self, recorder: Recording) -> None:
+        super().__init__(recorder)
         self._recorder: Final = recorder
 
     def begin(self, scope: Scope, request: Request) -> Any:
         """Begin a step in a scope that may have a budget; what refuses it is on the log when it is raised."""
         recorder, spending, info = self._recorder, scope.spending, request.info
-        if spending is None or request.spec.structural:
+        if spending is None or request.spec.structural or not recorder.recording:
             return recorder.begin(scope, request)
+        late = recorder.refused(scope, request)
+        if late is not None:
+            return late
         free = scope.within(None)
         if info is not None and "compensates" in info:  # undoing is never too dear
             return recorder.begin(free, request)
@@ -760,9 +768,6 @@ class Budgeted:
             held.give_back()
             raise
         return MeteredStep(step, scope, held)
-
-    def share(self) -> None:
-        """What is spent is told to other processes where they are started."""
 
 
 class MeteredStep:

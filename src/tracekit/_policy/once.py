@@ -20,9 +20,10 @@ from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
 from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
+from .._runtime.around import Around
 from .._runtime.context import Lane, Scope, current
 from .._runtime.recorder import RecordedStep, of_step
-from .._runtime.session import Outcome, Stage, owner
+from .._runtime.session import Outcome, Session, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
 from ..errors import (
@@ -50,8 +51,10 @@ __all__ = [
     "Piece",
     "Result",
     "calls_of",
+    "inherit_keys",
     "place_of",
-    "policies",
+    "share",
+    "under_policies",
 ]
 
 # -- duplicates --------------------------------------------------------------------------------------------------------
@@ -829,45 +832,66 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 # file ask its owner's log what came of it.
 
 
-class ExactlyOnce:
-    """The stage around ``inner`` in which a call under a key is made once. What it knows of keys is looked up when there is a first."""
+class ExactlyOnce(Around):
+    """The session around ``inner`` in which a call under a key is made once. What it knows of keys is looked up when there is a first.
 
-    def __init__(self, recorder: Recording, inner: Stage) -> None:
+    What the log answers is none of its concern.
+    """
+
+    def __init__(self, recorder: Recording, inner: Session) -> None:
+        super().__init__(recorder)  # but for the beginning of steps, nothing stands between them
         self._recorder: Final = recorder
         self._inner: Final = inner
-        self._keys: Once | None = None
+        straight = ("clock_read", "random_read", "question", "arm", "note")
+        vars(self).update({name: getattr(recorder, name) for name in straight})
 
     def begin(self, scope: Scope, request: Request) -> Any:
+        recorder = self._recorder
         if request.once_key is None:
-            return self._inner.begin(scope, request)
-        return self.keys().begin(scope, request)
-
-    def keys(self) -> Once:
-        """The keys of this run's calls that happen once."""
-        found = self._keys
-        if found is None:
-            recorder = self._recorder
-            with recorder.log.journal.held():
-                found = self._keys = self._keys or Once(recorder, self._inner, recorder.log.trace)
-            found.shared |= recorder.state.shared
-        return found
-
-    def share(self) -> None:
-        if self._keys is not None:
-            self._keys.share()
-        self._inner.share()
-
-    def forked(self, child: Recording) -> None:
-        """In a forked child, whose own recording is ``child``: it has the keys that its parent had."""
-        if self._keys is not None and isinstance(child.policies, ExactlyOnce):
-            stage = child.policies
-            stage._keys = Once(child, stage._inner)  # its segment is not opened for that
-            self._keys.forked(stage._keys)
+            return recorder.begin(scope, request) if scope.spending is None else self._inner.begin(scope, request)
+        if not recorder.recording:
+            return recorder.begin(scope, request)
+        late = recorder.refused(scope, request)
+        return keys_of(recorder).begin(scope, request) if late is None else late
 
 
-def policies(recorder: Recording) -> ExactlyOnce:
-    """The policies of a run that is opened: a call that an earlier one answers takes nothing, whatever is left of a budget."""
-    return ExactlyOnce(recorder, Budgeted(recorder))
+class _Keys:
+    """The keys of a run's calls that happen once; ``None`` before the first of them."""
+
+    once: Once | None = None
+
+
+def keys_of(recorder: Recording) -> Once:
+    """The keys of a run's calls that happen once."""
+    kept = recorder.state.extras.of(_Keys)
+    found = kept.once
+    if found is None:
+        with recorder.log.journal.held():
+            found = kept.once = kept.once or Once(recorder, Budgeted(recorder), recorder.log.trace)
+        found.shared |= recorder.state.shared
+    return found
+
+
+def share(recorder: Recording) -> None:
+    """From now on another process may write a part of the run. ``LogWriteError`` where that can't be."""
+    recorder.state.shared = True
+    known = recorder.state.extras.of(_Keys).once
+    if known is not None:
+        known.share()
+
+
+def inherit_keys(recorder: Recording, child: Recording) -> None:
+    """In a forked child, whose own recording is ``child``: it has the keys that its parent had."""
+    known = recorder.state.extras.of(_Keys).once
+    if known is not None:
+        child.state.extras.of(_Keys).once = own = Once(child, Budgeted(child))  # its segment is not opened for that
+        known.forked(own)
+
+
+def under_policies(recorder: Recording) -> Session:
+    """The session that the program of a run sees: a call that an earlier one answers takes nothing, whatever is left of a budget."""
+    recorder.state.session = ExactlyOnce(recorder, Budgeted(recorder))
+    return recorder.state.session
 
 
 class Once:
@@ -876,7 +900,7 @@ class Once:
     ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
     """
 
-    def __init__(self, session: Recording, inner: Stage, past: Trace | None = None) -> None:
+    def __init__(self, session: Recording, inner: Session, past: Trace | None = None) -> None:
         self.session: Final = session
         self._inner: Final = inner
         journal = session.log.journal

@@ -12,7 +12,7 @@ from .._journal.reader import Trace
 from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
-from .._policy.once import policies
+from .._policy.once import under_policies
 from .._runtime.callsite import caller
 from .._runtime.context import Lane, Scope
 from .._runtime.divergence import describe, differences
@@ -56,12 +56,13 @@ class OpenRun:
             journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
         else:
             journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
-        session = self._recording = Recording(journal, Redactor.of_process(redact), policies)
+        session = self._recording = Recording(journal, Redactor.of_process(redact))
         session.state.children = RecordedChildren(session)
+        self._session: Final = under_policies(session)
         #: The run's file.
         self.path: Final = journal.path
         #: The scope of its main line.
-        self.scope: Final = _root(self._recording, agent)
+        self.scope: Final = _root(self._session, agent)
         self._first_entry(name, input, about or {})
         if agent is not None or identity is not None:
             self._recording.identify(agent or "agent", identity)
@@ -77,7 +78,7 @@ class OpenRun:
     @property
     def session(self) -> Session:
         """Its session, for steps made in scopes of it."""
-        return self._recording
+        return self._session
 
     @property
     def warnings(self) -> list[str]:

@@ -21,6 +21,7 @@ from .._capture import guard, instrumentation
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.budget import Spending
+from .._policy.once import share
 from .._runtime.callsite import caller
 from .._runtime.context import Lane, Scope
 from .._runtime.process import process
@@ -728,7 +729,7 @@ def _from(lane: str) -> Iterator[str]:
 
 def _cause(session: Recording) -> dict[str, Any]:
     """A reference to the last entry of a recording, as the cause of a process that is started now."""
-    session.share()
+    share(session)
     journal: Any = session.log.journal
     with suppress(LogWriteError):
         if isinstance(journal, Segment):

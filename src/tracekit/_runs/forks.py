@@ -15,7 +15,7 @@ from .. import _reality
 from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
-from .._policy.once import ExactlyOnce, policies
+from .._policy.once import inherit_keys, share, under_policies
 from .._runtime.callsite import say
 from .._runtime.context import Lane, Root, Scope, current, started
 from .._runtime.process import process
@@ -77,7 +77,7 @@ def _before() -> None:
                 quiet=True,
             )
     for session, _ in _followed():
-        session.share()
+        share(session)
         journal: object = session.log.journal
         if isinstance(journal, Segment):  # the child names its entry
             with suppress(Exception):
@@ -95,15 +95,16 @@ def _in_child() -> None:
         session.log.journal.abandon()
     for session, store in followed:
         try:
-            child = _forked(session, store, lane).session
+            segment = _forked(session, store, lane)
+            child = segment.session
         except Exception as error:  # the program goes on all the same
             say(f"a forked child of run {session.run_id} is not recorded: {error}")
             continue
         session.state.extras.of(_Forks).successor = child
-        if scope is not None and scope.session is session:
+        if scope is not None and scope.session.state is session.state:
             spending = None if scope.spending is None else scope.spending.copy()
             own = Root(child.log.journal.lane, get_ident())  # type: ignore[attr-defined]
-            current.set(Scope(child, own, ROOT, scope.agent, spending=spending))
+            current.set(Scope(segment.seen, own, ROOT, scope.agent, spending=spending))
     if followed:
         at_hard_exit(_seal_all)
 
@@ -116,8 +117,7 @@ def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
     child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
     if parent.state.children is not None:
         child.session.state.children = parent.state.children.of_fork(child.session)
-    if isinstance(parent.policies, ExactlyOnce):
-        parent.policies.forked(child.session)
+    inherit_keys(parent, child.session)
     return child
 
 
@@ -153,8 +153,10 @@ class Segment:
         self.root: Root | None = None
         self._opened: Journal | None = None
         self._opening: Final = RLock()
-        self.session: Final = Recording(self, redactor, policies)  # type: ignore[arg-type]
-        self.session.share()
+        self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]
+        #: The session that the program of the process sees.
+        self.seen: Final = under_policies(self.session)
+        share(self.session)
 
     @property
     def segment(self) -> str:

@@ -197,7 +197,7 @@ class RecordedProcess(_JoinedProcess):
         world.enter()
         forks.follow(session, store)
         session.state.spending = _spending(ticket)
-        enter(Scope(session, root, ROOT, ticket["agent"], spending=session.state.spending))
+        enter(Scope(self.segment.seen, root, ROOT, ticket["agent"], spending=session.state.spending))
         self.run: Final = Run(session, self.segment.path, lane.strip("/"))
         register(session, self.run)
         session.state.joined = True
@@ -225,7 +225,7 @@ class RecordedProcess(_JoinedProcess):
         session.state.spending = _spending(place)
         if session.state.spending is not None:
             take_off(session.state.spending, own.store, own.run_id, place, self._spent)
-        token = enter(Scope(session, root, ROOT, place["agent"], spending=session.state.spending))
+        token = enter(Scope(segment.seen, root, ROOT, place["agent"], spending=session.state.spending))
         try:
             value = call(*args, **kwargs)
         except BaseException as error:

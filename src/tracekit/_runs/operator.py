@@ -14,7 +14,7 @@ from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
 from .._journal.store import SUFFIX, told_of
-from .._policy.once import policies
+from .._policy.once import under_policies
 from .._runtime.effects import Doubt, Steps, doubtful_steps
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
@@ -86,8 +86,9 @@ def reopened(
         )
     except RunStateError as error:
         raise _held(path, what, error) from error
-    session = Recording(journal, Redactor.of_process(), policies)
+    session = Recording(journal, Redactor.of_process())
     session.state.children = RecordedChildren(session)
+    under_policies(session)
     try:
         yield session, found[0]
     finally:

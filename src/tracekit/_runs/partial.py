@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
 from .._journal.store import Store
-from .._policy.once import policies
+from .._policy.once import under_policies
 from .._runtime.context import Lane, Scope
 from .._runtime.progress import Progress
 from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
@@ -60,6 +60,8 @@ class PartialReplay:
         self.threads: Final = replay.threads
         self.progress: Final = replay.progress
         recording.progress = _Mirrored(self)
+        #: The new run as its live steps see it.
+        self._seen: Final = under_policies(recording)
         self._lanes: dict[Lane, Lane] = {}
         #: The lanes of the recorded run, by those of the new one.
         self.originals: Final[dict[Lane, Lane]] = {}
@@ -83,7 +85,7 @@ class PartialReplay:
         mirrored = self._mirrored(scope)
         if goes_live(request.spec, self.live):
             seq = self.replay.pass_over(scope, request.spec)
-            made: Any = self.new.begin(mirrored, request)
+            made: Any = self._seen.begin(mirrored, request)
             if not made.live:
                 return made  # an earlier call of the new run answers it
             self.replay.report.allow("live", f"{request.spec.family} {request.spec.name!r} went live", step=seq)
@@ -164,7 +166,7 @@ class PartialReplay:
     def _mirrored(self, scope: Scope) -> Scope:
         """The scope in the new run that corresponds to a scope of the replay."""
         return Scope(
-            self.new, self.lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
+            self._seen, self.lane(scope.lane), self._seqs.get(scope.parent, ROOT), scope.agent, 0, call=scope.call
         )
 
     def lane(self, lane: Lane) -> Lane:
@@ -320,7 +322,7 @@ class CopiedStep:
 
 def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> PartialReplay:
     """Open a run in ``store`` for a replay of ``session`` in which ``live`` steps go live; ``given`` is the run's input."""
-    new = Recording(store.create(encode_read=encode_reads), session.redactor, policies)
+    new = Recording(store.create(encode_read=encode_reads), session.redactor)
     new.state.partial = True
     new.state.children = RecordedChildren(new)
     kinds = frozenset(live)

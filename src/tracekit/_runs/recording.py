@@ -15,7 +15,7 @@ from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, told_of, writer
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
-from .._policy.once import policies
+from .._policy.once import under_policies
 from .._runtime.callsite import caller
 from .._runtime.callsite import say as say_now
 from .._runtime.context import Scope, collisions, current
@@ -107,11 +107,11 @@ class RecordedProgram(ProcessRole):
     session: Recording | None = None
 
     def is_whole_program(self, session: Session) -> bool:
-        return session is self.session
+        return self.session is not None and session.state is self.session.state
 
     def gives_way(self, session: Session) -> bool:
         whole = self.session
-        if whole is None or session is not whole or whole.steps:
+        if whole is None or session.state is not whole.state or whole.steps:
             return super().gives_way(session)
         whole.discard()
         self.session = None
@@ -237,7 +237,7 @@ class RecordBlock(Block[Run]):
             callers.include(module)
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
-        session = Recording(journal, Redactor.of_process(options["redact"]), policies)
+        session = Recording(journal, Redactor.of_process(options["redact"]))
         self._session, session.state.spending = session, spending
         session.state.children = children.RecordedChildren(session)
         try:
@@ -252,7 +252,7 @@ class RecordBlock(Block[Run]):
             self._role.session = session
         begin(session)
         forks.follow(session, store)
-        session.state.root = self._scope_in(session, options["agent"], spending)
+        session.state.root = self._scope_in(under_policies(session), options["agent"], spending)
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:

@@ -15,7 +15,7 @@ from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
 from .._policy.budget import Spending
-from .._policy.once import policies
+from .._policy.once import under_policies
 from .._runtime.callsite import caller
 from .._runtime.context import current
 from .._runtime.process import process
@@ -186,7 +186,6 @@ class ResumeBlock(RecordBlock):
             journal,
             log.redactor,
             log,
-            policies,
             about=self._about(journal.path, verdict, last, log.trace.status.size, found),
             opened=self._live,
         )
@@ -210,7 +209,7 @@ class ResumeBlock(RecordBlock):
         taken.callback(recording.end, session)
         forks.follow(session, self._store)
         taken.callback(process.closed, session)
-        session.state.root = self._scope_in(session, first.get("agent_id"), session.state.spending)
+        session.state.root = self._scope_in(under_policies(session), first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
         randomness.align_numpy(log)
         session.look()

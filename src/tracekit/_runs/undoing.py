@@ -221,7 +221,7 @@ def _begun(log: Steps) -> set[int]:
 
 def compensate(session: Session, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
     """Run the compensations of these steps. One that raises is on the log; the others go on."""
-    scope = Scope(session, Lane("", 1, None, id=0, owner=owner()), ROOT)
+    scope = Scope(session.state.session or session, Lane("", 1, None, id=0, owner=owner()), ROOT)
     for step in steps:
         _undo(scope, trace, step, specs[str(step.name)])
 

@@ -22,7 +22,7 @@ from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
 from .replayer import IN_LOOP, Replay
-from .session import Outcome, Refusal, RunState, Stage, Step, WrittenLog, here
+from .session import Outcome, Refusal, RunState, Step, WrittenLog, here
 from .step import Circumstances, Request, Spec
 from .verdict import RunReport
 
@@ -220,7 +220,7 @@ class RecordedStep:
             return
         stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
         scope = here()
-        lane = scope.lane if scope is not None and scope.session is session else self.scope.lane
+        lane = scope.lane if scope is not None and scope.session.state is session.state else self.scope.lane
         try:
             if type(stored) is str and not replaced and not info and len(stored) < _PIECE and self.given is None:
                 # The everyday piece: looked through for secrets already, as part of its stream.
@@ -496,10 +496,7 @@ class _Placed(Protocol):
 
 
 class Recording:
-    """One run being recorded into ``journal``.
-
-    ``policies`` makes what a step with a key, or under a budget, passes before it is written; see ``_policy.once``.
-    """
+    """One run being recorded into ``journal``."""
 
     recording = True
     reach: Final = None
@@ -511,7 +508,6 @@ class Recording:
         self,
         journal: Journal,
         redactor: Redactor,
-        policies: Callable[[Recording], Stage],
         *,
         past: Trace | None = None,
         ordered: bool = True,
@@ -531,8 +527,6 @@ class Recording:
         #: Its callbacks in event loops.
         self.progress = Progress()
         self._identities: set[str] = set()
-        #: What a step with a key, or under a budget, passes before it is written here.
-        self.policies: Final = policies(self)
         #: The steps whose compensation has begun: its ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
@@ -542,6 +536,15 @@ class Recording:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
+    def refused(self, scope: Scope, request: Request) -> Step | None:
+        """A step that comes when the run has ended, or raise what it may not begin for; ``None`` where it may begin."""
+        state = self.state
+        if state.ended:
+            return self._late(scope, request)
+        if state.closing is not None and not state.closing.admits(scope, request):
+            raise Recording.refuse(self, scope, request, state.closing.refusal(request.spec))
+        return None
+
     def begin(self, scope: Scope, request: Request) -> Step:
         """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         spec = request.spec
@@ -550,8 +553,7 @@ class Recording:
             return self._late(scope, request)
         if state.closing is not None and not state.closing.admits(scope, request):
             raise Recording.refuse(self, scope, request, state.closing.refusal(spec))
-        if request.once_key is not None or (scope.spending is not None and not spec.structural):
-            return self.policies.begin(scope, request)
+        assert request.once_key is None  # a call that happens once comes by way of the run's policies
         begun = None if scope.call is None else self._begins(scope, request)
         lane = scope.lane
         places: Places | None = None
@@ -610,11 +612,6 @@ class Recording:
         if step.spec.side_effect == "irreversible":
             self.in_doubt[step.seq] = None
         return step if begun is None else EffectStep(step, begun)
-
-    def share(self) -> None:
-        """From now on another process may write a part of this run. ``LogWriteError`` where that can't be."""
-        self.state.shared = True
-        self.policies.share()
 
     @property
     def supplied(self) -> Mapping[int, Any]:

@@ -146,7 +146,7 @@ class ReplayedStep:
         self._chunk = self.session.index.next_chunk[seq]
         self._look(seq)
         scope = here()
-        lane = self.scope.lane if scope is None or scope.session is not self.session.face else scope.lane
+        lane = self.scope.lane if scope is None or scope.session.state is not self.session.face.state else scope.lane
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
 
@@ -1367,7 +1367,7 @@ class Replay:
         with self._lock:
             self._used[seq] = 1
             scope = here()
-            lane = scope.lane if scope is not None and scope.session is self.face else step.scope.lane
+            lane = scope.lane if scope is not None and scope.session.state is self.face.state else step.scope.lane
             state = self._state(lane)
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)

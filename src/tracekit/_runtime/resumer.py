@@ -18,7 +18,7 @@ from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import HAND_OVERS, INTENTION, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal, Stage
+from .session import Outcome, Refusal
 from .step import Request
 from .threads import ThreadMonitor
 
@@ -391,12 +391,11 @@ class Resumption(Recording):
         journal: Journal,
         redactor: Redactor,
         log: Followed,
-        policies: Callable[[Recording], Stage],
         *,
         about: Mapping[str, Any],
         opened: Callable[[], object],
     ) -> None:
-        super().__init__(journal, redactor, policies, past=log.trace, ordered=log.state.ordered)
+        super().__init__(journal, redactor, past=log.trace, ordered=log.state.ordered)
         self.replay: Final = log
         log.face = self
         self.progress = log.progress
@@ -494,12 +493,14 @@ class Resumption(Recording):
     def begin(self, scope: Scope, request: Request) -> Any:
         spec = request.spec
         if self.followed:
+            if request.once_key is not None or (scope.spending is not None and not spec.structural):
+                return self._live(scope, request)  # the log came to its end just now
             self._leave_log(scope, spec.family)
             return super().begin(scope, request)
         if self.replay.next_step(scope, spec.family) is None:
             if self.look():
                 self._left.add(scope.lane)
-                return super().begin(scope, request)
+                return self._live(scope, request)
             return DeferredStep(self, scope, request, None)
         try:
             step = self.replay.begin(scope, request)
@@ -526,7 +527,12 @@ class Resumption(Recording):
             meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
             self.log.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
             request = request.saying({"attempt": before + 1, "again": seq})
-        return super().begin(step.scope, request)
+        return self._live(step.scope, request)
+
+    def _live(self, scope: Scope, request: Request) -> Any:
+        """Begin a step past the end of the log, by way of the run's policies."""
+        session = self.state.session
+        return super().begin(scope, request) if session is None else session.begin(scope, request)
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         if self._past_end(scope, request.spec.family):

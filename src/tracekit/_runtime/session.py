@@ -37,7 +37,6 @@ __all__ = [
     "Reporting",
     "RunState",
     "Session",
-    "Stage",
     "Step",
     "Timer",
     "Unfinished",
@@ -288,6 +287,7 @@ class RunState:
         "overruns",
         "partial",
         "root",
+        "session",
         "shared",
         "spending",
     )
@@ -306,6 +306,8 @@ class RunState:
         self.shared = False
         #: Whether this process has joined it: the run is another process's.
         self.joined = False
+        #: The session that its program sees, with the policies of the run around the one that writes the log.
+        self.session: Session | None = None
         #: The run's own line of execution in this process.
         self.root: Lane | None = None
         #: The child processes that it starts, where they take part in it.
@@ -329,20 +331,6 @@ class Reporting(Protocol):
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
         """Say a sentence, once. ``quiet``: it may well be meant so. ``uncaptured``: a replay of the trace will lack something."""
-        ...
-
-
-class Stage(Protocol):
-    """What a live step passes on its way to the log: the recorder that writes it, or a policy around that.
-
-    A run's policies stand around its recorder, chosen when the run is opened. A step that has no key and is under no budget
-    does not pass them.
-    """
-
-    def begin(self, scope: Scope, request: Request) -> Step: ...
-
-    def share(self) -> None:
-        """From now on another process may write a part of the run. ``LogWriteError`` where that can't be."""
         ...
 
 
