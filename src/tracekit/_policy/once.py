@@ -841,14 +841,15 @@ class ExactlyOnce(Around):
     def __init__(self, recorder: Recording, inner: Session) -> None:
         super().__init__(recorder)  # but for the beginning of steps, nothing stands between them
         self._recorder: Final = recorder
+        self._write: Final = recorder.begin
         self._inner: Final = inner
         straight = ("clock_read", "random_read", "question", "arm", "note")
         vars(self).update({name: getattr(recorder, name) for name in straight})
 
     def begin(self, scope: Scope, request: Request) -> Any:
-        recorder = self._recorder
         if request.once_key is None:
-            return recorder.begin(scope, request) if scope.spending is None else self._inner.begin(scope, request)
+            return self._write(scope, request) if scope.spending is None else self._inner.begin(scope, request)
+        recorder = self._recorder
         if not recorder.recording:
             return recorder.begin(scope, request)
         late = recorder.refused(scope, request)

@@ -186,6 +186,8 @@ class RecordedStep:
 
     live: Final = True
     deferred: Final = False
+    #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
+    _streams: tuple[StreamRedactor, ...] = ()
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
@@ -193,8 +195,6 @@ class RecordedStep:
         self.request: Final = request
         self.spec: Final = request.spec
         self.seq: Final = seq
-        #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
-        self._streams: tuple[StreamRedactor, ...] = ()
         #: Its arguments as they were, where it may change them.
         self.given: Given | None = None
         self._inside: Spending
