@@ -28,9 +28,9 @@ __all__ = [
     "OF_TOKENS",
     "Budget",
     "Budgeted",
-    "Held",
     "Limit",
     "MeteredStep",
+    "Reservation",
     "Spending",
     "answer_tokens",
     "cost_usd",
@@ -217,7 +217,7 @@ def _text(key: str, value: str) -> int:
 OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
 
 
-class Held:
+class Reservation:
     """The costs of one call in each of ``levels``: foreseen, and then as they were.
 
     ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function told of the
@@ -237,7 +237,7 @@ class Held:
         self.free = False
 
     @classmethod
-    def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Held:
+    def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
         """What an intention in a log held back, in ``level`` alone."""
         signature = dict(entry.get("meta") or {})
         about = signature.pop("info", None) or {}
@@ -501,11 +501,11 @@ class Spending:
 
     # -- a call ----------------------------------------------------------------------------------------------------------
 
-    def reserve(self, request: Request) -> Held:
+    def reserve(self, request: Request) -> Reservation:
         """Hold back what a call may cost, in every ledger; ``BudgetExceededError`` where one can't afford it."""
         if self.look is not None:
             self.look()
-        held = Held(tuple(self.levels()), request.spec, request.info)
+        held = Reservation(tuple(self.levels()), request.spec, request.info)
         held.foresee(request.input)
         with self._lock:
             for level, cost in held.costs:
@@ -632,7 +632,7 @@ class Spending:
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add what these entries of one log say was spent, in this ledger alone."""
-        open_calls: dict[int, Held] = {}
+        open_calls: dict[int, Reservation] = {}
         since = last = None
         for entry in entries:
             if entry["type"] == "recovery.started" or since is None:
@@ -645,10 +645,10 @@ class Spending:
         if since is not None and last is not None:
             self._before += (last - since) / 1e9
 
-    def _read(self, entry: Mapping[str, Any], open_calls: dict[int, Held]) -> None:
+    def _read(self, entry: Mapping[str, Any], open_calls: dict[int, Reservation]) -> None:
         kind = entry["type"]
         if kind in ("llm.request", "tool.call"):
-            held = open_calls[entry["seq"]] = Held.of_entry(self, entry)
+            held = open_calls[entry["seq"]] = Reservation.of_entry(self, entry)
             self.prices.learn(held.model, held.price)
             _add(self._held, held.costs[0][1], 1)
         elif kind == "budget.exceeded":
@@ -778,7 +778,7 @@ class MeteredStep:
     live: Final = True
     deferred: Final = False
 
-    def __init__(self, step: Any, scope: Scope, held: Held) -> None:
+    def __init__(self, step: Any, scope: Scope, held: Reservation) -> None:
         self._step: Final = step
         self._held: Final = held
         self._refused = False

@@ -43,11 +43,11 @@ __all__ = [
     "Awaited",
     "Call",
     "DuplicateStep",
-    "Elsewhere",
     "ExactlyOnce",
     "FirstStep",
     "LoggedCall",
     "Once",
+    "PeerCalls",
     "Piece",
     "Result",
     "calls_of",
@@ -617,7 +617,7 @@ def _once(entry: Mapping[str, Any]) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-# -- elsewhere ---------------------------------------------------------------------------------------------------------
+# -- calls of peers ------------------------------------------------------------------------------------------------------
 #
 # What other runs, and other processes of the same run, say of a call that happens once: asked of their logs, and waited for.
 
@@ -630,7 +630,7 @@ _LONGEST: Final = 0.25
 _APART: Final = 4
 
 
-class Elsewhere:
+class PeerCalls:
     """The keys of the store as ``me``, whose recording is ``session``, finds them; ``runs`` is where the logs are."""
 
     def __init__(self, session: Recording, runs: str, keys: Keys, me: Owner) -> None:
@@ -738,10 +738,10 @@ class Awaited(Call):
     ``inherited`` is one that the parent of a forked process is making: it has no key file, so nobody else may ever make it here.
     """
 
-    def __init__(self, elsewhere: Elsewhere, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
+    def __init__(self, peers: PeerCalls, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
         super().__init__(None, 0, 0)
         self.of = place_of(has, seq)
-        self._elsewhere: Final = elsewhere
+        self._peers: Final = peers
         self._digest: Final = digest
         self._has: Final = has
         self._step: Final = seq
@@ -774,7 +774,7 @@ class Awaited(Call):
                 return
             now = _reality.monotonic()
             if now - began >= patience:
-                raise self._elsewhere.too_long(self._has, self._step, patience)
+                raise self._peers.too_long(self._has, self._step, patience)
             yield min(max(pause, _APART * (now - looked)), began + patience - now)
             pause = min(2 * pause, _LONGEST)
 
@@ -791,20 +791,20 @@ class Awaited(Call):
             raise
 
     def _ask(self, spec: Spec) -> None:
-        path = self._elsewhere.log_of(self._has)
+        path = self._peers.log_of(self._has)
         with live_writer(path) as writing:
             size = os.stat(path).st_size
             if writing and size == self._size:
                 return
             try:
-                known = self._elsewhere.asked(self._digest, self._has, spec, writing)
+                known = self._peers.asked(self._digest, self._has, spec, writing)
             except (TraceError, OSError) as error:
                 if writing:  # in the middle of a line
                     return
-                raise self._elsewhere._unsure(self._has, getattr(error, "what", str(error))) from error
+                raise self._peers._unsure(self._has, getattr(error, "what", str(error))) from error
             self._size = size
         if known is None:
-            raise self._elsewhere.given_up(self._has, self._step)
+            raise self._peers.given_up(self._has, self._step)
         if not known.pending:
             self.end(known.result(spec))
 
@@ -909,7 +909,7 @@ class Once:
         part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
         self._me: Final = Owner(session.run_id, None if part is None else part["segment"])
         self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
-        self._elsewhere: Final = Elsewhere(session, runs, self._keys, self._me)
+        self._peers: Final = PeerCalls(session, runs, self._keys, self._me)
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
         self.shared = past is not None and _has_segments(runs, session.run_id)
@@ -937,7 +937,7 @@ class Once:
             return Call.doubtful(self._half_undone(call, undoing))
         if call.pending and call.doubt is None and call.seq and call.thread != get_ident():
             has = Owner(self._me.run_id, self._me.segment, call.seq)
-            return Awaited(child._elsewhere, digest, has, call.seq, inherited=True)
+            return Awaited(child._peers, digest, has, call.seq, inherited=True)
         if call.pending and call.doubt is None and not isinstance(call, Awaited):
             doubt = ContractViolationError(
                 f"the process that this one was forked from is making this call (step {call.seq}); it was not executed here",
@@ -1025,7 +1025,7 @@ class Once:
         file = self._file(digest, _in_store(spec))
         try:
             if file is not None:
-                known = self._elsewhere.ask(file, digest, spec)
+                known = self._peers.ask(file, digest, spec)
                 if known is not None:
                     self._put(digest, call, known)
                     return None

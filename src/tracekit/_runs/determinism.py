@@ -287,7 +287,7 @@ class _TranscribedReplay(Replay):
         return step
 
     def _describe(self, request: Request) -> dict[str, Any]:
-        spec, key = request.spec.tell(self.redactor), request.key
+        spec, key = request.spec.render(self.redactor), request.key
         about: dict[str, Any] = {"kind": request.spec.family, "name": spec.name, "meta": spec.meta}
         if key is not None:
             return {**about, "input_hash": fingerprint(spec.name, self._encode(key)[0])}

@@ -15,7 +15,7 @@ from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
 from .._journal.store import SUFFIX, told_of
 from .._policy.once import under_policies
-from .._runtime.effects import Doubt, Steps, doubtful_steps
+from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
@@ -160,7 +160,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
             about: dict[str, object] = {"code": "not_settleable", "text": text}
             return refused(decided(trace, verdict, original_is_dead=None), "settling it", (about,), _NEXT)
 
-        found = Steps(trace.entries()).steps.get(step)
+        found = RecoveredLog(trace.entries()).steps.get(step)
         if found is None or not (found.left_in_doubt if digest is None else _open(found)):
             return False
         redactor = Redactor.of_process()
@@ -182,7 +182,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
     return True
 
 
-def _open(step: Doubt) -> bool:
+def _open(step: RecoveredStep) -> bool:
     """Whether nothing says what became of the step."""
     return step.state == "pending" or (step.state == "failed" and step.effect and not step.settled)
 
@@ -245,10 +245,10 @@ def settle_as(
         return 0
     if done:
         _rebuildable(tree)
-    looked: list[Doubt] = []
+    looked: list[RecoveredStep] = []
 
     def look(trace: Trace, decision: Decision) -> None:
-        found = _settleable(Steps(trace.entries(damaged=True)), step, done, decision)
+        found = _settleable(RecoveredLog(trace.entries(damaged=True)), step, done, decision)
         if done and found.chunks:
             _all_items(trace, found, tree)
         looked.append(found)
@@ -270,7 +270,7 @@ def settle_as(
         return session.log.journal.append(_kind(found, done), found.lane, found.seq, tail, True)
 
 
-def _kind(step: Doubt, done: bool) -> str:
+def _kind(step: RecoveredStep, done: bool) -> str:
     """The type of entry to write: an outcome, or only a note where the program has used the recorded outcome already."""
     if step.state == "failed" and step.passed:
         return "recovery.settled"
@@ -278,7 +278,7 @@ def _kind(step: Doubt, done: bool) -> str:
     return types.outcome if done else types.skipped
 
 
-def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
+def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> RecoveredStep:
     step = log.steps.get(seq)
     if step is None:
         raise _refused(decision, f"entry {seq} is not the intention of a tool, a model call or an exchange")
@@ -305,7 +305,7 @@ def _settleable(log: Steps, seq: int, done: bool, decision: Decision) -> Doubt:
     return step
 
 
-def _stands_inside(log: Steps, step: Doubt) -> list[int]:
+def _stands_inside(log: RecoveredLog, step: RecoveredStep) -> list[int]:
     """What was done inside a step and would be done again with it; a call that happens once is answered by its key."""
     return [
         inner.seq
@@ -314,7 +314,7 @@ def _stands_inside(log: Steps, step: Doubt) -> list[int]:
     ]
 
 
-def _unread(log: Steps, step: Doubt) -> bool:
+def _unread(log: RecoveredLog, step: RecoveredStep) -> bool:
     """Whether a person has settled it, and nothing was done since: then he may correct himself."""
     return step.settled and step.state in ("done", "given_up") and max(log.steps) < step.outcome
 
@@ -329,7 +329,7 @@ def _rebuildable(tree: Any) -> None:
             raise ValueError(f"this output can't be given to a program: {why}") from None
 
 
-def _all_items(trace: Trace, step: Doubt, tree: Any) -> None:
+def _all_items(trace: Trace, step: RecoveredStep, tree: Any) -> None:
     """``ValueError`` unless ``tree`` lists all items of a generator, first those that the log has."""
     recorded = [
         trace.expand(entry["output"])
@@ -392,7 +392,7 @@ def abort(
 
     def look(trace: Trace, decision: Decision) -> None:
         if named and not partial:
-            _check(Steps(islice(trace.entries(damaged=True), trace.status.count)), defined, decision)
+            _check(RecoveredLog(islice(trace.entries(damaged=True), trace.status.count)), defined, decision)
 
     with reopened(run, store, "the abort", FINAL, accept_lost_tail=accept_lost_tail, look=look) as (
         session,
@@ -423,12 +423,12 @@ def abort(
     return Aborted(session.run_id, path, doubt, undone, left)
 
 
-def _log(path: str) -> Steps:
+def _log(path: str) -> RecoveredLog:
     with Trace(path) as trace:
-        return Steps(trace.entries())
+        return RecoveredLog(trace.entries())
 
 
-def _check(log: Steps, tools: Tools, decision: Decision) -> None:
+def _check(log: RecoveredLog, tools: Tools, decision: Decision) -> None:
     """Refuse where the modules are not those of the run: what it did would stay as it is, and nobody could undo it any more."""
     found = unknown(log, tools)
     if found:

@@ -15,7 +15,7 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
 from .._journal.tip import read_head, sync_directory
-from .._runtime.effects import Doubt, Steps, doubtful_steps
+from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
 from .._runtime.process import process
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
 
@@ -121,7 +121,7 @@ def decide(
     elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
     running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
     writers: list[Mapping[str, Any]] = []
-    log = Steps(_noting_writers(entries, writers))
+    log = RecoveredLog(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
         left = [step for step in log.steps.values() if step.left_in_doubt and not (settled and settled(step.seq))]
@@ -206,7 +206,7 @@ def _ended(verdict: Verdict) -> Reason:
     return {"code": "finished", "text": f"the run has ended ({verdict.end})", "end": verdict.end}
 
 
-def _of_the_log(log: Steps, verdict: Verdict, accept_lost_tail: bool) -> Iterator[Reason]:
+def _of_the_log(log: RecoveredLog, verdict: Verdict, accept_lost_tail: bool) -> Iterator[Reason]:
     if verdict.state == "broken":
         yield _damaged(verdict, accept_lost_tail)
     elif verdict.count == 0:
@@ -280,7 +280,7 @@ def _segment(segment: Decision, text: str) -> Reason:
     return about | ({"in_doubt": [*segment.in_doubt]} if segment.in_doubt else {})
 
 
-def _of_processes(log: Steps) -> Iterator[Reason]:
+def _of_processes(log: RecoveredLog) -> Iterator[Reason]:
     """A process that was about to be started may have begun, though it has written nothing yet."""
     for name, inside in log.processes:
         around = log.steps.get(inside)
@@ -291,7 +291,7 @@ def _of_processes(log: Steps) -> Iterator[Reason]:
             yield {"code": "process_started", "text": text, "process": name}
 
 
-def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
+def _of_keys(log: RecoveredLog, secret: Callable[[], str | None] | None) -> Iterator[Reason]:
     """Refuse a run whose keys were made under another secret: exactly-once calls could not be recognised."""
     if secret is None:
         return
@@ -310,7 +310,7 @@ def _of_keys(log: Steps, secret: Callable[[], str | None] | None) -> Iterator[Re
 # -- step by step ------------------------------------------------------------------------------------------------------------
 
 
-def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -> Iterator[Reason]:
+def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int], live: bool) -> Iterator[Reason]:
     if live and step.state == "pending" and not step.duplicate:
         yield _reason("running", step, "is being made right now")
     elif step.doubtful:
@@ -339,7 +339,7 @@ def _of_a_step(log: Steps, step: Doubt, supplied: Collection[int], live: bool) -
             yield _reason("redacted_error", step, "failed, and the program is given the error with a placeholder in it")
 
 
-def _in_doubt(step: Doubt) -> Reason:
+def _in_doubt(step: RecoveredStep) -> Reason:
     if step.side_effect is None:
         what = "has no outcome" if step.state == "pending" else "failed"
         return _reason("class_missing", step, f"{what}, and nothing says which kind of side effect it has")
@@ -352,7 +352,7 @@ def _in_doubt(step: Doubt) -> Reason:
     return _reason("irreversible_failed", step, "failed: what it had done until then is not known")
 
 
-def _again(log: Steps, step: Doubt) -> Reason:
+def _again(log: RecoveredLog, step: RecoveredStep) -> Reason:
     """A step without an outcome that may be made again, if anybody asks for it."""
     if step.inner and all(outer.state in ("done", "failed") for outer in log.enclosing(step)):
         # What is around it answers from the log: nobody comes back to this step.
@@ -367,7 +367,7 @@ def _again(log: Steps, step: Doubt) -> Reason:
     return _reason(f"pending_{said}", step, "has no outcome and may be made again")
 
 
-def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
+def _hidden(step: RecoveredStep, supplied: Collection[int]) -> Reason:
     if step.seq in supplied and not step.chunks:
         return _reason("supplied", step, "is answered by what the operator supplies")
     what = "gave pieces, which can't be supplied" if step.chunks else "supply its output"
@@ -376,7 +376,7 @@ def _hidden(step: Doubt, supplied: Collection[int]) -> Reason:
     return _reason("opaque_output", step, f"gave a value that could not be recorded: {what}")
 
 
-def _of_supplied(log: Steps, supplied: Collection[int]) -> Iterator[Reason]:
+def _of_supplied(log: RecoveredLog, supplied: Collection[int]) -> Iterator[Reason]:
     """Refuse supplied values for steps whose value the log has: the log is never overridden."""
     for seq in sorted(supplied):
         step = log.steps.get(seq)
@@ -396,7 +396,7 @@ def _unknown(entry: Mapping[str, Any]) -> Reason:
     return {"code": "unknown_effect", "text": text, "step": entry["seq"], "name": entry.get("name")}
 
 
-def _reason(code: str, step: Doubt, text: str) -> Reason:
+def _reason(code: str, step: RecoveredStep, text: str) -> Reason:
     return {
         "code": code,
         "text": f"{_named(step)} {text}",
@@ -406,7 +406,7 @@ def _reason(code: str, step: Doubt, text: str) -> Reason:
     }
 
 
-def _named(step: Doubt) -> str:
+def _named(step: RecoveredStep) -> str:
     return f"step {step.seq}, {step.family} {step.name!r} ({step.side_effect or 'no class'}),"
 
 

@@ -24,7 +24,7 @@ from .._capture.contracted import Compensation, Completed, Done, Ledger, course,
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
 from .._runtime.context import Lane, Scope, current, enter
-from .._runtime.effects import Doubt, Steps, doubtful_steps
+from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
 from .._runtime.process import process
 from .._runtime.recorder import ROOT, Closing, undoing
 from .._runtime.replayer import Replay
@@ -168,7 +168,7 @@ class Tools(NamedTuple):
     names: frozenset[str]
 
 
-def uncompensated(log: Steps) -> list[Doubt]:
+def uncompensated(log: RecoveredLog) -> list[RecoveredStep]:
     """The reversible steps that may have done something and were not undone, the last one first.
 
     A compensation must bear that nothing had happened, so failed and pending ones are among them.
@@ -184,7 +184,7 @@ def uncompensated(log: Steps) -> list[Doubt]:
     ]
 
 
-def to_run(log: Steps, specs: Mapping[str, Spec]) -> list[Doubt]:
+def to_run(log: RecoveredLog, specs: Mapping[str, Spec]) -> list[RecoveredStep]:
     """The steps whose compensations are to be run, the last step first.
 
     What was done inside a step that is undone as a whole is undone with it. A compensation that can't be taken back itself, and
@@ -202,7 +202,7 @@ def to_run(log: Steps, specs: Mapping[str, Spec]) -> list[Doubt]:
     ]
 
 
-def unknown(log: Steps, tools: Tools) -> list[Doubt]:
+def unknown(log: RecoveredLog, tools: Tools) -> list[RecoveredStep]:
     """The steps to be undone whose tools no module has, so that nothing says how, the last step first."""
     known = _begun(log) | {step.seq for step in uncompensated(log) if _compensation(tools.specs, step) is not None}
     return [
@@ -215,25 +215,25 @@ def unknown(log: Steps, tools: Tools) -> list[Doubt]:
     ]
 
 
-def _begun(log: Steps) -> set[int]:
+def _begun(log: RecoveredLog) -> set[int]:
     return {step.undoes for step in log.steps.values() if step.undoes and step.effect and step.state != "given_up"}
 
 
-def compensate(session: Session, trace: Trace, steps: Iterable[Doubt], specs: Mapping[str, Spec]) -> None:
+def compensate(session: Session, trace: Trace, steps: Iterable[RecoveredStep], specs: Mapping[str, Spec]) -> None:
     """Run the compensations of these steps. One that raises is on the log; the others go on."""
     scope = Scope(session.state.session or session, Lane("", 1, None, id=0, owner=owner()), ROOT)
     for step in steps:
         _undo(scope, trace, step, specs[str(step.name)])
 
 
-def _compensation(specs: Mapping[str, Spec], step: Doubt) -> Any:
+def _compensation(specs: Mapping[str, Spec], step: RecoveredStep) -> Any:
     """How to undo a step; ``None`` where nobody says, or where the object is gone whose method it is."""
     spec = specs.get(str(step.name))
     compensation = None if spec is None else spec.compensation
     return None if compensation is None or compensation._needs_object else compensation
 
 
-def facts(trace: Trace, step: Doubt, spec: Spec | None) -> tuple[Any, Any] | None:
+def facts(trace: Trace, step: RecoveredStep, spec: Spec | None) -> tuple[Any, Any] | None:
     """What a step was given and what it gave; ``None`` where the log does not have all of that: it is not undone by placeholders."""
     entry = trace.entry(step.seq)
     if (step.hidden and step.state == "done") or "redacted" in ((entry.get("meta") or {}).get("info") or {}):
@@ -248,7 +248,7 @@ def facts(trace: Trace, step: Doubt, spec: Spec | None) -> tuple[Any, Any] | Non
         return None
 
 
-def _undo(scope: Scope, trace: Trace, step: Doubt, spec: Spec) -> None:
+def _undo(scope: Scope, trace: Trace, step: RecoveredStep, spec: Spec) -> None:
     known = facts(trace, step, spec)
     if known is None:
         return  # it is among those that were not undone
@@ -310,7 +310,7 @@ def inherit(session: Session, book: Ledger) -> None:
     if past is None or not session.state.live:
         return
     with Trace(session.log.path) as trace:
-        log = Steps(trace.entries(damaged=True))
+        log = RecoveredLog(trace.entries(damaged=True))
         for step in sorted(_left(len(past), log, book), key=lambda step: step.seq):
             if any(book.has(outer.seq) or outer.seq in book.stuck for outer in log.enclosing(step)):
                 continue  # it is undone with that one, or that one stands
@@ -321,11 +321,11 @@ def inherit(session: Session, book: Ledger) -> None:
                 )
 
 
-def _left(before: int, log: Steps, book: Ledger) -> list[Doubt]:
+def _left(before: int, log: RecoveredLog, book: Ledger) -> list[RecoveredStep]:
     return [step for step in uncompensated(log) if step.inner and step.seq <= before and not book.has(step.seq)]
 
 
-def _add(book: Ledger, trace: Trace, log: Steps, step: Doubt) -> bool:
+def _add(book: Ledger, trace: Trace, log: RecoveredLog, step: RecoveredStep) -> bool:
     """Add a step to the book if it is known how to undo it; false where that is unknown."""
     found = Compensation.named(str(step.name))
     if not found:
@@ -412,7 +412,7 @@ def doubtful(session: Session) -> tuple[list[int], list[int]]:
     return sorted({*doubtful_steps(log), *pending}), sorted(pending)
 
 
-def _pending(log: Steps) -> Iterator[Doubt]:
+def _pending(log: RecoveredLog) -> Iterator[RecoveredStep]:
     return (
         step
         for step in log.steps.values()
@@ -420,14 +420,14 @@ def _pending(log: Steps) -> Iterator[Doubt]:
     )
 
 
-def _log(session: Session) -> tuple[Steps, int]:
+def _log(session: Session) -> tuple[RecoveredLog, int]:
     """What the log says by now, and how far into the file that is."""
     try:
         with Trace(session.log.path) as trace:
             count = trace.status.count
-            return Steps(islice(trace.entries(damaged=True), count)), trace.end_of(count)
+            return RecoveredLog(islice(trace.entries(damaged=True), count)), trace.end_of(count)
     except (TraceError, OSError):  # the segment of a forked process that has done nothing
-        return Steps(()), 0
+        return RecoveredLog(()), 0
 
 
 def _in_another_thread(lane: Lane) -> bool:

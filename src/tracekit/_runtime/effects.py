@@ -19,10 +19,10 @@ __all__ = [
     "CLASSES",
     "Begun",
     "Below",
-    "Doubt",
     "EffectStep",
     "OpenCall",
-    "Steps",
+    "RecoveredLog",
+    "RecoveredStep",
     "doubtful_steps",
     "innermost",
     "lost",
@@ -295,7 +295,7 @@ def _in_process(path: str) -> Below:
     """What a process of the run has done that stands, by its own file; one that has none has captured nothing."""
     try:
         with Trace(path) as trace:
-            steps = [*Steps(trace.entries(damaged=True)).steps.values()]
+            steps = [*RecoveredLog(trace.entries(damaged=True)).steps.values()]
     except (FileNotFoundError, RunNotFoundError):
         return Below()
     except (OSError, TracekitError):
@@ -347,7 +347,7 @@ def once_of(spec: Spec) -> object:
     return (spec.signature.get("contract") or {}).get("exactly_once")
 
 
-# -- doubt -------------------------------------------------------------------------------------------------------------
+# -- the recovered log -------------------------------------------------------------------------------------------------
 #
 # What a log says of its steps after a crash: finished, failed, given up or pending, and inside what.
 #
@@ -364,8 +364,8 @@ _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
 _TOLD: Final = frozenset(("contract.validated", "budget.estimated"))
 
 
-class Doubt:
-    """One step. ``inner`` is the innermost enclosing step that a replay does not run (0: none), ``outcome`` its last outcome.
+class RecoveredStep:
+    """One step of a log. ``inner`` is the innermost enclosing step that a replay does not run (0: none), ``outcome`` its last outcome.
 
     ``duplicate`` marks a call that was answered by an earlier one, ``settled`` one that a person decided, ``in_doubt`` a failure
     after which the effect may still have happened. ``hidden`` is ``redacted`` or ``opaque`` where the log does not have the whole output.
@@ -438,15 +438,15 @@ class Doubt:
         }
 
 
-class Steps:
-    """Built from all entries in order. ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway.
+class RecoveredLog:
+    """What a log says of its steps, built from all entries in order.
 
-    ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery began, ``abort`` is where
-    an operator's abort did (0: nowhere).
+    ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway. ``unknown`` are effects of a type that
+    this tracekit does not know, ``recoveries`` how often a recovery began, ``abort`` is where an operator's abort did (0: nowhere).
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        self.steps: Final[dict[int, Doubt]] = {}
+        self.steps: Final[dict[int, RecoveredStep]] = {}
         self.unknown: Final[list[Mapping[str, Any]]] = []
         self.recoveries = 0
         self.abort = 0
@@ -466,14 +466,14 @@ class Steps:
         for entry in entries:
             self._add(entry)
 
-    def enclosing(self, step: Doubt) -> Iterable[Doubt]:
+    def enclosing(self, step: RecoveredStep) -> Iterable[RecoveredStep]:
         """The steps around ``step`` that a replay answers as a whole, from the inside out."""
         seq = step.inner
         while seq:
             yield (around := self.steps[seq])
             seq = around.inner
 
-    def below(self, step: Doubt) -> Iterator[Doubt]:
+    def below(self, step: RecoveredStep) -> Iterator[RecoveredStep]:
         """What stands of all that was done inside ``step``, but for what undid it."""
         for inner in self.steps.values():
             if inner.stands and inner.undoes != step.seq and any(one.seq == step.seq for one in self.enclosing(inner)):
@@ -525,7 +525,7 @@ class Steps:
 
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
         if role == "intention":
-            self.steps[entry["seq"]] = Doubt(entry, family, inner)
+            self.steps[entry["seq"]] = RecoveredStep(entry, family, inner)
             return
         step = self.steps.get(entry.get("step", 0))
         if step is None:
@@ -536,7 +536,7 @@ class Steps:
         else:
             self._outcome(step, entry, role, meta, info)
 
-    def _chunk(self, step: Doubt, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def _chunk(self, step: RecoveredStep, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         step.chunks += 1
         step.first_chunk = step.first_chunk or entry["seq"]
         self._hides(step, entry, meta)
@@ -544,7 +544,7 @@ class Steps:
             self._streams.setdefault(lane, set()).add(step.seq)
 
     def _outcome(
-        self, step: Doubt, entry: Mapping[str, Any], role: str, meta: Mapping[str, Any], info: Mapping[str, Any]
+        self, step: RecoveredStep, entry: Mapping[str, Any], role: str, meta: Mapping[str, Any], info: Mapping[str, Any]
     ) -> None:
         """The last outcome counts: a person may settle what had failed."""
         settled = "settled" in info or "settled" in meta
@@ -568,7 +568,7 @@ class Steps:
             for streams in self._streams.values():
                 streams.discard(step.seq)
 
-    def _hides(self, step: Doubt, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def _hides(self, step: RecoveredStep, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         if meta.get("redacted"):
             step.hidden = "redacted"
         elif step.hidden is None and self._is_opaque(entry.get("output")):
@@ -582,7 +582,7 @@ class Steps:
             if not self._inside(inner, stream):
                 self.steps[stream].went_on = seq
 
-    def _may_pass(self, step: Doubt) -> None:
+    def _may_pass(self, step: RecoveredStep) -> None:
         lane: int | None = step.lane if step.effect else None
         while lane is not None:
             self._failed.setdefault(lane, set()).add(step.seq)
@@ -658,7 +658,7 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
     return meta, info if isinstance(info, dict) else {}
 
 
-def doubtful_steps(log: Steps, *, live: bool = False) -> tuple[int, ...]:
+def doubtful_steps(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
     """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
     doubtful = (step.seq for step in log.steps.values() if step.doubtful and not (live and step.state == "pending"))
     return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))

@@ -264,10 +264,10 @@ class RecordedStep:
             return
         arguments, known = b"", False
         if self.given is not None and not self.given.unchanged(output):
-            told: dict[str, Any] = {}
-            arguments, known = self._changed(self.given, output, told)
-            if told:
-                info = {**(info or {}), **told}
+            more: dict[str, Any] = {}
+            arguments, known = self._changed(self.given, output, more)
+            if more:
+                info = {**(info or {}), **more}
         if info is None and self.scope.agent is None:
             plain = session._plain(output, [])
             if plain is not None:
@@ -566,10 +566,10 @@ class Recording:
             plain = self._plain(request.input, seen)
         try:
             if plain is not None:
-                told = spec.told
-                if told.state is not self.redactor.state:
-                    told = spec.tell(self.redactor)
-                tail = told.prefix + plain + told.suffix
+                rendered = spec.rendered
+                if rendered.state is not self.redactor.state:
+                    rendered = spec.render(self.redactor)
+                tail = rendered.prefix + plain + rendered.suffix
             else:  # what is large in it is written on the way
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
@@ -634,12 +634,12 @@ class Recording:
         spec = request.spec
         self.state.overran(error)
         encoded = self.encoder.encode(request.input, own=spec.redactor)
-        told = spec.tell(self.redactor)
+        rendered = spec.render(self.redactor)
         about: dict[str, Any] = {"family": spec.family}
         self._mark_input(about, encoded, spec)
-        tail = self._agent(scope) + told.prefix + encoded.data + self.error(error, about, spec.redactor)
+        tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.redactor)
         if not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
         kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
         try:
             seq = self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}))
@@ -656,20 +656,20 @@ class Recording:
         encoded = self.encoder.encode(
             request.input, lists=spec.lists, places=places, data=request.data, own=spec.redactor
         )
-        told = spec.tell(self.redactor)
-        tail = self._agent(scope) + told.prefix + encoded.data
+        rendered = spec.render(self.redactor)
+        tail = self._agent(scope) + rendered.prefix + encoded.data
         if key is not None:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, self.encoder.encode(key)).encode()
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, self.encoder.encode(key)).encode()
         elif not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(told.name, encoded).encode()
+            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
         if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
-            return tail + info.tell(spec, self.redactor)
+            return tail + info.render(spec, self.redactor)
         about = dict(info or {})
         self._mark_input(about, encoded, spec)
         if encoded.redacted:  # it may be made of what was taken out
             about.pop("idempotency_key", None)
         if not about:
-            return tail + told.suffix
+            return tail + rendered.suffix
         return tail + self._tree({**spec.meta, "info": to_json(about)})
 
     def outcome(
@@ -975,10 +975,10 @@ class Recording:
             past = self.log.trace
             entries = () if past is None else past.entries()
             said = self._validated = {one["name"] for one in entries if one["type"] == "contract.validated"}
-        name = spec.tell(self.redactor).name
+        name = spec.render(self.redactor).name
         if name not in said and self.recording:
             said.add(name)
-            about = self._tree(spec.tell(self.redactor).meta)
+            about = self._tree(spec.render(self.redactor).meta)
             try:
                 self.append(scope, "contract.validated", b',"name":%b%b' % (orjson.dumps(name), about))
             except LogWriteError:

@@ -39,7 +39,7 @@ from .progress import PlaceIndex
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, here
-from .step import Circumstances, Request, Spec, Told
+from .step import Circumstances, RenderedSpec, Request, Spec
 from .verdict import Report
 
 if TYPE_CHECKING:
@@ -833,16 +833,16 @@ class Replay:
         if request.key is not None or scope.agent is not None:
             return None
         spec, info, data = request.spec, request.info, request.data
-        told = spec.tell(self.redactor)
+        rendered = spec.render(self.redactor)
         if info is None:
-            suffix = told.suffix
+            suffix = rendered.suffix
         elif type(info) is Circumstances:
-            suffix = info.tell(spec, self.redactor)
+            suffix = info.render(spec, self.redactor)
         else:
             return None
         if data is None:
             data = quick(request.input)
-        return None if data is None else told.prefix + data + suffix
+        return None if data is None else rendered.prefix + data + suffix
 
     def _ends_so(self, seq: int, tail: bytes) -> bool:
         """Whether the entry ``seq`` ends in ``tail``, right after the numbers that every entry begins with.
@@ -924,24 +924,24 @@ class Replay:
     def _matches(
         self, entry: Mapping[str, Any], spec: Spec, agent: str | None, tree: Any, data: bytes, key: object
     ) -> bool:
-        told = spec.tell(self.redactor)
+        rendered = spec.render(self.redactor)
         if entry.get("agent_id") != agent:
             return False
-        if entry.get("name") == told.name and _signature(entry) == told.meta:
+        if entry.get("name") == rendered.name and _signature(entry) == rendered.meta:
             recorded = entry.get("input_hash")
             if recorded is not None:
-                equal = bool(recorded == fingerprint(told.name, tree if key is None else self._encode(key)[0]))
+                equal = bool(recorded == fingerprint(rendered.name, tree if key is None else self._encode(key)[0]))
             else:
                 equal = dumps(entry["input"]) == data
             if equal or key is not None:
                 return equal
-        return key is None and self._resembles(entry, told, tree, data)
+        return key is None and self._resembles(entry, rendered, tree, data)
 
-    def _resembles(self, entry: Mapping[str, Any], told: Told, tree: Any, data: bytes) -> bool:
+    def _resembles(self, entry: Mapping[str, Any], rendered: RenderedSpec, tree: Any, data: bytes) -> bool:
         """Whether a step is the recorded one but for addresses, and for secrets: each process knows other ones by their text."""
         facts = {"name": entry.get("name"), "meta": _signature(entry), "input": self.trace.expand(entry["input"])}
         recorded = self.redactor.redact(facts)[0]
-        actual = {"name": told.name, "meta": told.meta, "input": tree}
+        actual = {"name": rendered.name, "meta": rendered.meta, "input": tree}
         if not any(mark in one for one in (dumps(recorded), dumps(actual)) for mark in _MARKS):
             return False
         return alike(steady(recorded), steady(actual))
@@ -1451,7 +1451,7 @@ class Replay:
         self.report.inexact("shared_argument", f"{self._call_of(step)} {how}: left as it is", step=step.seq)
 
     def _call_of(self, step: ReplayedStep) -> str:
-        return f"{step.spec.family} {step.spec.tell(self.redactor).name!r} (step {step.seq})"
+        return f"{step.spec.family} {step.spec.render(self.redactor).name!r} (step {step.seq})"
 
     def _as_then(self, step: ReplayedStep, called: CalledWith, name: str, digest: str) -> bool:
         tree = called.state(name)
@@ -1496,7 +1496,7 @@ class Replay:
         tree = self.trace.expand(error)
         exception = exception_from_json(tree)
         for code, sentence in shortfalls(tree, exception):
-            name = step.spec.tell(self.redactor).name
+            name = step.spec.render(self.redactor).name
             said = f"step {step.seq} ({step.spec.family} {name!r}) {sentence}"
             say = self.report.inexact if code == "exception" else self.report.remark
             say(code, said, step=step.seq)
@@ -1507,7 +1507,7 @@ class Replay:
         return from_json(self.trace.expand(output), returns)
 
     def _located(self, failure: NotReplayableError, step: ReplayedStep) -> NotReplayableError:
-        name = step.spec.tell(self.redactor).name
+        name = step.spec.render(self.redactor).name
         return NotReplayableError(
             f"what {step.spec.family} {name!r} (step {step.seq}) came to can't be rebuilt: {failure.reason}.",
             run_id=self.run_id,
@@ -1601,10 +1601,10 @@ class Replay:
             "input": self.trace.expand(entry["input"]),
             "meta": _signature(entry),
         }
-        told = spec.tell(self.redactor)
-        actual = {"name": told.name, "agent_id": scope.agent, "input": loads(data), "meta": told.meta}
+        rendered = spec.render(self.redactor)
+        actual = {"name": rendered.name, "agent_id": scope.agent, "input": loads(data), "meta": rendered.meta}
         # Another model is another parameter of the same call: the name of a model call is its model.
-        same_kind = recorded["name"] == told.name or spec.family == "llm"
+        same_kind = recorded["name"] == rendered.name or spec.family == "llm"
         same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
         near = self._nearest(spec.family, data, seq) + self._beside()
         self._report_divergence(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .._policy.budget import Budget
     from .redaction import Redactor
 
-__all__ = ["Circumstances", "Family", "HasSpecs", "Request", "Spec", "Told"]
+__all__ = ["Circumstances", "Family", "HasSpecs", "RenderedSpec", "Request", "Spec"]
 
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "span"]
@@ -23,27 +23,27 @@ Family = Literal["tool", "llm", "http", "span"]
 class Circumstances(dict[str, Any]):
     """The ``info`` of a step, where it is the same at many calls of one spec. Not to be changed.
 
-    ``told`` is a redactor's ``state`` and ``meta`` as the log has it then, once it has been worked out.
+    ``rendered`` is a redactor's ``state`` and ``meta`` as the log has it then, once it has been worked out.
     """
 
-    __slots__ = ("told",)
+    __slots__ = ("rendered",)
 
     def __init__(self, info: Mapping[str, Any]) -> None:
         super().__init__(info)
-        self.told: tuple[object, bytes] | None = None
+        self.rendered: tuple[object, bytes] | None = None
 
-    def tell(self, spec: Spec, redactor: Redactor) -> bytes:
-        """``,"meta":{…}`` of the intention of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.tell`."""
-        known, state = self.told, redactor.state
+    def render(self, spec: Spec, redactor: Redactor) -> bytes:
+        """``,"meta":{…}`` of the intention of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.render`."""
+        known, state = self.rendered, redactor.state
         if known is not None and known[0] is state:
             return known[1]
         tree = redactor.redact({**spec.meta, "info": to_json(dict(self))})[0]
         suffix = b',"meta":%b' % dumps_in_order(tree)
-        self.told = state, suffix
+        self.rendered = state, suffix
         return suffix
 
 
-class Told:
+class RenderedSpec:
     """What of a spec goes into the log, without secrets: true as long as the redactor's ``state`` is this one. Immutable."""
 
     __slots__ = ("meta", "name", "prefix", "state", "suffix")
@@ -65,8 +65,22 @@ class Spec:
     """
 
     __slots__ = (
-        "budget", "compensation", "effect", "family", "lists", "meta", "mutates", "name", "redactor", "resolve", "returns", "side_effect",
-        "signature", "structural", "told", "types",
+        "budget",
+        "compensation",
+        "effect",
+        "family",
+        "lists",
+        "meta",
+        "mutates",
+        "name",
+        "redactor",
+        "rendered",
+        "resolve",
+        "returns",
+        "side_effect",
+        "signature",
+        "structural",
+        "types",
     )  # fmt: skip
 
     def __init__(
@@ -104,16 +118,18 @@ class Spec:
         self.compensation: Any = None
         #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
         self.redactor: Redactor | None = None
-        #: Read it where its ``state`` is the redactor's, else ask :meth:`tell`.
-        self.told: Told = Told(self, name, self.meta)
+        #: Read it where its ``state`` is the redactor's, else ask :meth:`render`.
+        self.rendered: RenderedSpec = RenderedSpec(self, name, self.meta)
 
-    def tell(self, redactor: Redactor) -> Told:
+    def render(self, redactor: Redactor) -> RenderedSpec:
         """How it looks in the log, remembered until another redactor asks or this one has learned something."""
-        told = self.told
-        if told.state is not redactor.state:
+        rendered = self.rendered
+        if rendered.state is not redactor.state:
             state = redactor.state
-            told = self.told = Told(state, redactor.redact_text(self.name)[0], redactor.redact(self.meta)[0])
-        return told
+            rendered = self.rendered = RenderedSpec(
+                state, redactor.redact_text(self.name)[0], redactor.redact(self.meta)[0]
+            )
+        return rendered
 
     def hint(self) -> Any:
         """The declared type of the output, or ``None``."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.entry import READS, SINGLES, family_of
 from .._journal.reader import Verdict
 from ..errors import InexactReplayError
-from .effects import Doubt, Steps
+from .effects import RecoveredLog, RecoveredStep
 from .redaction import Redactor
 
 __all__ = [
@@ -254,7 +254,7 @@ class _Read:
         self.unasked: Final[list[int | str]] = []
         self.captured = False
         self.bookkeeping = False
-        self.log: Final = Steps(self._noted(file.entries))
+        self.log: Final = RecoveredLog(self._noted(file.entries))
 
     def _noted(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         for entry in entries:
@@ -372,7 +372,7 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
         yield None, Reason("only_reads", "every captured step only reads, and model calls would be paid again")
 
 
-def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, Doubt]]) -> Reason:
+def _of_steps(code: str, text: str, found: Sequence[tuple[_Read, RecoveredStep]]) -> Reason:
     counted = Counter(str(step.name) for _, step in found)
     names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counted.items())
     return Reason(code, text.format(names), {"entries": [one.place(step.seq) for one, step in found]})
