@@ -42,13 +42,13 @@ def test_a_failure_is_named_when_it_happens(tmp_path: Path, workers: list[str]) 
         "pytest",
         "-q",
         "-p",
-        "no:randomly",
+        "xdist",
         "-p",
         "no:cacheprovider",
         *workers,
         "test_two.py",
     ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         for line in running.stdout:
@@ -86,11 +86,15 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("from a t
 class Own: pass
 assert sys.modules["__main__"].Own is Own
 """
-ENDS = ["", "sys.exit(3)", "sys.exit('said at exit')", "os._exit(4)", "os.kill(os.getpid(), 9)", "{}['gone']", "def"]
+ENDS = ["", "sys.exit(3)", "sys.exit('said at exit')", "os._exit(4)", "os.kill(os.getpid(), 9)", "def", "{}['gone']"]
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("how", ["-c", "-m", "script", "-W", "tracekit run"])
+HOW = ["-c", "-m", "script", "-W", "tracekit run"]
+
+
+@pytest.mark.parametrize(
+    ("how", "end"), [("script", end) for end in ENDS] + [(how, end) for how in HOW for end in ("", ENDS[-1])]
+)
 def test_a_forked_program_is_as_one_that_is_started(tmp_path: Path, how: str, end: str) -> None:
     """What a program finds when it begins, and what is left of it when it has ended, is the same with an interpreter of its own."""
     text = SEES + end + "\n"
