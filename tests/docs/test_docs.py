@@ -57,7 +57,8 @@ def run_page(page: str, directory: Path) -> str | None:
     places = [str(ROOT), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEKIT_", "PYTEST_"))}
     environment["PYTHONPATH"] = os.pathsep.join(places)
-    done = python("-m", "tests.support.pages", str(ROOT / page), str(directory), env=environment, timeout=110)
+    line = ("-m", "tests.support.pages", str(ROOT / page), str(directory))
+    done = python(*line, env=environment, timeout=110, sdks=True)
     return None if done.returncode == 0 else done.stderr
 
 

@@ -58,15 +58,17 @@ def python(
     env: Mapping[str, str] | None = None,
     timeout: float = 300,
     fresh: bool = False,
+    sdks: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case."""
+    """Run ``python *arguments`` to its end; ``fresh`` with an interpreter of its own in any case, ``sdks`` with the SDKs imported too."""
     variables = dict(os.environ if env is None else env)
     if fresh or not _usual(arguments, variables):
         command = [sys.executable, *arguments]
         return subprocess.run(
             command, input=input, capture_output=True, text=True, cwd=cwd, env=variables, check=False, timeout=timeout
         )
-    return _forked(list(arguments), input.encode(), os.fspath(cwd or os.getcwd()), variables, timeout)
+    where = os.fspath(cwd or os.getcwd())
+    return _forked(_control("sdks" if sdks else ""), list(arguments), input.encode(), where, variables, timeout)
 
 
 def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
@@ -81,17 +83,17 @@ def _usual(arguments: tuple[str, ...], variables: Mapping[str, str]) -> bool:
     return all(variables.get(name) == _VARIABLES.get(name) for name in _AT_START)
 
 
-_server: list[socket.socket] = []
+_servers: dict[str, socket.socket] = {}
 _starting = threading.Lock()
 
 
-def _control() -> socket.socket:
-    """The socket to the warm interpreter of this process, which is started by the first test that needs it."""
+def _control(what: str) -> socket.socket:
+    """The socket to the warm interpreter that has imported ``what`` as well, which is started by the first test that needs it."""
     with _starting:
-        if not _server:
+        if what not in _servers:
             ours, theirs = socket.socketpair()
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.processes", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.support.processes", str(theirs.fileno()), what],
                 cwd=ROOT,
                 env=_VARIABLES,
                 pass_fds=[theirs.fileno()],
@@ -101,9 +103,9 @@ def _control() -> socket.socket:
                 stderr=subprocess.PIPE,
             )
             theirs.close()
-            _server.append(ours)
+            _servers[what] = ours
             atexit.register(_end, ours, process)
-        return _server[0]
+        return _servers[what]
 
 
 def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -112,12 +114,17 @@ def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def _forked(
-    arguments: list[str], input: bytes, cwd: str, variables: dict[str, str], timeout: float
+    control: socket.socket,
+    arguments: list[str],
+    input: bytes,
+    cwd: str,
+    variables: dict[str, str],
+    timeout: float,
 ) -> subprocess.CompletedProcess[str]:
     ours, theirs = socket.socketpair()
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feed), (out, stdout), (err, stderr) = pipes
-    socket.send_fds(_control(), [b"x"], [stdin, stdout, stderr, theirs.fileno()])
+    socket.send_fds(control, [b"x"], [stdin, stdout, stderr, theirs.fileno()])
     theirs.close()
     for end in (stdin, stdout, stderr):
         os.close(end)
@@ -312,13 +319,19 @@ def _program(request: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def _warm() -> None:
-    """Import what the programs will: all of tracekit but what is run as a program itself."""
+def _warm(what: str) -> None:
+    """Import what the programs will: all of tracekit but what is run as a program itself, and the SDKs."""
     import tracekit
 
     for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
         if not module.name.startswith(("tracekit.cli.demo", "tracekit.__main__", "tracekit.testing")):
             __import__(module.name)
+    if what == "sdks":
+        import anthropic
+        import openai
+
+        assert anthropic.Anthropic
+        assert openai.OpenAI
     gc.freeze()
 
 
@@ -327,5 +340,5 @@ _MAINS: list[ModuleType] = []
 
 if __name__ == "__main__":
     _PATH[:] = sys.path[1:]
-    _warm()
+    _warm(sys.argv[2])
     _program(_serve(socket.socket(fileno=int(sys.argv[1]))))
