@@ -101,9 +101,9 @@ def while_it_waits(monkeypatch: pytest.MonkeyPatch, go_on: threading.Event) -> N
     """Let the others go on when the abort has begun to wait, and not before."""
     wait = Ledger.wait
 
-    def waits(self: Ledger, over: Any, seconds: float) -> None:
+    def waits(self: Ledger, over: Any, until: Any) -> None:
         go_on.set()
-        wait(self, over, seconds)
+        wait(self, over, until)
 
     monkeypatch.setattr(Ledger, "wait", waits)
 
@@ -152,6 +152,7 @@ def test_a_thread_under_way_is_waited_for_and_undone(tmp_path: Path, monkeypatch
     assert made == ["book 1", "book 2", "unbook 2", "unbook 1"]
     assert len(said) == 2
     assert last_of(run.path)["meta"]["uncompensated"] == []
+    monkeypatch.setattr(undoing, "PATIENCE", 0.0)  # a replay does not wait by the clock
     for _ in range(3):
         with replay(run.id) as session:
             program(lambda: the_run().abort("full"))

@@ -870,21 +870,25 @@ class Ledger:
             with suppress(RuntimeError):  # a loop that is closed has nobody waiting
                 loop.call_soon_threadsafe(_wake, future, context=Context())
 
-    def wait(self, over: Callable[[], bool], seconds: float) -> None:
-        """Hold this thread until ``over``, for ``seconds`` at most."""
-        end = _reality.monotonic() + seconds
+    def wait(self, over: Callable[[], bool], until: float | Callable[[LockType], object]) -> None:
+        """Hold this thread until ``over``: up to an instant, or with a function that holds it in a lock and knows when that is in vain."""
         while True:
             gate = allocate_lock()
             gate.acquire()
             with self._lock:
                 self._gates.append(gate)
-            rest = end - _reality.monotonic()
-            if over() or rest <= 0:
+            if over():
+                return
+            if callable(until):
+                until(gate)
+                continue
+            rest = until - _reality.monotonic()
+            if rest <= 0:
                 return
             gate.acquire(timeout=min(rest, _LOOK))
 
-    async def wait_async(self, over: Callable[[], bool], seconds: float) -> None:
-        """Suspend this task until ``over``, for ``seconds`` at most."""
+    async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
+        """Suspend this task until ``over``, for ``seconds`` at most where that is a number."""
         loop = get_running_loop()
         late: list[bool] = []
 
@@ -892,7 +896,7 @@ class Ledger:
             late.append(True)
             self.changed()
 
-        timer = _timer(loop, seconds, enough)
+        timer = None if seconds is None else _timer(loop, seconds, enough)
         try:
             while not (over() or late):
                 future = loop.create_future()
@@ -902,7 +906,8 @@ class Ledger:
                     return
                 await future
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
 
 
 def _timer(loop: AbstractEventLoop, seconds: float, act: Callable[[], object]) -> Any:

@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from _thread import get_native_id
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from itertools import islice
 from threading import RLock
@@ -22,7 +23,7 @@ from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.budget import Spending
 from .._policy.once import share
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, say
 from .._runtime.context import Lane, Scope
 from .._runtime.process import process
 from .._runtime.recorder import Recording
@@ -64,10 +65,9 @@ __all__ = [
 #
 # As its parent process sees it: what it reports, whether it is idle, and how it ended.
 
-#: How long (s) a process may stay busy while the program waits for its end, and how long it may be idle before it counts as stuck.
-_PATIENCE: Final = 30.0
-_STUCK: Final = 10.0
+#: The pause between two looks at a process (s), and after how long it is said on stderr who is waited for.
 _LOOK: Final = 0.005
+_SAID_AFTER: Final = 10.0
 #: The name under which the status of a process that its program got is recorded, followed by the process's path.
 STATUS: Final = "process.status"
 #: The same for the reason why a process could not be started.
@@ -77,20 +77,22 @@ Report = dict[str, Any]
 
 
 class ReplayedChild:
-    """A child process of a replay. ``segment`` is the file that it is answered from, ``None`` for a pool's worker."""
+    """A child process of a replay, one of ``all``. ``segment`` is the file that it is answered from, ``None`` for a pool's worker."""
 
     live: Final = False
 
     def __init__(
-        self, session: Replay, path: str, segment: str | None, pool: bool, reports: str, ticket: dict[str, Any]
+        self, all: ReplayedChildren, path: str, segment: str | None, pool: bool, reports: str, ticket: dict[str, Any]
     ) -> None:
-        self.session: Final = session
+        self._all: Final = all
+        self.session: Final = all.session
         self.path: Final = path
         self.pool: Final = pool
         self.pid = 0
         self.remarks: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
+        self._said = False
         #: Its idle state when the program sent it a signal, or when it was ended here.
         self._last_state: IdleState | None = None
         #: Whether it ended with the recorded exit status.
@@ -98,6 +100,8 @@ class ReplayedChild:
         #: Whether it was ended here and everything about it has been reported.
         self._over = False
         self._questions = 0
+        #: How it was seen to rest, when it was last asked.
+        self._rested: list[Any] | None = None
         self._segment: Final = segment
         self._report: Final = os.path.join(reports, f"{segment_of(path)}.json")
         self.ticket: Final = json.dumps({**ticket, "reports": reports, "pool": pool})
@@ -131,22 +135,49 @@ class ReplayedChild:
             except OSError:
                 return False
 
-    def idle_state(self, until: float, meanwhile: Callable[[], bool] | None = None) -> IdleState | None:
-        """Its state once every thread in it waits; ``None`` if it has ended, or has not answered in time.
-
-        ``meanwhile`` is called repeatedly; once it returns true, the process has ended.
-        """
-        asked = False
-        while self.report() is None and self.runs() and _reality.monotonic() < until:
-            asked = asked or self._ask()
-            state = _read(state_file(self._report)) if asked else None
-            if state is not None and state["question"] == self._questions:
+    def state(self) -> IdleState | None:
+        """What it says of itself now; ``None`` if it has ended, or does not listen yet."""
+        asked = self.report() is None and self.runs() and self._ask()
+        while asked and self.report() is None and self.runs():
+            state = _read(state_file(self._report))
+            if state is not None and state["question"] >= self._questions:
                 return state
+            _reality.sleep(_LOOK)
+        return None
+
+    def rests(self) -> bool:
+        """Whether nothing has moved in it between two questions, each asked in a call of this. It never waits for an answer."""
+        state = _read(state_file(self._report)) if self._questions else None
+        if state is None or state["question"] < self._questions:
+            if not self._questions:
+                self._ask()
+            return False
+        before, self._rested = self._rested, state["look"] if state["endless"] else None
+        self._ask()
+        return self._rested is not None and self._rested == before
+
+    def idle_state(self, meanwhile: Callable[[], bool] | None = None, *, if_done: bool = False) -> IdleState | None:
+        """Its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
+
+        It is waited for however long it computes. ``meanwhile`` is called repeatedly; once it returns true, the process has ended.
+        """
+        begun = _reality.monotonic()
+        while self.report() is None and self.runs():
+            state = self.state()
+            if state is not None and (not state["busy"] or (if_done and not state["count"])):
+                return state
+            self.say_after(begun)
             if meanwhile is None:
                 _reality.sleep(_LOOK)
             elif meanwhile():
                 return None
         return None
+
+    def say_after(self, begun: float) -> None:
+        """Say on stderr that it is waited for, where that takes long."""
+        if not self._said and _reality.monotonic() - begun > _SAID_AFTER:
+            self._said = True
+            say(f"the replay of {self.session.run_id} waits for the process {self.path} (pid {self.pid})")
 
     def _ask(self) -> bool:
         """Ask the process for its idle state; false where it can't be asked yet."""
@@ -168,7 +199,7 @@ class ReplayedChild:
 
     def wait_until_idle(self) -> None:
         """Let the process run until it is idle, before the program ends it by a signal (which it may wait for)."""
-        self._last_state = self.idle_state(_reality.monotonic() + _PATIENCE) or self._last_state
+        self._last_state = self.idle_state(if_done=True) or self._last_state
 
     def note(self, scope: Scope, status: Any) -> None:
         raise AssertionError("a replay notes nothing")
@@ -190,24 +221,33 @@ class ReplayedChild:
         return status
 
     def let_run(self, step: Callable[[], bool]) -> None:
-        self.idle_state(_reality.monotonic() + _PATIENCE, step)
+        self.idle_state(step, if_done=True)
 
     def let_end(self) -> None:
-        """Wait for the process to end, as the recorded one did here; kill it where its log stops without an end."""
-        look, since = None, 0.0
-        while self.runs():
-            state = self.idle_state(_reality.monotonic() + _PATIENCE)
-            if state is None:
+        """Wait for the process to end, as the recorded one did here; kill it where its log stops without an end.
+
+        Where nothing can move any more, neither in it nor in this process, it never ends.
+        """
+        before: object = None
+        begun = _reality.monotonic()
+        with self._all.waited_for():
+            while self.runs():
+                state = self.state()
+                if state is None or state["busy"]:
+                    before = None
+                elif self.open and not state["count"]:
+                    self.kill()
+                    self._last_state = state
+                else:
+                    others = self._all.at_rest(self)
+                    now = None if others is None else [state["look"], others]
+                    if now is not None and now == before:
+                        self.kill()
+                        self._over = True
+                        self._fail(self._stuck_error(state))
+                    before = now
+                self.say_after(begun)
                 _reality.sleep(_LOOK)
-            elif self.open and state["count"] == 0:
-                self.kill()
-                self._last_state = state
-            elif state["busy"] or state["look"] != look:
-                look, since = state["look"], _reality.monotonic()
-            elif _reality.monotonic() - since > _STUCK:
-                self.kill()
-                self._over = True
-                self._fail(self._stuck_error(state))
 
     def ended(self, status: int | None, recorded: int) -> None:
         report = self.report()
@@ -236,9 +276,11 @@ class ReplayedChild:
         """Whether the recorded process did not end its segment."""
         return self._segment is None or is_open(self._segment)
 
-    def wait_for_exit(self, until: float) -> None:
+    def wait_for_exit(self, until: float | None) -> None:
         """Wait until the process is gone: it has written its report, or was asked to end."""
-        while self.runs() and _reality.monotonic() < until:
+        begun = _reality.monotonic()
+        while self.runs() and (until is None or _reality.monotonic() < until):
+            self.say_after(begun)
             _reality.sleep(_LOOK)
 
     def outlives(self, end: int) -> bool:
@@ -788,8 +830,8 @@ def segments_of(directory: str, run_id: str) -> dict[str, SegmentFile]:
 
 # -- child processes of a replay ---------------------------------------------------------------------------------------
 
-#: For how long a process may be busy after the run, in seconds; less where the replay has failed.
-_IMPATIENCE: Final = 2.0
+#: For how long (s) a replay that has failed waits for its processes: what they say may explain the failure, and decides nothing.
+_AFTER_A_FAILURE: Final = 2.0
 
 
 class ReplayedChildren:
@@ -802,6 +844,7 @@ class ReplayedChildren:
         self.session: Final = session
         # Its children and its parent may send it something; a child's last word is its end, after it has reported.
         session.schedule.alone = lambda: not path and not any(child.runs() for child in self.started())
+        session.schedule.others_rest = self.rest
         self._options: Final = options
         self._path: Final = path
         self._directory: Final = os.path.dirname(os.path.abspath(session.trace.path))
@@ -811,6 +854,8 @@ class ReplayedChildren:
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
         self._concluded = False
+        #: The threads that wait for the end of one.
+        self.waiting: Final[set[int]] = set()
 
     @property
     def recorded(self) -> dict[str, SegmentFile]:
@@ -840,7 +885,7 @@ class ReplayedChildren:
         if segment is not None and segment.indirect and self._options["guard"] != "off":
             raise self.session.fail(self._indirect(path))
         child = ReplayedChild(
-            self.session, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
+            self, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
         )
         self._children.append(child)
         return child
@@ -865,7 +910,7 @@ class ReplayedChildren:
         path = lane.path
         segment = self.recorded.get(path)
         self._children.append(
-            ReplayedChild(self.session, path, None if segment is None else segment.path, True, self._where(), {}),
+            ReplayedChild(self, path, None if segment is None else segment.path, True, self._where(), {}),
         )
         return {"lane": path, "agent": scope.agent}
 
@@ -928,7 +973,7 @@ class ReplayedChildren:
             return
         self._concluded = True
         session = self.session
-        until = _reality.monotonic() + (_PATIENCE if session.failure is None else _IMPATIENCE)
+        until = None if session.failure is None else _reality.monotonic() + _AFTER_A_FAILURE
         session.elsewhere = bool(self._path or self._children)
         end = session.trace.entry(len(session.trace))["ts_ns"]
         failed = [failure for child, state in self._idle(until) if (failure := child.conclude(state, end)) is not None]
@@ -966,16 +1011,26 @@ class ReplayedChildren:
             with guard.allow():
                 shutil.rmtree(self._reports, ignore_errors=True)
 
-    def _idle(self, until: float) -> list[tuple[ReplayedChild, IdleState | None]]:
-        """The processes that don't end by themselves: all of them are idle, or the time is over."""
+    def _idle(self, until: float | None) -> list[tuple[ReplayedChild, IdleState | None]]:
+        """The processes that don't end by themselves: all of them are idle, or were still at work, with no recorded step left, when the
+        recorded run ended. Where the replay has failed, also those that are left when the time is over."""
         before: list[Any] = []
+        begun = _reality.monotonic()
         while True:
-            states = [(child, child.idle_state(until)) for child in self.running()]
+            states = [(child, child.state()) for child in self.running()]
             left = [(child, state) for child, state in states if child.report() is None and child.runs()]
-            looks = [(child.path, state["look"]) for child, state in left if state is not None and not state["busy"]]
-            if not left or _reality.monotonic() >= until or (len(looks) == len(left) and looks == before):
+            looks = [
+                (child.path, state["look"])
+                for child, state in left
+                if state is not None and (not state["busy"] or (child.open and not state["count"]))
+            ]
+            late = until is not None and _reality.monotonic() >= until
+            if not left or late or (len(looks) == len(left) and looks == before):
                 return left
             before = looks
+            for child, _ in left:
+                child.say_after(begun)
+            _reality.sleep(_LOOK)
 
     def _report_failures(self, failed: list[ReplayError]) -> None:
         session = self.session
@@ -1007,12 +1062,38 @@ class ReplayedChildren:
                 )
                 return
 
-    def idle(self) -> list[Any] | None:
-        """The idle states of the running processes; ``None`` if one of them is busy."""
+    def idle(self, but: ReplayedChild | None = None) -> list[Any] | None:
+        """The idle states of the running processes, without one; ``None`` if one of them is busy."""
         found: list[Any] = []
         for child in () if self._concluded else self.running():
-            state = child.idle_state(_reality.monotonic() + 1)
+            if child is but:
+                continue
+            state = child.state()
             if state is None or state["busy"]:
                 return None
             found.append(state["look"])
         return found
+
+    def at_rest(self, but: ReplayedChild) -> list[Any] | None:
+        """The idle states of all processes but one, where this process can't move either, and nobody else could wake it."""
+        if self._path:  # its parent looks at both
+            return None
+        with self.session.threads.lock:
+            if not self.session.threads.blocked():
+                return None
+        return self.idle(but)
+
+    def rest(self) -> bool:
+        """Whether none of the processes can move, as far as is known by now. To be asked again and again while this one can't either."""
+        answers = [child.rests() for child in self.running()]  # each is asked
+        return not self._path and all(answers)
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """The calling thread waits for the end of a process."""
+        me = get_native_id()
+        self.waiting.add(me)
+        try:
+            yield
+        finally:
+            self.waiting.discard(me)

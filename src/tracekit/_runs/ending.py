@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 from _thread import allocate_lock, get_native_id, start_new_thread
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final
@@ -26,6 +26,7 @@ from .._runtime.recorder import Recording
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import alike
 from .._runtime.session import Session
+from .._runtime.threads import asleep
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError
 
@@ -201,8 +202,10 @@ def _said(error: Mapping[str, Any]) -> str:
 #
 # At the end of a block, what the run has started gets some time to end.
 
-#: How long the block of a recording waits at most for the open lanes of its run, in seconds.
+#: How long a block waits at its end for the open lanes of its run that owe nothing (s). What one does after that is in no trace, and is
+#: said: an effect of a recorded program is refused, a step of a replayed one makes the replay inexact, as it would have before.
 DRAIN_S: Final = 1.0
+#: The pause between two looks at them (s).
 _LOOK: Final = 0.002
 
 
@@ -345,18 +348,17 @@ def _end_with(status: int) -> None:
 
 # -- the idle state of a process ---------------------------------------------------------------------------------------
 #
-# A child process of a replay reports to its parent, when asked, whether everything in it waits.
+# A child process of a replay reports to its parent, when asked, whether it is idle.
 #
-# The clock can't show whether a process has come as far as the recorded one. But if all its threads sleep and none has run for a while,
-# it waits for something from outside: a message, a signal. The report includes the recorded steps that it has not reached.
+# The clock can't show whether a process has come as far as the recorded one. It is idle if all its threads sleep, none has run between
+# two looks, and none sleeps with a time limit: then only something from outside can wake it, a message or a signal. Of one that has no
+# recorded step left to make, a time limit does not matter: it looks now and then for what does not come. The report includes the recorded
+# steps that it has not reached.
 
 IdleState = dict[str, Any]
 
-#: How long no thread may have run for a process to be idle, and how long that is awaited before it counts as busy, in seconds.
-_QUIET: Final = 0.25
-_PATIENCE: Final = 20.0
-_LOOK_AT_ALL: Final = 0.01
-_TASKS: Final = "/proc/self/task"
+#: How often a process looks whether its parent is still there, in seconds.
+_PARENT_LOOK: Final = 1.0
 
 
 def ask_file(report: str) -> str:
@@ -371,18 +373,19 @@ def state_file(report: str) -> str:
 
 class IdleReporter:
     """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
-    reached, ``watcher`` the thread that delivers recorded events, ``below`` the states of its child processes (``None``: one is busy)."""
+    reached, ``waiting`` the threads that wait for the end of a child process, ``below`` the states of its child processes (``None``: one
+    is busy)."""
 
     def __init__(
         self,
         report: str,
         left: Callable[[], list[dict[str, Any]]],
-        watcher: Callable[[], int],
+        waiting: Callable[[], Collection[int]],
         below: Callable[[], list[Any] | None],
     ) -> None:
         self._report: Final = report
         self._left: Final = left
-        self._watcher: Final = watcher
+        self._waiting: Final = waiting
         self._below: Final = below
         self._parent: Final = os.getppid()
         self._questions = 0
@@ -393,51 +396,37 @@ class IdleReporter:
 
     def _listen(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._me: int = get_native_id()
+        process.observers.add(get_native_id())
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
             while True:
-                if select.select([self._fd], [], [], 1.0)[0]:
+                if select.select([self._fd], [], [], _PARENT_LOOK)[0]:
                     self._questions += len(os.read(self._fd, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
                     os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
 
     def _write_state(self) -> None:
-        until = _reality.monotonic() + _PATIENCE
-        look, since = self._look(), _reality.monotonic()
-        while look is None or _reality.monotonic() - since < _QUIET:
-            if _reality.monotonic() > until:
-                look = None
-                break
-            _reality.sleep(_LOOK_AT_ALL)
-            now = self._look()
-            if now is None or now != look:
-                look, since = now, _reality.monotonic()
         left = self._left()
-        state = {"question": self._questions, "busy": look is None, "count": len(left), "left": left[:3], "look": look}
+        look, endless = self._look()
+        if look is None or look != self._look()[0]:
+            look, endless = None, False
+        busy = look is None or not (endless or not left)
+        state = {
+            "question": self._questions, "busy": busy, "endless": endless, "count": len(left), "left": left[:3], "look": look,
+        }  # fmt: skip
         path = state_file(self._report)
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             json.dump(state, file)
         os.replace(f"{path}.new", path)
 
-    def _look(self) -> list[Any] | None:
-        """The state of all threads: two equal ones mean that none has run in between; ``None`` if one is running."""
-        try:
-            tasks = sorted(os.listdir(_TASKS))
-        except OSError:  # no such system: as far as it came is what can be seen
-            return [len(self._left())]
-        found: list[Any] = []
-        for task in tasks:
-            if int(task) in (self._me, self._watcher()):
-                continue
-            try:
-                with open(f"{_TASKS}/{task}/stat", "rb") as file:
-                    state = file.read().rpartition(b")")[2].split()[0]
-                with open(f"{_TASKS}/{task}/schedstat", "rb") as file:
-                    found.append([task, file.read().decode()])
-            except OSError:  # it has just ended
-                return None
-            if state not in (b"S", b"Z"):
-                return None
+    def _look(self) -> tuple[list[Any] | None, bool]:
+        """The state of this process and those below it: two equal ones mean that nothing has run in between (``None``: something runs);
+        and whether only something from outside can wake it."""
         below = self._below()
-        return None if below is None else [found, below]
+        try:
+            found = asleep(self._waiting())
+        except OSError:  # no such system: as far as it came is what can be seen
+            return [below], False
+        if below is None or found is None:
+            return None, False
+        return [found[0], below], found[1]

@@ -379,6 +379,10 @@ class _SegmentReplay(ReplayBlock):
         """The idle states of the running processes below this one; ``None`` if one of them is busy."""
         return [] if self._children is None else self._children.idle()
 
+    def waiting_for_children(self) -> set[int]:
+        """The threads that wait for the end of a process below this one."""
+        return set() if self._children is None else self._children.waiting
+
     def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
         if options.get("transcript") is None:
             return super()._session_of(trace, redactor, options)
@@ -431,7 +435,7 @@ class _ReplayedProcess(_JoinedProcess):
         block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
         block.__enter__()
         block.session.state.joined = True
-        IdleReporter(self._report, self._left, lambda: block.session.schedule.observer, block.idle_children)
+        IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""

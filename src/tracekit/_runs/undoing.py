@@ -362,7 +362,7 @@ class AbortWait:
         if not timer.live and timer.comes:
             timer.wait()
         if timer.live and self._finds(_in_another_thread):
-            self._book.wait(self._over, self._end - _reality.monotonic())
+            self._book.wait(self._over, self._end)
             timer.fired()
 
     async def wait_async(self) -> None:
@@ -445,7 +445,8 @@ def _of_another_task(lane: Lane) -> bool:
 #
 # A run that its own program aborts: what it did is undone, the last step first, and its last entry lists it.
 
-#: How long an abort waits for calls that are under way, in seconds.
+#: How long an abort waits at most for calls that are under way in the live world (s). Of what has not ended by then its log says that
+#: nobody knows; a replay waits for what its log has, as long as anything can move.
 PATIENCE: Final = 30.0
 
 
@@ -517,7 +518,8 @@ def undo(run: Any, reason: str) -> None:
         AbortWait(scope, book, end).wait()
         for one in _plan(scope, book, elsewhere=True):
             if not isinstance(one, Completed):
-                book.wait(one, end - _reality.monotonic())
+                log = _replay_of(scope.session)
+                book.wait(one, end if log is None else log.threads.wait_in)
                 continue
             with _let_through():
                 try:
@@ -538,7 +540,8 @@ async def undo_async(run: Any, reason: str) -> None:
         await AbortWait(scope, book, end).wait_async()
         for one in _plan(scope, book, elsewhere=False):
             if not isinstance(one, Completed):
-                await book.wait_async(one, end - _reality.monotonic())
+                live = _replay_of(scope.session) is None
+                await book.wait_async(one, end - _reality.monotonic() if live else None)
                 continue
             with _let_through():
                 try:

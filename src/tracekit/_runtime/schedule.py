@@ -124,6 +124,8 @@ class Schedule:
         self.outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
+        #: Whether those others can't move either, as far as is known by now.
+        self.others_rest: Callable[[], bool] = lambda: False
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
@@ -476,7 +478,7 @@ class Schedule:
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
                 if self._first() is None:
                     since = now
-                    if not self._released and self.threads.blocked() and self.alone() and not self._let_held_go():
+                    if not self._released and self._nothing_moves() and not self._let_held_go():
                         stuck = self.threads.waiting()
                 elif (choice := self._choice(settled or now - since > _COURTESY)) is not None:
                     due = self._take(choice)
@@ -503,6 +505,12 @@ class Schedule:
         since = self._still_since
         return (monotonic_ns() - since) / 1e9 if since else 0.0
 
+    def _nothing_moves(self, *, here: bool = False) -> bool:
+        """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
+        if self.threads.blocked() and (here or self.alone()):
+            return True
+        return self.threads.blocked(by_processes=True) and self.others_rest()
+
     def _choice(self, quiet: bool) -> int | None:
         """The event that is to be handed out now, of those that were asked for. ``quiet``: nothing is gained by a moment's wait."""
         first = self._first()
@@ -517,7 +525,7 @@ class Schedule:
                     self._tell_loop()  # which knows when the program is at the place of it
                 return None
             return first if quiet else None
-        if not self.threads.blocked() or not (self._in_order() or not self._abroad() or self.alone()):
+        if not self._nothing_moves(here=self._in_order() or not self._abroad()):
             return None
         if self._let_held_go():
             return None

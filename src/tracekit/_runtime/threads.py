@@ -29,7 +29,7 @@ import sys
 import threading
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
 from asyncio.base_events import BaseEventLoop
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from functools import cache
@@ -42,7 +42,7 @@ from .callsite import is_user_code
 from .context import Lane
 from .process import process
 
-__all__ = ["MonitoredThread", "ThreadMonitor"]
+__all__ = ["MonitoredThread", "ThreadMonitor", "asleep"]
 
 _TASKS: Final = "/proc/self/task"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -52,6 +52,15 @@ _ASLEEP: Final = b"S"
 #: The system calls in which a native event loop waits, by machine, and their time limit where there is none.
 _EPOLL: Final = {"x86_64": (232, 281), "aarch64": (22,)}.get(os.uname().machine if hasattr(os, "uname") else "", ())
 _FOREVER: Final = 0xFFFFFFFF
+#: The system calls that end by the clock, by machine, and where their limit stands; ``None``: they have one always.
+_LIMITED: Final[Mapping[int, int | None]] = {
+    "x86_64": {35: None, 230: None, 219: None, 202: 4, 7: 3, 271: 3, 23: 5, 270: 5, 232: 4, 281: 4, 441: 4, 128: 3},
+    "aarch64": {101: None, 115: None, 128: None, 98: 4, 73: 3, 72: 5, 22: 4, 441: 4, 137: 3},
+}.get(os.uname().machine if hasattr(os, "uname") else "", {})
+#: The system calls that wait for the end of a child process.
+_WAITPID: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(
+    os.uname().machine if hasattr(os, "uname") else "", ()
+)
 #: Functions of the standard library that block in a lock of this process and in nothing else, by file and name.
 _WAITS: Final = frozenset(
     (file, name)
@@ -296,12 +305,15 @@ class ThreadMonitor:
             self._count()
         return settled
 
-    def blocked(self) -> bool:
-        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
-        first = self._looks()
-        return first is not None and first == self._looks()
+    def blocked(self, *, by_processes: bool = False) -> bool:
+        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was.
 
-    def _looks(self) -> dict[int, object] | None:
+        ``by_processes``: or waits for the end of a child process, or an event loop for what comes out of a pipe.
+        """
+        first = self._looks(by_processes)
+        return first is not None and first == self._looks(by_processes)
+
+    def _looks(self, by_processes: bool) -> dict[int, object] | None:
         """What was seen of each thread that is not held; ``None`` if one of them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
@@ -321,7 +333,10 @@ class ThreadMonitor:
             if frame is None:
                 if member is not None:  # it ends, or is in native code that called Python
                     return None
-            elif not (self._waits_for_us(native, frame, look) if taking_part else self._rests(native, frame, look)):
+            elif not (
+                (self._waits_for_us(native, frame, look) if taking_part else self._rests(native, frame, look))
+                or (by_processes and _waits_for_process(native, frame, look))
+            ):
                 return None
             found[native] = look
         return found
@@ -409,6 +424,67 @@ class ThreadMonitor:
         self.solo = 0
 
 
+def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
+    """What is seen of the threads of this process, without these, where all of them sleep; ``None`` where one runs, or may begin to.
+
+    Equal answers mean that none has run in between. The second part: no thread of the program's own sleeps with a time limit, so
+    that only what comes from outside can wake one.
+    """
+    if threading._limbo:  # type: ignore[attr-defined]  # one is being started
+        return None
+    frames = sys._current_frames()
+    idents = {thread.native_id: ident for ident, thread in _known_threads()}
+    found: list[Any] = []
+    endless = True
+    for name in sorted(os.listdir(_TASKS)):
+        native = int(name)
+        if native in but or native in process.observers:
+            continue
+        look = _glance(native)
+        if look is True:
+            return None
+        if look is None:
+            continue
+        found.append([native, str(look)])
+        frame = frames.get(idents.get(native, 0))
+        endless &= not (frame is None or _of_user(frame)) or not _is_limited(native)
+    return found, endless
+
+
+def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
+    """Whether a thread that is asleep can be moved by another process only."""
+    call = _call(native)
+    if not call or _glance(native) != look:
+        return False
+    if call[0] in _WAITPID:
+        return True
+    loop = _resting_loop(frame)
+    return loop is not None and call[0] != _futex() and all(map(_is_pipe, loop._selector.get_map()))
+
+
+def _is_pipe(fd: int) -> bool:
+    """Whether the other end of a descriptor is in a process of this machine, as far as it has one: a pipe, or a socket without a name."""
+    try:
+        kind, _, inode = os.readlink(f"/proc/self/fd/{fd}").partition(":")
+        return kind in ("pipe", "anon_inode") or (kind == "socket" and _is_nameless(inode.strip("[]")))
+    except OSError:
+        return False
+
+
+def _is_endless(limit: int) -> bool:
+    """Whether a time limit is none: no pointer to one, or a negative number of milliseconds."""
+    return limit == 0 or limit & _FOREVER == _FOREVER
+
+
+def _is_limited(native: int) -> bool:
+    """Whether a thread is in a system call that ends by the clock; so it counts where that is not to be seen."""
+    call = _call(native)
+    if not call:
+        return True
+    at = _LIMITED.get(call[0], 0)
+    return at is None or (at > 0 and (len(call) <= at or not _is_endless(call[at])))
+
+
 def _frame_of(ident: int) -> object:
     frame = sys._current_frames().get(ident)
     return None if frame is None else (id(frame), frame.f_lasti)
@@ -457,19 +533,29 @@ def _address(lock: Any) -> int:
 @cache
 def _futex() -> int:
     """The number of the system call in which a thread waits for a Python lock, at its address; 0 where that is not to be seen."""
-    found = set()
-    for lock in (allocate_lock(), RLock()):
-        lock.acquire()
-        natives: list[int] = []
-        start_new_thread(_wait_in, (natives, lock))
-        for _ in range(1000):
-            call = _call(natives[0]) if natives else []
-            if len(call) > 4 and call[1] == _address(lock):
-                found.add(call[0])
-                break
-            sleep(0.001)
-        lock.release()
+    found = {_waited_for(lock) for lock in (allocate_lock(), RLock())}
     return found.pop() if len(found) == 1 else 0
+
+
+def _waited_for(lock: Any) -> int:
+    """The number of the system call in which a thread waits for this lock, as soon as it does."""
+    lock.acquire()
+    natives: list[int] = []
+    start_new_thread(_wait_in, (natives, lock))
+    before: object = None
+    try:
+        while True:
+            look = _glance(natives[0]) if natives else True
+            call = [] if look is True else _call(natives[0])
+            if len(call) > 4 and call[1] == _address(lock):
+                return call[0]
+            # Who sleeps with a time limit waits for the interpreter, and gets it; else this system does not say where it waits.
+            if look is not True and look == before and (len(call) < 5 or call[4] == 0):
+                return 0
+            before = look
+            sleep(0.001)
+    finally:
+        lock.release()
 
 
 def _wait_in(natives: list[int], lock: Any) -> None:
@@ -496,6 +582,12 @@ def _waits_by_its_frame(frame: FrameType) -> bool:
 
 def _idle_loop(frame: FrameType) -> Any:
     """The event loop of the standard library that waits in ``frame`` for nothing but other threads, or ``None``."""
+    loop = _resting_loop(frame)
+    return loop if loop is not None and len(loop._selector.get_map()) <= 1 else None
+
+
+def _resting_loop(frame: FrameType) -> Any:
+    """The event loop of the standard library that waits in ``frame`` without a time limit, with nothing to run, or ``None``."""
     if frame.f_code.co_name != "select" or frame.f_code.co_filename != selectors.__file__:
         return None
     caller: FrameType | None = frame
@@ -514,7 +606,13 @@ def _idle_loop(frame: FrameType) -> Any:
         or any(not handle._cancelled for handle in loop._scheduled)
     ):
         return None
-    return loop if len(loop._selector.get_map()) <= 1 else None
+    return loop
+
+
+def _is_nameless(*inodes: str) -> bool:
+    """Whether these are sockets of a pair: UNIX ones without a name."""
+    lines = _contents("/proc/self/net/unix").decode("utf-8", "replace").splitlines() if inodes else []
+    return {line.split()[6] for line in lines[1:] if len(line.split()) == 7}.issuperset(inodes)
 
 
 def _polls_nothing(epoll: int) -> bool:
@@ -530,9 +628,7 @@ def _polls_nothing(epoll: int) -> bool:
             return False
         if "anon_inode:[eventfd]" not in found:
             return False
-        pairs = _contents("/proc/self/net/unix").decode("utf-8", "replace").splitlines() if sockets else []
-        nameless = {line.split()[6] for line in pairs[1:] if len(line.split()) == 7}
-        return nameless.issuperset(sockets)
+        return _is_nameless(*sockets)
     except (OSError, ValueError, IndexError):
         return False
 
