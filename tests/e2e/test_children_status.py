@@ -363,3 +363,35 @@ def main():
     assert "the process /process:reading.py#1 waits for what does not come" in done.stderr
     assert "tool.call 'pay'" in done.stderr
     assert family.effects == ["one", "two"]
+
+
+def test_a_task_that_is_held_goes_on_where_processes_wait_too(family: Family) -> None:
+    """What is held at its place, and would have to end the process that everybody waits for, goes past it: the replay ends."""
+    family.child("pay('a')\nprint('ready', flush=True)\ninput()\n", "waiting.py")
+    body = """
+import os
+
+async def end(child):
+    for _ in range(int(open("rounds").read())):
+        await asyncio.sleep(0)
+    child.kill()
+
+async def start():
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(sys.executable, "waiting.py", stdin=pipe, stdout=pipe)
+    await child.stdout.readline()
+    ending = asyncio.create_task(end(child))
+    status = await child.wait()
+    await ending
+    return status
+
+def main():
+    return asyncio.run(start())
+"""
+    rounds = family.root / "rounds"
+    rounds.write_text("1")
+    family.program(body)
+    family.record()
+    rounds.write_text("300")
+    done = family.replay()
+    assert done.returncode == 0, done.stderr
