@@ -33,8 +33,9 @@ IN_ONE_PROCESS = (
     HEAD
     + """
 def program():
-    global kept
+    global kept, references
     kept = Late("collected")
+    references = [weakref.ref(kept, lambda _: pay("weakref")), weakref.ref(kept, lambda *_: pay("weakref with any arguments"))]
     kept.me = Late("in a cycle")
     kept.me.me = kept.me
     weakref.finalize(kept, pay, "finalize")
@@ -95,7 +96,7 @@ def test_what_a_replay_leaves_behind_does_not_act(place: Place) -> None:
     assert done.stdout == "LiveCallBlockedError\n"
     assert paid(place) == ["by hand", "in a run", "at exit, registered before"]
     assert done.stderr.count("registered inside a replay") == 2  # both at exit; the signal's was caught
-    assert done.stderr.count("which may have made the object") == 3
+    assert done.stderr.count("which may have made the object") == 5
 
 
 LEFT_AT_THE_END = (

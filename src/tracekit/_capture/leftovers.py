@@ -8,6 +8,7 @@ no finalizer makes a traced call outside of a run.
 from __future__ import annotations
 
 import atexit
+import inspect
 import signal
 import sys
 import weakref
@@ -121,7 +122,18 @@ def _refuse(family: str, name: str) -> None:
 
 def _finalizes(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE:
+        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_told_of_a_death(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_told_of_a_death(frame: FrameType) -> bool:
+    """Whether this is the callback of a weak reference: it is called with that alone, which refers to nothing any more."""
+    code = frame.f_code
+    if code.co_flags & inspect.CO_VARARGS:
+        given = frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        last = given[0] if type(given) is tuple and len(given) == 1 else None
+    else:  # a method has its object before that
+        last = frame.f_locals.get(code.co_varnames[code.co_argcount - 1]) if 0 < code.co_argcount < 3 else None
+    return isinstance(last, weakref.ReferenceType) and last() is None

@@ -1085,8 +1085,10 @@ class ReplayedChildren:
 
     def rest(self) -> bool:
         """Whether none of the processes can move, as far as is known by now. To be asked again and again while this one can't either."""
-        answers = [child.rests() for child in self.running()]  # each is asked
-        return not self._path and all(answers)
+        # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it.
+        left = [child for child in self._children if child.pool or child.runs()]
+        asked = not self._path and not any(child.pool or child.report() for child in left)
+        return bool(left) and asked and all([child.rests() for child in left])  # noqa: C419 - each of them is asked
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
