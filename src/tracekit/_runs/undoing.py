@@ -518,7 +518,7 @@ def undo(run: Any, reason: str) -> None:
         AbortWait(scope, book, end).wait()
         for one in _plan(scope, book, elsewhere=True):
             if not isinstance(one, Completed):
-                log = _replay_of(scope.session)
+                log = scope.session.undo_log
                 book.wait(one, end if log is None else log.threads.wait_in)
                 continue
             with _let_through():
@@ -540,7 +540,7 @@ async def undo_async(run: Any, reason: str) -> None:
         await AbortWait(scope, book, end).wait_async()
         for one in _plan(scope, book, elsewhere=False):
             if not isinstance(one, Completed):
-                live = _replay_of(scope.session) is None
+                live = scope.session.undo_log is None
                 await book.wait_async(one, end - _reality.monotonic() if live else None)
                 continue
             with _let_through():
