@@ -785,8 +785,8 @@ def test_a_coroutine_agent_needs_route_async_in_a_running_loop(town: Town) -> No
     assert types(run) == []
 
 
-def test_a_thousand_intents_at_once_ten_times() -> None:
-    """Each gets its own answer; ten recordings have them in the same order, and are replayed exactly, asking nobody."""
+def test_a_thousand_intents_at_once_four_times() -> None:
+    """Each gets its own answer; four recordings have them in the same order, and are replayed exactly, asking nobody."""
     registry, calls = AgentRegistry(), Counter[int]()
 
     @registry.agent(intent="double", side_effect="read_only")
@@ -803,13 +803,13 @@ def test_a_thousand_intents_at_once_ten_times() -> None:
         return [one.payload for one in await asyncio.gather(*map(router.route_async, envelopes))]
 
     orders = set()
-    for n in range(10):
+    for n in range(4):
         calls.clear()
         run, answers = recorded(lambda: asyncio.run(program()))
         assert answers == [n * 2 for n in range(1000)]
         assert set(calls.values()) == {1}
         orders.add(tuple((e["type"], e["lane"], str(e.get("output"))) for e in entries(run)[1:-1]))
-        if n in (0, 9):
+        if n in (0, 3):
             report, again = replayed(run, lambda: asyncio.run(program()))
             assert (again, report.exact, set(calls.values())) == (answers, True, {1})
     assert len(orders) == 1
