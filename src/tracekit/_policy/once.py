@@ -23,7 +23,7 @@ from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
 from .._runtime.around import Around
 from .._runtime.context import Lane, Scope, current
 from .._runtime.recorder import RecordedStep, of_step
-from .._runtime.session import Outcome, Session, owner
+from .._runtime.session import Outcome, Session, Step, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
 from ..errors import (
@@ -296,7 +296,7 @@ class FirstStep:
         )
 
 
-class DuplicateStep:
+class DuplicateStep(Step):
     """A later call under a key; see ``session.Step``. It is not made: what came of the first one is its answer."""
 
     __slots__ = ("_next", "_once", "call", "request", "scope", "seq", "session", "spec")
@@ -319,24 +319,6 @@ class DuplicateStep:
 
     def holds(self, instance: object) -> None:
         pass
-
-    def resumed(self) -> None:
-        raise AssertionError("an earlier call answers this step")
-
-    def go(self) -> Any:
-        raise AssertionError("an earlier call answers this step")
-
-    async def go_async(self) -> Any:
-        raise AssertionError("an earlier call answers this step")
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        raise AssertionError("an earlier call answers this step")
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        raise AssertionError("an earlier call answers this step")
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        raise AssertionError("an earlier call answers this step")
 
     # -- the answer ------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
 from .replayer import IN_LOOP, Replay
-from .session import Outcome, Refusal, RunState, Step, WrittenLog, here
+from .session import Refusal, RunState, Step, Timer, WrittenLog, here
 from .step import Circumstances, Request, Spec
 from .verdict import RunReport
 
@@ -179,13 +179,14 @@ _STREAMED: Final = frozenset((str, bytes))
 _PIECE: Final = 256
 
 
-class RecordedStep:
+class RecordedStep(Step):
     """A step that is being recorded; see ``session.Step``."""
 
     # No __slots__: from 3.13 on Python makes objects without them faster.
 
     live: Final = True
     deferred: Final = False
+    seq = 0
     #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
     _streams: tuple[StreamRedactor, ...] = ()
 
@@ -194,7 +195,7 @@ class RecordedStep:
         self.scope: Final = scope
         self.request: Final = request
         self.spec: Final = request.spec
-        self.seq: Final = seq
+        self.seq = seq
         #: Its arguments as they were, where it may change them.
         self.given: Given | None = None
         self._inside: Spending
@@ -380,21 +381,6 @@ class RecordedStep:
         self.session.report.warn("the log could not be written for a while: outcomes are missing from it")
         return self.spec.effect
 
-    def answer(self) -> Outcome:
-        raise AssertionError("a live step is not answered from the log")
-
-    async def answer_async(self) -> Outcome:
-        raise AssertionError("a live step is not answered from the log")
-
-    def next_chunk(self) -> Outcome | None:
-        raise AssertionError("a live step is not answered from the log")
-
-    async def next_chunk_async(self) -> Outcome | None:
-        raise AssertionError("a live step is not answered from the log")
-
-    def lazy(self) -> str | None:
-        raise AssertionError("a live step is not answered from the log")
-
     def go(self) -> RecordedStep:
         return self
 
@@ -425,7 +411,7 @@ class UnloggedStep(RecordedStep):
         pass
 
 
-class RecordedTimer:
+class RecordedTimer(Timer):
     """A sleep or deadline that is armed; see ``session.Timer``."""
 
     __slots__ = ("_after", "_function", "_n", "_scope", "_session")
@@ -462,18 +448,6 @@ class RecordedTimer:
             self._session.append(self._scope, "clock", tail)
         except LogWriteError:
             self._session.report.warn("the log could not be written for a while: timers are missing from it")
-
-    def wait(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    async def wait_async(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def cancel(self) -> None:
-        pass
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
-from .session import Log, Outcome, Refusal, RunState, here
+from .session import Log, Outcome, Refusal, RunState, Step, Timer, here
 from .step import Circumstances, RenderedSpec, Request, Spec
 from .verdict import Report
 
@@ -66,7 +66,7 @@ __all__ = [
 # Steps and timers that the log answers.
 
 
-class ReplayedStep:
+class ReplayedStep(Step):
     """A step answered from the log; see ``session.Step``. The body of a structural one runs, and only its end is matched."""
 
     __slots__ = ("_chunk", "_inside", "called", "given", "live", "request", "scope", "seq", "session", "spec")
@@ -97,12 +97,6 @@ class ReplayedStep:
         if self._inside is None:
             self._inside = budget.opened(self.spec.name, self.scope.spending)
         return self._inside
-
-    def go(self) -> ReplayedStep:
-        raise AssertionError("the log answers this step")
-
-    async def go_async(self) -> ReplayedStep:
-        raise AssertionError("the log answers this step")
 
     def holds(self, instance: object) -> None:
         if isinstance(self.given, dict):
@@ -196,7 +190,7 @@ class ReplayedStep:
             session.passed(self.scope, seq)
 
 
-class ReplayedTimer:
+class ReplayedTimer(Timer):
     """A sleep or deadline that fires at its recorded place, or never; see ``session.Timer``."""
 
     __slots__ = ("_lane", "_seq", "_session", "_ticket", "on_delivery")
@@ -231,9 +225,6 @@ class ReplayedTimer:
         """Another process brings it about: it is waited for."""
         if self._seq is not None:
             self._session.schedule.outside.add(self._seq)
-
-    def fired(self, about: Mapping[str, Any] | None = None) -> None:
-        raise AssertionError("a replayed timer fires at its recorded place")
 
     def comes_yet(self) -> bool:
         """Whether it may come after all: past the end of the log of a run that goes on, and only there."""

@@ -18,7 +18,7 @@ from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import HAND_OVERS, INTENTION, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal
+from .session import Outcome, Refusal, Step, Timer
 from .step import Request
 from .threads import ThreadMonitor
 
@@ -32,7 +32,7 @@ __all__ = ["DeferredStep", "Followed", "HeldTimer", "LateTimer", "ResumedSpan", 
 # What a resumed run does not find in its log: steps, ends of spans and timers that come true once the log is open.
 
 
-class DeferredStep:
+class DeferredStep(Step):
     """A step past the end of the log, or one whose outcome the log does not have (``given_up``: its ``seq``).
 
     ``go`` makes it: after the whole log has been followed, what was cut off is compensated where it can be.
@@ -76,39 +76,6 @@ class DeferredStep:
             return None
         return self.spec.compensation
 
-    def body(self) -> Scope:
-        raise AssertionError("a deferred step is made by go()")
-
-    def holds(self, instance: object) -> None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def resumed(self) -> None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def answer(self) -> Outcome:
-        raise AssertionError("a deferred step is made by go()")
-
-    async def answer_async(self) -> Outcome:
-        raise AssertionError("a deferred step is made by go()")
-
-    def next_chunk(self) -> Outcome | None:
-        raise AssertionError("a deferred step is made by go()")
-
-    async def next_chunk_async(self) -> Outcome | None:
-        raise AssertionError("a deferred step is made by go()")
-
-    def lazy(self) -> str | None:
-        raise AssertionError("a deferred step is made by go()")
-
 
 class ResumedSpan(ReplayedStep):
     """A span that was open when the log was cut off: it ends past the end of the log."""
@@ -129,7 +96,7 @@ class ResumedSpan(ReplayedStep):
             self._run.late(lambda: recorded.failed(error, output=output, info=info))
 
 
-class LateTimer:
+class LateTimer(Timer):
     """What one thread hands to another past the end of the log: it happens at once, and is written in its turn."""
 
     __slots__ = ("_real", "_run")
@@ -149,18 +116,6 @@ class LateTimer:
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         self._run.late(lambda: self._real.fired(about))
-
-    def wait(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    async def wait_async(self) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
-        raise AssertionError("a live timer runs on the real clock")
-
-    def cancel(self) -> None:
-        pass
 
 
 class HeldTimer(LateTimer):

@@ -71,7 +71,12 @@ class Outcome:
 
 
 class Step(Protocol):
-    """An open step. ``live`` says who answers: the capture point's own call, or the log."""
+    """An open step. ``live`` says who answers: the capture point's own call, or the log.
+
+    Each kind of step has its own part of these; asking one for another kind's is a mistake of the capture point.
+    """
+
+    __slots__ = ()
 
     @property
     def live(self) -> bool: ...
@@ -80,31 +85,31 @@ class Step(Protocol):
 
     def holds(self, instance: object) -> None:
         """The method's own object, where the call may change it: told right after the step has begun."""
-        ...
+        raise AssertionError("nobody makes this step")
 
     # -- live: the capture point makes the call and reports the outcome --------------------------------------------------
     def body(self) -> Scope:
         """The scope to set (``current.set``) around the live call and each resumption of a generator, and to reset after."""
-        ...
+        raise AssertionError("its caller does not make this step")
 
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
         """One piece of a stream; it is on the log when this returns, before the caller gets it."""
-        ...
+        raise AssertionError("its caller does not make this step")
 
     def resumed(self) -> None:
         """A generator goes on after a piece: its caller may have changed its arguments meanwhile."""
-        ...
+        raise AssertionError("its caller does not make this step")
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         """The call returned ``output``; ``info`` goes into the outcome's ``meta`` (usage, cost, ``abandoned``, ``suspended`` …).
 
         ``data`` is the JSON of ``output`` as the log writes it, where that is at hand.
         """
-        ...
+        raise AssertionError("its caller does not make this step")
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         """The call raised ``error``; ``output`` is what there was beside it (a status, headers)."""
-        ...
+        raise AssertionError("its caller does not make this step")
 
     # -- deferred: the log does not answer, and it is not followed to its end yet (a resumed run) -------------------------
     @property
@@ -114,26 +119,29 @@ class Step(Protocol):
 
     def go(self) -> Step:
         """The live step, once the rest of the log has been followed. Blocks the calling thread until then."""
-        ...
+        raise AssertionError("this step is not deferred")
 
-    async def go_async(self) -> Step: ...
+    async def go_async(self) -> Step:
+        raise AssertionError("this step is not deferred")
 
     # -- not live: the log answers ---------------------------------------------------------------------------------------
     def answer(self) -> Outcome:
         """The recorded outcome, when its turn has come. Blocks the calling thread until then."""
-        ...
+        raise AssertionError("the log does not answer this step")
 
-    async def answer_async(self) -> Outcome: ...
+    async def answer_async(self) -> Outcome:
+        raise AssertionError("the log does not answer this step")
 
     def next_chunk(self) -> Outcome | None:
         """The next recorded chunk when its turn has come, or ``None`` where the recording has no more of them."""
-        ...
+        raise AssertionError("the log does not answer this step")
 
-    async def next_chunk_async(self) -> Outcome | None: ...
+    async def next_chunk_async(self) -> Outcome | None:
+        raise AssertionError("the log does not answer this step")
 
     def lazy(self) -> str | None:
         """``"coroutine"``, ``"generator"`` or ``"async generator"``, where a plain function returned one; else ``None``."""
-        ...
+        raise AssertionError("the log does not answer this step")
 
 
 class Timer(Protocol):
@@ -144,6 +152,8 @@ class Timer(Protocol):
     return if it did not fire in the recording; ``on_fire`` asks for a call in the running event loop (``anywhere``: in any thread);
     ``cancel`` takes it back.
     """
+
+    __slots__ = ()
 
     @property
     def live(self) -> bool: ...
@@ -157,11 +167,21 @@ class Timer(Protocol):
         """Whether it may come true later: past the end of the log of a run that goes on."""
         ...
 
-    def fired(self, about: Mapping[str, Any] | None = None) -> None: ...
-    def wait(self) -> None: ...
-    async def wait_async(self) -> None: ...
-    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None: ...
-    def cancel(self) -> None: ...
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        raise AssertionError("a replayed timer fires at its recorded place")
+
+    def wait(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    async def wait_async(self) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
+        raise AssertionError("a live timer runs on the real clock")
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        return
 
 
 class Log:
