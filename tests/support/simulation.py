@@ -44,6 +44,9 @@ class _Base:
         assert timers.deactivate() == []
         assert concurrency.deactivate() == []
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], Any]) -> Any:
+        return real()
+
     def question(self, scope: Scope, function: str, real: Callable[[], Any], agree: Callable[[Any], object]) -> Any:
         return real()
 

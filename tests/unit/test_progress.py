@@ -97,6 +97,22 @@ def test_who_polls_sees_what_he_saw(tmp_path: Path, loop: Loop) -> None:
         assert session.report.exact
 
 
+@LOOPS
+def test_who_has_given_up_looking_gives_up(tmp_path: Path, loop: Loop) -> None:
+    """A task looks a number of times, and waits then: in the recording the answer came when it waited, and so it does in the replay."""
+
+    async def program() -> Any:
+        answer = asyncio.create_task(asyncio.to_thread(in_thread, "late", 0.3))
+        looks = 0
+        while not answer.done() and looks < 3000:
+            looks += 1
+            await asyncio.sleep(0)
+        return looks, await answer
+
+    seen, _ = twice(tmp_path, loop, program)
+    assert seen == (3000, "late")
+
+
 @pytest.mark.parametrize("side_by_side", [2, 8])
 @LOOPS
 def test_runs_recorded_side_by_side_replay_alone(tmp_path: Path, loop: Loop, side_by_side: int) -> None:
@@ -519,7 +535,8 @@ def test_a_deadline_that_is_cancelled_before_it_can_expire_again_is_no_exact_rep
     async def program(pause: float) -> str:
         try:
             async with asyncio.timeout(0.02):
-                await asyncio.sleep(pause)
+                if pause:
+                    await asyncio.sleep(pause)
         except TimeoutError:
             return "too late"
         return "in time"

@@ -469,7 +469,7 @@ def _call_at(original: Any) -> Any:
         scope = scope_of_timers()
         if scope is None:
             return original(self, when, callback, *args, context=context)
-        timer = scope.session.arm(scope, "asyncio.timer", when - self.time())
+        timer = scope.session.arm(scope, "asyncio.timer", when - _now_in(self, scope))
         if timer.live:
             handle = original(self, when, callback, *args, context=context)
             if type(handle) is asyncio.TimerHandle:
@@ -509,10 +509,20 @@ def _call_later(original: Any) -> Any:
         timer = scope.session.arm(scope, "asyncio.timer", delay)
         if timer.live:
             return original(self, delay, _fired, timer, callback, args, context=context)
-        return _Held(self, self.time() + delay, callback, args, context, timer)
+        return _Held(self, _now_in(self, scope) + delay, callback, args, context, timer)
 
     call_later.__qualname__ = "Loop.call_later"
     return call_later
+
+
+def _now_in(loop: Any, scope: Scope | None) -> float:
+    """The loop's clock as the run has it, for ourselves: no read of the program's, or of a library's."""
+    token = current.set(None)
+    try:
+        now: float = loop.time()
+    finally:
+        current.reset(token)
+    return now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
 
 
 def _fired(timer: Any, callback: Any, args: tuple[Any, ...]) -> None:
@@ -568,8 +578,7 @@ class _Held(asyncio.TimerHandle):
         scope = self._context.get(current)  # type: ignore[attr-defined]
         token = current.set(None)
         try:
-            now = loop.time()
-            then = now if scope is None else scope.session.library_clock(scope, "loop.time", None, lambda: now)
+            now, then = _now_in(loop, None), _now_in(loop, scope)
             armed: asyncio.TimerHandle = loop.call_at(now + self._when - then, self._run_out)  # type: ignore[attr-defined]
             return armed
         finally:

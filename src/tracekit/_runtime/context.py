@@ -146,6 +146,7 @@ class Lane:
         "last",
         "limit",
         "loop",
+        "moved",
         "n",
         "name",
         "number",
@@ -179,8 +180,9 @@ class Lane:
         #: How many of its callbacks an event loop has run since its own last event, and how many may run; see ``progress``.
         self.since = 0
         self.limit = UNLIMITED
-        #: In a replay: the event loop that runs them.
+        #: The event loop that runs them, and where to be entered when one of them runs; ``None`` where it is entered already.
         self.loop: object = None
+        self.moved: list[Lane] | None = None
         self._counts: dict[tuple[int, str], int] = {}
         #: How many timers of each function it has armed since step ``_since``.
         self._armed: dict[str, int] = {}

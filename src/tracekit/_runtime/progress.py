@@ -1,8 +1,8 @@
 """Where in a program's own progress the events that an event loop brings belong.
 
 An *event* is what the outside decides: the answer of a call, a piece of a stream, a timer that fires, a result that a thread hands to
-the loop. Its *place* says how far the program had come by then: for each lane with a callback ready to run in that loop, how many
-of its callbacks had run since the lane's own last event. Nothing else counts: not time, not rounds of a loop that others share, not
+the loop. Its *place* says how far the program had come by then: for each lane in that loop, how many of its callbacks had run since
+the lane's own last event. Nothing else counts: not time, not rounds of a loop that others share, not
 what a live call does inside. A loop runs the callbacks of one program in the order in which they were asked for. So a replay that
 holds each lane at its place until the event has come sees the program in the recorded state, whatever the speed, and whatever else
 runs.
@@ -18,7 +18,7 @@ from array import array
 from asyncio import AbstractEventLoop
 from asyncio.events import Handle, _get_running_loop
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final, Protocol
@@ -26,14 +26,12 @@ from typing import Any, Final, Protocol
 import orjson
 
 from .._reality import monotonic_ns
-from .context import UNLIMITED, Lane, Scope
+from .context import NOBODY, UNLIMITED, Lane, Scope
 
 __all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
 
 _bare_run: Final = Handle._run
-#: In ``PlaceIndex``: an event of the lane itself, before which it is not held.
-_FREE: Final = 0xFFFFFFFF
-#: So often the callbacks of lanes that had nothing to run at the place of the next event may run before that comes all the same.
+#: So often the callbacks of lanes of which the recording knows nothing may run before the next event comes all the same.
 _ROUNDS: Final = 1000
 
 
@@ -50,7 +48,20 @@ class Counted(Handle):
         lane = self.lane
         if lane is not None and self.counted:
             lane.since += 1
+            if lane.moved is not None:
+                lane.moved.append(lane)
+                lane.moved = None
         _bare_run(self)
+
+
+class _Moves:
+    """An event loop of a run: its number, once it has brought an event, and the lanes that have moved since its last one."""
+
+    __slots__ = ("moved", "number")
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.moved: Final[list[Lane]] = []
 
 
 class Deliverer(Protocol):
@@ -66,6 +77,10 @@ class Deliverer(Protocol):
 
     def is_asked(self, seq: int) -> bool: ...
 
+    def is_made(self, step: int) -> bool:
+        """Whether the program has come to a step."""
+        ...
+
     def delivers_in(self, loop: AbstractEventLoop) -> bool:
         """Whether the next event is asked for in ``loop``."""
         ...
@@ -80,7 +95,10 @@ class Progress:
         "_event",
         "_lanes",
         "_loops",
+        "_made",
         "_now",
+        "_number",
+        "_numbered",
         "_places",
         "_queues",
         "_uncounted",
@@ -92,10 +110,14 @@ class Progress:
         self._deliverer: Final = deliverer
         self._places: Final = places
         self._queues: dict[AbstractEventLoop, LoopQueue] = {}
-        #: What each loop's last place was: its number, and how far the lanes were that had something ready.
-        self._loops: dict[AbstractEventLoop, tuple[int, dict[Lane, int]]] = {}
+        #: What there is to say of each loop at its next event, and how many have a number.
+        self._loops: dict[AbstractEventLoop, _Moves] = {}
+        self._numbered = 0
         self._lanes: dict[int, Lane] = {}
+        self._number: dict[Lane, int] = {}
         self._at: dict[int, int] = {}
+        #: How many of its recorded steps each lane of a replay has made.
+        self._made: dict[int, int] = {}
         #: In a replay: how long the recording had taken up to the last event that was handed out (ns).
         self.elapsed: Callable[[], int] = lambda: 0
         #: That of the last event, and the real clock when it was first noticed; the latest instant that was told.
@@ -115,6 +137,10 @@ class Progress:
         handle = Counted(callback, args, loop, context)
         handle.counted = self._uncounted is not loop
         lane = handle.lane = None if scope.live else scope.lane
+        if lane is not None and lane.loop is not loop:
+            lane.loop = loop
+            self._of(loop).moved.append(lane)
+            lane.moved = None
         if self._deliverer is None:
             ready = getattr(loop, "_ready", None)
             if ready is not None:
@@ -122,10 +148,16 @@ class Progress:
                 return handle
         elif lane is not None and lane.state is None:
             self.follow(lane)
-        if lane is not None:
-            lane.loop = loop
         self.queue(loop).add(handle)
         return handle
+
+    def _of(self, loop: AbstractEventLoop) -> _Moves:
+        known = self._loops.get(loop)
+        if known is None:
+            for old in [one for one in self._loops if one.is_closed()]:
+                self._loops[old].moved.clear()
+            known = self._loops[loop] = _Moves()
+        return known
 
     def now(self) -> int:
         """How long (ns) the replayed run has taken by its own clock.
@@ -185,38 +217,34 @@ class Progress:
         loop: Any = _get_running_loop()
         if loop is None:
             return b""
-        known = self._loops.get(loop)
-        if known is None:
-            for old in [one for one in self._loops if one.is_closed()]:
-                self._loops[old][1].clear()
-            known = self._loops[loop] = len(self._loops), {}
-        which, before = known
-        queue = self._queues.get(loop)
-        ready: dict[Lane, int] = {}
-        for handle in (
-            list(loop._ready) if queue is None and hasattr(loop, "_ready") else queue.waiting() if queue else ()
-        ):
-            if type(handle) is Counted:
-                other = handle.lane
-                if other is not None and other.root is lane.root and not handle._cancelled:
-                    ready[other] = other.since
+        known = self._of(loop)
+        if known.number < 0:
+            known.number = self._numbered
+            self._numbered += 1
+        changes = {
+            str(number(one)): None if one.owner == NOBODY and one is not lane else max(0, one.since)
+            for one in known.moved
+        }
+        for one in known.moved:
+            one.moved = known.moved
+        known.moved.clear()
         if hop:
-            ready[lane] = lane.since
+            changes.setdefault(str(number(lane)), lane.since)
         lane.since = 0
-        if ready == before:
-            return b',"place":{"loop":%d}' % which if which else b""
-        changes: dict[str, int | None] = {str(number(one)): None for one in before if one not in ready}
-        changes.update((str(number(one)), count) for one, count in ready.items() if before.get(one) != count)
-        before.clear()
-        before.update(ready)
-        about: dict[str, Any] = {"loop": which} if which else {}
-        about["lanes"] = changes
-        return b',"place":' + orjson.dumps(about)
+        about: dict[str, Any] = {"loop": known.number} if known.number else {}
+        if changes:
+            about["lanes"] = changes
+        return b',"place":' + orjson.dumps(about) if about else b""
 
     # -- replay: who is held ---------------------------------------------------------------------------------------------
 
     def known_as(self, lane: Lane, number: int) -> None:
-        """In a replay: the number of ``lane`` in the recording."""
+        """In a replay: the number of ``lane`` in the recording, from now on."""
+        former = self._number.get(lane)
+        if former is not None and former != number and self._lanes.get(former) is lane:
+            del self._lanes[former]
+            lane.limit = UNLIMITED
+        self._number[lane] = number
         if self._places is not None and number in self._places:
             before = self._lanes.get(number)
             if before is not None:
@@ -236,6 +264,11 @@ class Progress:
         if lane is not None and places is not None:
             # As if it had come, and the callback that it leads to were the running one.
             lane.since = max(0, lane.since - places.before(seq)) + 1
+            self._limit(number)
+
+    def made(self, number: int) -> None:
+        """The lane has made a recorded step."""
+        if number in self._lanes:
             self._limit(number)
 
     def asked(self, lane: Lane) -> None:
@@ -268,14 +301,26 @@ class Progress:
         self._at[number] = i
         if (
             i == len(until)
-            or counts[i] == _FREE
             or (places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_asked(until[i])))
+            or self._owes(number, until[i])
         ):
             lane.limit = UNLIMITED
         else:
             lane.limit = counts[i]
         for queue in self._queues.values():
             queue.look_again = True
+
+    def _owes(self, number: int, seq: int) -> bool:
+        """Whether a lane has yet to make a step that was recorded before event ``seq``: it goes on until it has, held by nobody."""
+        places, deliverer = self._places, self._deliverer
+        assert places is not None
+        assert deliverer is not None
+        steps = places.steps_of(number)
+        made = self._made.get(number, 0)
+        while made < len(steps) and deliverer.is_made(steps[made]):
+            made += 1
+        self._made[number] = made
+        return made < len(steps) and steps[made] < seq
 
 
 class LoopQueue:
@@ -420,6 +465,9 @@ class LoopQueue:
                         self._parked.append(handle)
                         continue
                     lane.since += 1
+                    if lane.moved is not None:
+                        lane.moved.append(lane)
+                        lane.moved = None
                     if lane.limit != UNLIMITED:
                         self._rounds = 0
                 _bare_run(handle)
@@ -436,7 +484,9 @@ class LoopQueue:
 
     def _rest(self, deliverer: Deliverer) -> None:
         if self._queue:
-            # Somebody polls who had nothing to run when the next event came: the program is not the recorded one any more.
+            if any(one.lane is not None and one.counted and one.lane.limit != UNLIMITED for one in self._queue):
+                return  # on the way to its place
+            # Somebody polls of whom the recording knows nothing.
             self._rounds = self._rounds + 1 if deliverer.delivers_in(self.loop) else 0
             if self._rounds < _ROUNDS:
                 return
@@ -448,7 +498,7 @@ class LoopQueue:
 class PlaceIndex:
     """The places of a recording, by lane: how far it may go until which event has come."""
 
-    __slots__ = ("_before", "_counts", "_ends", "_lane", "_loops", "_until")
+    __slots__ = ("_before", "_counts", "_ends", "_lane", "_loops", "_steps", "_until")
 
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
@@ -456,6 +506,8 @@ class PlaceIndex:
         #: The lane of an event, and which others are held until it has come.
         self._lane: Final[dict[int, int]] = {}
         self._ends: Final[dict[int, list[int]]] = {}
+        #: The steps of each lane.
+        self._steps: Final[dict[int, array[int]]] = {}
         #: How many callbacks of its lane had run before a hop.
         self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
@@ -468,19 +520,21 @@ class PlaceIndex:
         place = place or {}
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
-            other = int(key)
-            self._close(loop, other)
+            self._close(loop, int(key))
             if count is not None:
-                loop.ready[other] = count, loop.number
-        own = loop.ready.get(lane)
-        if own is None:
-            self._append(lane, seq, _FREE)
-        else:
-            self._close(loop, lane)
-            self._append(lane, seq, own[0])
-            loop.ready[lane] = own[0], loop.number + 1
-            if hop:
-                self._before[seq] = own[0]
+                loop.ready[int(key)] = count, loop.number
+        own, _ = loop.ready.get(lane, (0, 0))
+        self._close(loop, lane)
+        self._append(lane, seq, own)
+        loop.ready[lane] = 0, loop.number + 1
+        if hop:
+            self._before[seq] = own
+            # It may be left out before its turn: nobody goes by it for an earlier event.
+            for other, (stood, _) in [item for item in loop.ready.items() if item[0] != lane]:
+                self._close(loop, other)
+                self._append(other, seq, stood)
+                self._ends.setdefault(seq, []).append(other)
+                loop.ready[other] = stood, loop.number + 1
         self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 
@@ -510,6 +564,13 @@ class PlaceIndex:
 
     def is_own(self, lane: int, seq: int) -> bool:
         return self._lane.get(seq) == lane
+
+    def step(self, seq: int, lane: int) -> None:
+        """The next step of a lane."""
+        self._steps.setdefault(lane, array("Q")).append(seq)
+
+    def steps_of(self, lane: int) -> Sequence[int]:
+        return self._steps.get(lane, ())
 
     def is_hop(self, seq: int) -> bool:
         return seq in self._before

@@ -382,6 +382,7 @@ class Index:
             self._append(self.items, lane, seq)
         if self.role[seq] in (INTENTION, SINGLE):
             self.steps.append(seq)
+            self.places.step(seq, lane)
 
     def _role(self, seq: int, kind: str, lane: int, entry: Mapping[str, Any]) -> int:
         family = family_of(kind)
@@ -953,6 +954,7 @@ class Replay:
         self.report.consumed += 1
         state.cursors[kind] = state.cursors.get(kind, 0) + 1
         self._pass(state, seq)
+        self.progress.made(state.lane)
 
     def _skip_inside(self, step: int) -> None:
         role, used = self.index.role, self._used

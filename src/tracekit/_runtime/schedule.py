@@ -361,6 +361,9 @@ class Schedule:
         i = bisect_left(self._events, seq)
         return i >= self._count or self._events[i] != seq or bool(self._done[i])
 
+    def is_made(self, step: int) -> bool:
+        return bool(self._made[step])
+
     @property
     def has_next(self) -> bool:
         """Whether the next event is asked for: it will be handed out."""
