@@ -46,7 +46,6 @@ __all__ = [
     "last_entry",
     "on_os_exit",
     "on_process_end",
-    "refused_runs",
     "same_error",
     "state_file",
     "swallowed",
@@ -56,9 +55,6 @@ __all__ = [
 # -- budgets at the end of a run ---------------------------------------------------------------------------------------
 #
 # What the last entry of a run says of its budget, and which runs of the process exceeded theirs.
-
-#: How many runs of this process ended over their budget, by the program's word or not.
-_refused: Final[list[BudgetExceededError]] = []
 
 
 def warn(session: Recording, error: BaseException | None) -> None:
@@ -74,7 +70,7 @@ def warn(session: Recording, error: BaseException | None) -> None:
 def account(spending: Spending) -> dict[str, Any]:
     """The budget account in the last entry of a run: the limits, what was spent, which limits were exceeded."""
     if spending.refused is not None:
-        _refused.append(spending.refused)
+        process.overspent += 1
     return {"limits": spending.budget.limits, "spent": spending.spent, "exceeded": spending.exceeded}
 
 
@@ -87,11 +83,6 @@ def keep_as_failure(error: BudgetExceededError, about: dict[str, Any]) -> Budget
 def swallowed(last: Mapping[str, Any]) -> bool:
     """Whether a run that failed, by its last entry, did so by its budget alone: its program ended without an exception."""
     return bool(((last.get("meta") or {}).get("budget") or {}).get("swallowed"))
-
-
-def refused_runs() -> int:
-    """How many runs of this process ended over their budget."""
-    return len(_refused)
 
 
 # -- comparing ends ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from .._policy.budget import Budget, Spending, budget_or_none
 from .._policy.once import under_policies
 from .._runtime.callsite import caller
 from .._runtime.callsite import say as say_now
-from .._runtime.context import Scope, collisions, current
+from .._runtime.context import Scope, current
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
@@ -64,12 +64,11 @@ def end(session: Recording) -> None:
             uncaptured=True,
             quiet=True,
         )
-    for lane in collisions:
-        if lane.root is session.state.root:
-            session.report.warn(
-                f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
-                uncaptured=True,
-            )
+    for lane in session.state.collisions:
+        session.report.warn(
+            f"two threads met in lane {lane.path or 'of the run itself'}: their steps are in the order they came",
+            uncaptured=True,
+        )
     for say in session.state.extras.of(Unfinished).says:
         left = say()
         if left is not None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .effects import OpenCall
     from .session import Session
 
-__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "Scope", "collisions", "current", "enter", "started"]
+__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "Scope", "current", "enter", "started"]
 
 # -- scope -------------------------------------------------------------------------------------------------------------
 #
@@ -123,9 +123,6 @@ NOBODY: Final = -1
 UNLIMITED: Final = 1 << 62
 
 _numbering = threading.Lock()
-
-#: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
-collisions: Final[list[Lane]] = []
 
 
 class Lane:

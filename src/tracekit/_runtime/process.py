@@ -131,6 +131,7 @@ class Process:
         "forbidden",
         "observers",
         "outside",
+        "overspent",
         "role",
         "sessions",
         "strayed",
@@ -140,6 +141,8 @@ class Process:
         self.role = ProcessRole()
         #: The open sessions, in the order in which they were opened.
         self.sessions: tuple[Session, ...] = ()
+        #: How many runs of this process ended over their budget, by the program's word or not.
+        self.overspent = 0
         #: Called with family and name for a step outside every run, where that may not be; ``None`` otherwise.
         self.outside: Callable[[str, str], None] | None = None
         #: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..errors import BudgetExceededError, UnknownPriceError
-from .context import NOBODY, Lane, Scope, collisions, current, enter, started
+from .context import NOBODY, Lane, Scope, current, enter, started
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -298,6 +298,7 @@ class RunState:
     __slots__ = (
         "children",
         "closing",
+        "collisions",
         "discarded",
         "ended",
         "extras",
@@ -334,6 +335,8 @@ class RunState:
         self.children: Children | None = None
         #: Set when the run is aborted: what keeps effects from beginning.
         self.closing: Closing | None = None
+        #: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
+        self.collisions: Final[list[Lane]] = []
         #: The budgets that a call was refused for, by whose they are, and which limit it was.
         self.overruns: Final[dict[str, str]] = {}
         #: What the run may spend, and has spent.
@@ -553,5 +556,5 @@ def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
         callback.owner = me
         callbacks[me] = callback
         if len(callbacks) > 1:
-            collisions.append(lane)
+            scope.session.state.collisions.append(lane)
     return callback

@@ -895,7 +895,7 @@ def _after_the_end(run: Run, family: str, name: str) -> None:
 
 def _status_within_budget(status: int, error: BaseException | None = None) -> int:
     """The exit status of a program: 4 where a run exceeded its budget, whatever the program itself returns."""
-    over = isinstance(error, BudgetExceededError) or (status in (0, 1) and ending.refused_runs() > 0)
+    over = isinstance(error, BudgetExceededError) or (status in (0, 1) and process.overspent > 0)
     return REFUSED if over else status
 
 
