@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ __all__ = ["CANARY", "NAME", "leaks", "misfits"]
 #: In the environment of every test.
 NAME = "SUITE_CANARY_TOKEN"
 CANARY = "sk-proj-SuiteCanary8Yp2Lm5Qw9Zr3Tx7Vb1Nc"
-#: So many lines of one type are looked at in one file, and so many in all.
-_EACH, _ALL = 3, 4000
+#: So many lines of one type are looked at in one file, and so many of one shape in all.
+_EACH, _ALIKE = 2, 1
 
 
 def leaks(base: Path) -> list[Path]:
@@ -30,33 +31,51 @@ def misfits(base: Path) -> list[str]:
 
     validator = jsonschema.Draft202012Validator(schema.load())
     found: list[str] = []
-    for number, (path, entry) in enumerate(_sampled(base)):
-        if number >= _ALL:
-            break
-        if not validator.is_valid(entry):
-            problem = next(validator.iter_errors(entry))
-            found.append(f"{path}: line {entry['seq']} ({entry['type']}): {problem.message[:300]}")
+    seen: Counter[str] = Counter()
+    for path in _files(base):
+        new = [entry for entry in _sampled(path) if seen[_shape(entry)] < _ALIKE]
+        if not new or not _own_and_whole(path):
+            continue
+        for entry in new:
+            seen[_shape(entry)] += 1
+            if not validator.is_valid(entry):
+                problem = next(validator.iter_errors(entry))
+                found.append(f"{path}: line {entry['seq']} ({entry['type']}): {problem.message[:300]}")
     return found
+
+
+def _shape(entry: dict[str, Any]) -> str:
+    """What the schema speaks of: type, keys, and of what type their values are."""
+    keys = [f"{key}:{type(value).__name__}" for key, value in entry.items()]
+    meta = entry.get("meta")
+    if isinstance(meta, dict):
+        keys += [f"{key}:{type(value).__name__}" for key, value in meta.items()]
+    return f"{entry['type']} {' '.join(sorted(keys))}"
 
 
 def _files(base: Path) -> Iterator[Path]:
     return (path for path in base.rglob("*.jsonl") if path.is_file())
 
 
-def _sampled(base: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _sampled(path: Path) -> Iterator[dict[str, Any]]:
+    seen: Counter[bytes] = Counter()
+    for line in path.read_bytes().split(b"\n"):
+        kind = line[line.find(b'"type":') :][:30]
+        seen[kind] += 1
+        if line.endswith(b"}") and seen[kind] <= _EACH:
+            with suppress(ValueError, RecursionError):  # of a file that a test has damaged
+                entry = json.loads(line)
+                if isinstance(entry, dict) and isinstance(entry.get("type"), str):
+                    yield entry
+
+
+def _own_and_whole(path: Path) -> bool:
+    """Whether tracekit wrote the file, and no test has damaged it since."""
     from tracekit.errors import TraceError
     from tracekit.integration import Trace
 
-    for path in _files(base):
-        try:
-            with Trace(path) as trace:
-                if trace.status.state == "broken" or "environment" not in trace.entry(1).get("meta", {}):
-                    continue
-        except (TraceError, IndexError, ValueError, KeyError):
-            continue
-        seen: Counter[str] = Counter()
-        for line in path.read_bytes().split(b"\n"):
-            kind = line[line.find(b'"type":') :][:30].decode("ascii", "replace")
-            seen[kind] += 1
-            if line.endswith(b"}") and seen[kind] <= _EACH:
-                yield path, json.loads(line)
+    try:
+        with Trace(path) as trace:
+            return trace.status.state != "broken" and "environment" in trace.entry(1).get("meta", {})
+    except (TraceError, IndexError, ValueError, KeyError):
+        return False
