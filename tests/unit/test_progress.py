@@ -113,6 +113,24 @@ def test_who_has_given_up_looking_gives_up(tmp_path: Path, loop: Loop) -> None:
     assert seen == (3000, "late")
 
 
+@LOOPS
+def test_a_timer_that_outlives_its_task(tmp_path: Path, loop: Loop) -> None:
+    """A task arms a timer and ends; that comes when others have had their answers, and holds nobody until then."""
+
+    async def program() -> Any:
+        came = asyncio.Event()
+
+        async def arms() -> None:
+            asyncio.get_running_loop().call_later(0.05, came.set)
+
+        await asyncio.create_task(arms())
+        answer = await on_loop("first", 0.002)
+        return answer, came.is_set(), await came.wait(), await on_loop("second", 0.001)
+
+    seen, _ = twice(tmp_path, loop, program)
+    assert seen == ("first", False, True, "second")
+
+
 @pytest.mark.parametrize("side_by_side", [2, 8])
 @LOOPS
 def test_runs_recorded_side_by_side_replay_alone(tmp_path: Path, loop: Loop, side_by_side: int) -> None:

@@ -520,13 +520,18 @@ class PlaceIndex:
         place = place or {}
         loop = self._loops.setdefault(place.get("loop", 0), _Reading())
         for key, count in (place.get("lanes") or {}).items():
-            self._close(loop, int(key))
-            if count is not None:
-                loop.ready[int(key)] = count, loop.number
+            other = int(key)
+            self._close(loop, other)
+            loop.ended.discard(other)
+            if count is None:
+                loop.ended.add(other)
+            else:
+                loop.ready[other] = count, loop.number
         own, _ = loop.ready.get(lane, (0, 0))
-        self._close(loop, lane)
-        self._append(lane, seq, own)
-        loop.ready[lane] = 0, loop.number + 1
+        if lane not in loop.ended:  # else a timer that has outlived its task: nothing is known of how far that was
+            self._close(loop, lane)
+            self._append(lane, seq, own)
+            loop.ready[lane] = 0, loop.number + 1
         if hop:
             self._before[seq] = own
             # It may be left out before its turn: nobody goes by it for an earlier event.
@@ -587,11 +592,12 @@ class PlaceIndex:
 
 
 class _Reading:
-    """A loop of a recording while its places are read: who has something ready, and since which of its events."""
+    """A loop of a recording while its places are read: how far its lanes are, and since which of its events; whose task has ended."""
 
-    __slots__ = ("last", "number", "ready")
+    __slots__ = ("ended", "last", "number", "ready")
 
     def __init__(self) -> None:
         self.ready: dict[int, tuple[int, int]] = {}
+        self.ended: set[int] = set()
         self.last = 0
         self.number = 0
