@@ -122,13 +122,15 @@ def test_a_timer_that_outlives_its_task(tmp_path: Path, loop: Loop) -> None:
 
         async def arms() -> None:
             asyncio.get_running_loop().call_later(0.05, came.set)
+            await asyncio.sleep(0)
 
         await asyncio.create_task(arms())
         answer = await on_loop("first", 0.002)
         return answer, came.is_set(), await came.wait(), await on_loop("second", 0.001)
 
-    seen, _ = twice(tmp_path, loop, program)
+    seen, report = twice(tmp_path, loop, program)
     assert seen == ("first", False, True, "second")
+    assert report.verdict.line == "exact"
 
 
 @pytest.mark.parametrize("side_by_side", [2, 8])
