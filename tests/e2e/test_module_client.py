@@ -73,7 +73,7 @@ def test_each_request_of_a_service_replays_alone(tmp_path_factory: pytest.TempPa
     assert (whole.returncode, whole.stdout.splitlines()) == (0, seen), whole.stderr
     again = place.program(AGAIN.format(runs=[run.stem for run in place.runs]), "again.py")
     warm = place.python(again, **gone)
-    assert (warm.returncode, warm.stdout.splitlines()) == (0, [*seen, *seen]), warm.stderr
+    assert (warm.returncode, warm.stdout.splitlines()) == (0, seen), warm.stderr
 
 
 AGAIN = """
@@ -81,9 +81,8 @@ import asyncio
 from service import ask
 from tracekit import replay
 
-for _ in range(2):
-    for run, question in zip({runs!r}, ["first", "second", "in another loop", "and again"]):
-        with replay(run) as session:
-            asyncio.run(ask.__wrapped__(question))
-        assert session.report.exact, session.report.as_dict()
+for run, question in zip({runs!r}, ["first", "second", "in another loop", "and again"]):
+    with replay(run) as session:
+        asyncio.run(ask.__wrapped__(question))
+    assert session.report.exact, session.report.as_dict()
 """

@@ -269,8 +269,21 @@ def lone_thread_waits_for_an_event() -> None:
     event.wait()  # here
 
 
+def task_waits_with_a_deadline() -> None:
+    async def main() -> None:
+        event = asyncio.Event()
+        _reached[0] = lambda _: event.set()
+        asyncio.get_running_loop().call_later(60, list)
+        async with asyncio.timeout(60):
+            reaches(1)
+            await event.wait()  # here
+
+    asyncio.run(main())
+
+
 STUCK = [
     task_waits_for_an_event,
+    task_waits_with_a_deadline,
     task_waits_for_an_item,
     thread_waits_for_an_event,
     thread_waits_for_a_lock,
