@@ -100,8 +100,9 @@ class ReplayedChild:
         #: Whether it was ended here and everything about it has been reported.
         self._over = False
         self._questions = 0
-        #: How it was seen to rest, when it was last asked.
+        #: How it was seen to rest, when it was last asked, and how often this process had been woken then.
         self._rested: list[Any] | None = None
+        self._asked = -1
         self._segment: Final = segment
         self._report: Final = os.path.join(reports, f"{segment_of(path)}.json")
         self.ticket: Final = json.dumps({**ticket, "reports": reports, "pool": pool})
@@ -145,16 +146,21 @@ class ReplayedChild:
             _reality.sleep(_LOOK)
         return None
 
-    def rests(self) -> bool:
-        """Whether nothing has moved in it between two questions, each asked in a call of this. It never waits for an answer."""
+    def rests(self, wakes: int) -> bool:
+        """Whether nothing has moved in it between two questions, each asked in a call of this since this process was last woken.
+
+        It never waits for an answer.
+        """
         state = _read(state_file(self._report)) if self._questions else None
         if state is None or state["question"] < self._questions:
             if not self._questions:
+                self._asked, self._rested = wakes, None
                 self._ask()
             return False
-        before, self._rested = self._rested, state["look"] if state["endless"] else None
+        before, now = self._rested, state["look"] if state["endless"] and self._asked == wakes else None
+        self._asked, self._rested = wakes, now
         self._ask()
-        return self._rested is not None and self._rested == before
+        return now is not None and now == before
 
     def idle_state(self, meanwhile: Callable[[], bool] | None = None, *, if_done: bool = False) -> IdleState | None:
         """Its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
@@ -1083,12 +1089,12 @@ class ReplayedChildren:
                 return None
         return self.idle(but)
 
-    def rest(self) -> bool:
+    def rest(self, wakes: int) -> bool:
         """Whether none of the processes can move, as far as is known by now. To be asked again and again while this one can't either."""
         # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it.
         left = [child for child in self._children if child.pool or child.runs()]
         asked = not self._path and not any(child.pool or child.report() for child in left)
-        return bool(left) and asked and all([child.rests() for child in left])  # noqa: C419 - each of them is asked
+        return bool(left) and asked and all([child.rests(wakes) for child in left])  # noqa: C419 - each of them is asked
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:

@@ -124,8 +124,8 @@ class Schedule:
         self.outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
-        #: Whether those others can't move either, as far as is known by now.
-        self.others_rest: Callable[[], bool] = lambda: False
+        #: Whether those others can't move either, and have not since this process was woken the n-th time, as far as is known by now.
+        self.others_rest: Callable[[int], bool] = lambda wakes: False
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
@@ -512,7 +512,10 @@ class Schedule:
         """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
         if self.threads.blocked() and (here or self.alone()):
             return True
-        return self.threads.blocked(by_processes=True) and self.others_rest()
+        if self.threads.blocked(by_processes=True) and self.others_rest(self.threads.wakes):
+            self.threads.wakes += 1  # by what comes of this
+            return True
+        return False
 
     def _choice(self, quiet: bool) -> int | None:
         """The event that is to be handed out now, of those that were asked for. ``quiet``: nothing is gained by a moment's wait."""

@@ -131,6 +131,8 @@ class ThreadMonitor:
         self._members: dict[int, MonitoredThread] = {}
         #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
         self._moving = 0
+        #: How often somebody was woken by the replay.
+        self.wakes = 0
         #: Whether calls were handed to a pool, whose threads need not be members yet.
         self._pooled = False
         self.solo = 0
@@ -239,6 +241,7 @@ class ThreadMonitor:
     def waking(self, member: MonitoredThread | None) -> None:
         """Somebody who is held, or a loop, is about to be woken: nothing is blocked until ``woken``."""
         self._moving += 1
+        self.wakes += 1
         if member is not None:
             member.moved()
 
