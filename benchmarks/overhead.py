@@ -395,12 +395,12 @@ def self_check() -> None:
         checked({"note": f"the key is {PLANTED}"})
     text = trace_of(run.id).read_text()
     entries = [json.loads(line) for line in text.splitlines()]
-    intentions = [entry for entry in entries if entry["type"] == "tool.call"]
+    intents = [entry for entry in entries if entry["type"] == "tool.call"]
     outputs = json.dumps([entry["output"] for entry in entries if entry["type"] == "tool.return"])
     promises = {
-        "a tuple is tagged": '"tuple"' in json.dumps(intentions[0]["input"]),
+        "a tuple is tagged": '"tuple"' in json.dumps(intents[0]["input"]),
         "a NaN is not null": "nan" in outputs.lower() and "null" not in outputs,
-        "a default is in the input": intentions[1]["input"].get("rate") == 0.25,
+        "a default is in the input": intents[1]["input"].get("rate") == 0.25,
         "the planted key is not in the file": PLANTED not in text,
         "the chain holds": Trace(trace_of(run.id)).check() is not None,
     }

@@ -74,7 +74,7 @@ def filled(store: Store, runs: int) -> None:
             journal.append(entry["type"], entry["lane"], entry.get("parent", 0), tail)
         journal.close()
         if not dead:
-            store.sealed(run_id, journal.seq, journal.head.decode(), durable=False)
+            store.keep_tip(run_id, journal.seq, journal.head.decode(), durable=False)
 
 
 def tail_of(entry: dict[str, Any]) -> bytes:

@@ -237,12 +237,12 @@ def test_a_recording_goes_through_a_run_and_comes_out_as_it_was(
 
 
 def test_an_imported_recording_is_a_run_like_others(tmp_path: Path) -> None:
-    """It verifies, is sealed, and shows its model calls, every turn of a loop."""
+    """It verifies, is complete, and shows its model calls, every turn of a loop."""
     path = tmp_path / "flats.json"
     path.write_text(json.dumps(V2))
     writer = import_agentloom(path, tmp_path / "store")
     found = load_trace(writer.run_id, store=tmp_path / "store")
-    assert found.state == "sealed"
+    assert found.state == "complete"
     assert [one.output["content"] for one in found] == ["a plan", "", "", "booked", "by hash"]
     assert of_type(writer.path, "run.started")[0]["name"] == "flats"
 

@@ -79,7 +79,7 @@ def test_a_request_is_routed_and_recorded(place: Place) -> None:
     record = ExecutionRecord.of(str(place.runs[0]))
     assert record.final_response == response
     assert json.loads(place.runs[0].read_text().splitlines()[0])["name"] == "greeting"
-    assert json.loads(place.cli("verify", place.run).stdout)["state"] == "sealed"
+    assert json.loads(place.cli("verify", place.run).stdout)["state"] == "complete"
     assert place.effects() == 1
 
 

@@ -55,7 +55,7 @@ class Aftermath:
             assert not self.observed
             assert not self.ledger
             return
-        assert self.verdict.state in ("unsealed", "sealed"), self.verdict
+        assert self.verdict.state in ("incomplete", "complete"), self.verdict
         lost = Counter(json.dumps(one) for one in self.observed) - self.seen_in_trace()
         assert not lost, f"seen by the program and not in the trace: {lost}"
         unannounced = self.ledger - self.intentions()
@@ -64,7 +64,7 @@ class Aftermath:
     def check_reopened(self) -> None:
         """The run goes on where it ended: sequence and chain continue, and nothing that verified is changed."""
         before = self.verdict
-        if before.state == "sealed":
+        if before.state == "complete":
             return
         good = self.path.read_bytes()[: before.size - before.torn_bytes]
         journal, verdict = self.store.reopen("victim")
@@ -73,7 +73,7 @@ class Aftermath:
         journal.close()
         assert seq == before.count + 1
         after = self.verdict
-        assert (after.state, after.count, after.torn_bytes) == ("unsealed", before.count + 1, 0)
+        assert (after.state, after.count, after.torn_bytes) == ("incomplete", before.count + 1, 0)
         assert self.path.read_bytes().startswith(good)
         with Trace(str(self.path)) as trace:
             assert trace.entry(seq)["name"] == "after"

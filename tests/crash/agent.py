@@ -150,7 +150,7 @@ async def trip_async(number: int) -> str:
 
 
 def turn(number: int) -> list[str]:
-    """One round; dice and clock decide what is called."""
+    """One round; rng and clock decide what is called."""
     found = [saw("look", number, look(number))]
     if random.random() < 0.5:
         found.append(saw("book", number, book(number)))

@@ -111,13 +111,13 @@ class Life:
     def __init__(self, agents: Agents, directory: Path, seed: int) -> None:
         self.agents = agents
         self.directory = directory
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.kills = 0
         self.cycle = 0
         self.told: list[str] = [f"seed {seed}"]
-        self.program = self.dice.choice(["alone", "alone", "threads", "tasks"])
-        self.rounds = self.dice.choice([1, 2, 4])
-        self.durability = self.dice.choice(["effects", "effects", "effects", "always", "none"])
+        self.program = self.rng.choice(["alone", "alone", "threads", "tasks"])
+        self.rounds = self.rng.choice([1, 2, 4])
+        self.durability = self.rng.choice(["effects", "effects", "effects", "always", "none"])
         self.store = Store(directory / "store")
         self.path = Path(self.store.path(RUN))
 
@@ -156,17 +156,17 @@ class Life:
 
     def _end(self) -> dict[str, Any]:
         """At which point it dies, or when."""
-        if self.dice.random() < 0.5:
-            return {"delay": self.dice.uniform(0.002, 0.012 + 0.01 * self.rounds)}
-        point = self.dice.choice([*CRASH_POINTS, *(RECOVERY_POINTS if self.cycle else ())])
-        return {"point": point, "nth": 1 if point in _RARE else self.dice.randrange(1, 8 * self.rounds)}
+        if self.rng.random() < 0.5:
+            return {"delay": self.rng.uniform(0.002, 0.012 + 0.01 * self.rounds)}
+        point = self.rng.choice([*CRASH_POINTS, *(RECOVERY_POINTS if self.cycle else ())])
+        return {"point": point, "nth": 1 if point in _RARE else self.rng.randrange(1, 8 * self.rounds)}
 
     # -- judging ---------------------------------------------------------------------------------------------------------
 
     def check(self, log: Log) -> None:
         """What must hold whenever and wherever the process died."""
         verdict = self.store.verify(RUN)
-        assert verdict.state == ("sealed" if log.finished else "unsealed"), f"{self}: {verdict}"
+        assert verdict.state == ("complete" if log.finished else "incomplete"), f"{self}: {verdict}"
         assert (verdict.count, verdict.torn_bytes, log.broken) == (len(log.entries), log.torn, None), self
         self._check_observed(log)
         self._check_effects(log)
@@ -226,7 +226,7 @@ class Life:
         if decision.decision == "resume":
             return True
         self._refused()
-        if log.finished or self.dice.random() < 0.3 or not log.entries:
+        if log.finished or self.rng.random() < 0.3 or not log.entries:
             return False
         for reason in decision.refusals:
             self._settle(log, reason)
@@ -277,7 +277,7 @@ class Life:
         """A run that has ended replays exactly, and does nothing."""
         before = (self.directory / "ledger").read_bytes()
         job = {**self.job("replay"), "cycle": self.cycle + 1}
-        end = self.agents.fresh(job) if self.dice.random() < 0.1 else self.agents.live(job)
+        end = self.agents.fresh(job) if self.rng.random() < 0.1 else self.agents.live(job)
         assert end == 0, (
             f"{self}: the replay {'is not exact' if end == INEXACT else f'ended with {end}'}\n{self.errors}"
         )

@@ -38,7 +38,7 @@ def pay(given: str) -> dict[str, str]:
         with open(JOB["hold"], "w") as hold:  # whoever reads it knows that the call is under way
             hold.flush()
             signal.pause()
-    return {"paid": given, "dice": os.urandom(4).hex()}
+    return {"paid": given, "rng": os.urandom(4).hex()}
 
 
 @traced_tool(side_effect="read_only")

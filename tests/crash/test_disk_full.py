@@ -63,13 +63,13 @@ def test_the_run_says_at_its_end_that_the_log_failed(what: str, store: Path, tmp
 
 
 def test_after_the_device_was_mended_the_run_goes_on_and_says_what_is_missing(store: Path, tmp_path: Path) -> None:
-    """Once there is room again effects happen again; the trace verifies, is sealed, counts what it lost, and the program is warned."""
+    """Once there is room again effects happen again; the trace verifies, is complete, counts what it lost, and the program is warned."""
     told, _ = run("limit-mended", store, tmp_path)
     assert told["mended"] == "paid"
     assert told["end"] is None
     assert any("steps are missing" in sentence for sentence in told["warnings"])
     verdict = Store(store).verify("full")
-    assert verdict.state == "sealed"
+    assert verdict.state == "complete"
     events = load_trace("full", store=store)
     last = events.trace.entry(verdict.count)
     assert last["meta"]["lost"] == verdict.lost > 0
@@ -88,7 +88,7 @@ def test_what_was_written_before_the_failure_is_whole(what: str, store: Path, tm
     """The file ends after a whole line that verifies: a write that was cut short has been taken back."""
     run(what, store, tmp_path)
     verdict = Store(store).verify("full")
-    assert (verdict.state, verdict.torn_bytes) == ("unsealed" if what == "limit" else verdict.state, 0)
+    assert (verdict.state, verdict.torn_bytes) == ("incomplete" if what == "limit" else verdict.state, 0)
     assert verdict.state != "broken"
     events = load_trace("full", store=store)
     assert events[0].output == "paid"

@@ -22,10 +22,10 @@ from tracekit.integration import Store, Trace
 from tracekit.recovery import settle
 
 ROOT = Path(__file__).parents[2]
-BEFORE = ("before-key", "before-intention-write", "mid-intention-write")
+BEFORE = ("before-key", "before-intent-write", "mid-intent-write")
 WITHIN = (
-    "after-intention-write",
-    "after-intention-sync",
+    "after-intent-write",
+    "after-intent-sync",
     "before-key-is-used",
     "before-effect",
     "after-effect",
@@ -179,7 +179,7 @@ def test_a_resumed_run_needs_the_secret_of_its_keys(
 @pytest.mark.parametrize("done", [True, False])
 def test_what_an_operator_settles_holds_for_the_key(place: Place, done: bool) -> None:
     """Settled as done: the given output answers the key, in the run and in the store. Settled as not done: the key is free."""
-    run_id = place.kill(point="after-effect" if done else "after-intention-sync")
+    run_id = place.kill(point="after-effect" if done else "after-intent-sync")
     with Trace(Store().find(run_id)) as trace:
         (call,) = [entry["seq"] for entry in trace.entries() if entry["type"] == "tool.call"]
     said = {"output": {"paid": "by hand"}} if done else {"not_done": True}
@@ -274,7 +274,7 @@ def test_forked_processes_share_the_keys_of_their_run(place: Place) -> None:
         assert all(one == found[given][0] for one in found[given])
     assert found["slow"][0]["paid"] == "slow"
     assert "ContractViolationError" in found["own"]
-    assert Store().verify(Store().list()[0].run_id).state == "sealed"
+    assert Store().verify(Store().list()[0].run_id).state == "complete"
 
 
 def test_a_call_whose_process_dies_is_not_waited_for_any_longer(place: Place, tmp_path: Path) -> None:

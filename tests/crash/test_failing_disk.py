@@ -106,9 +106,9 @@ class World:
             for name, number, error in self.refused:
                 assert name == "order" or error.path == str(path), (name, number)  # type: ignore[attr-defined]
         verdict = Store(store).verify(RUN)
-        assert verdict.state in ("unsealed", "sealed")
+        assert verdict.state in ("incomplete", "complete")
         assert verdict.torn_bytes == 0
-        if verdict.state == "unsealed":
+        if verdict.state == "incomplete":
             assert self.end is not None or self.warned
 
     def _check_effects(self, log: Log, kind: str, once: bool) -> None:
@@ -133,11 +133,11 @@ class World:
 
 
 def test_the_program_is_sound(tmp_path: Path) -> None:
-    """On a disk that does not fail everything happens and the run is sealed."""
+    """On a disk that does not fail everything happens and the run is complete."""
     world, store = World(), tmp_path / "store"
     world.run(store, Faults(store, "full", 0, once=True), "effects")
     assert len(world.returned) == len(world.effects) == 8
-    assert Store(store).verify(RUN).state == "sealed"
+    assert Store(store).verify(RUN).state == "complete"
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["from then on", "once"])

@@ -67,13 +67,13 @@ def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
 
 
 def test_a_child_that_dies_leaves_its_own_segment_open_only(tmp_path: Path) -> None:
-    """A run that ended in order is sealed whatever became of a child: the segment alone is told as open. A child that
-    left by ``os._exit``, as forks do, has ended in order."""
+    """A run that ended cleanly is complete whatever became of a child: the segment alone is told as open. A child that
+    left by ``os._exit``, as forks do, has ended cleanly."""
     store, run = forked(tmp_path, FORKED)
     verdict = store.verify(store.path(run))
-    assert (verdict.state, verdict.problem) == ("sealed", None)
-    assert sorted(segment["state"] for segment in verdict.segments) == ["sealed", "sealed", "unsealed"]
-    (open_one,) = [segment for segment in verdict.segments if segment["state"] == "unsealed"]
+    assert (verdict.state, verdict.problem) == ("complete", None)
+    assert sorted(segment["state"] for segment in verdict.segments) == ["complete", "complete", "incomplete"]
+    (open_one,) = [segment for segment in verdict.segments if segment["state"] == "incomplete"]
     assert "open: its process had not ended it" in open_one["problem"]
 
 
@@ -88,8 +88,8 @@ def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> Non
     listed = parent[-1]["meta"]["segments"]  # type: ignore[index]
     assert len(listed) == 3
     assert sum("open" in segment for segment in listed) == 1
-    for sealed in [segment for segment in listed if "head" in segment]:
-        assert entries(store.path(run, sealed["segment"]))[-1]["hash"] == sealed["head"]
+    for complete in [segment for segment in listed if "head" in segment]:
+        assert entries(store.path(run, complete["segment"]))[-1]["hash"] == complete["head"]
 
 
 BLOCK = """
@@ -118,8 +118,8 @@ def test_a_block_that_ends_in_the_child_ends_its_segment_only(tmp_path: Path) ->
     """The parent's run is ended by the parent, the segment by the child, both in order."""
     store, run = forked(tmp_path, BLOCK)
     verdict = store.verify(run)
-    assert verdict.state == "sealed"
-    assert [segment["state"] for segment in verdict.segments] == ["sealed"]
+    assert verdict.state == "complete"
+    assert [segment["state"] for segment in verdict.segments] == ["complete"]
     assert [entry["type"] for entry in entries(store.path(run))].count("run.completed") == 1
 
 

@@ -13,10 +13,10 @@ from tracekit.testing import CRASH_POINTS
 #: What the victim's second irreversible call leaves at each point: (intentions of `pay 1`, marks of `pay 1`, outcomes of `pay 1`).
 #: Steps of a round: look, pay, book, refuse, listen; points of effects count pay, book and refuse where they are synced.
 AT_SECOND_PAY = {
-    "before-intention-write": (6 + 1, (0, 0, 0)),
-    "mid-intention-write": (6 + 1, (0, 0, 0)),
-    "after-intention-write": (6 + 1, (1, 0, 0)),
-    "after-intention-sync": (3 + 1, (1, 0, 0)),
+    "before-intent-write": (6 + 1, (0, 0, 0)),
+    "mid-intent-write": (6 + 1, (0, 0, 0)),
+    "after-intent-write": (6 + 1, (1, 0, 0)),
+    "after-intent-sync": (3 + 1, (1, 0, 0)),
     "before-effect": (6 + 1, (1, 0, 0)),
     "after-effect": (6 + 1, (1, 1, 0)),
     "before-outcome-write": (6 + 1, (1, 1, 0)),
@@ -28,13 +28,13 @@ AT_SECOND_PAY = {
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_killed_at_a_named_point(point: str, kill: Kill) -> None:
-    """At each named point: what was observed is in the trace, effects have intentions, it reads as unsealed, and it can be reopened."""
+    """At each named point: what was observed is in the trace, effects have intentions, it reads as incomplete, and it can be reopened."""
     [left] = kill({"point": point})
     assert left.end == -signal.SIGKILL, left.errors
     left.check()
     torn = point.startswith("mid-")
     assert bool(left.verdict.torn_bytes) is torn
-    assert left.verdict.state == ("sealed" if point == "after-seal-before-head" else "unsealed")
+    assert left.verdict.state == ("complete" if point == "after-seal-before-head" else "incomplete")
     left.check_reopened()
 
 
@@ -58,24 +58,24 @@ def test_a_stream_keeps_every_piece_that_was_delivered(kill: Kill) -> None:
 
 
 def test_what_nobody_kills_ends_sealed(kill: Kill) -> None:
-    """The victim itself is sound: left alone, it ends, and everything it saw and did is in a sealed trace."""
+    """The victim itself is sound: left alone, it ends, and everything it saw and did is in a complete trace."""
     [alone, threads] = kill({}, {"threads": 3})
     for left, rounds in ((alone, 3), (threads, 9)):
         assert left.end == 0, left.errors
-        assert left.verdict.state == "sealed"
+        assert left.verdict.state == "complete"
         assert sum(left.ledger.values()) == 3 * rounds
         assert len(left.observed) == 7 * rounds
         left.check()
 
 
 def _random_jobs(count: int, seed: int) -> list[dict[str, object]]:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     return [
         {
-            "delay": dice.uniform(0, 0.15),
+            "delay": rng.uniform(0, 0.15),
             "rounds": 10_000,
-            "threads": dice.choice([0, 0, 2, 4]),
-            "durability": dice.choice(["effects", "effects", "always", "none"]),
+            "threads": rng.choice([0, 0, 2, 4]),
+            "durability": rng.choice(["effects", "effects", "always", "none"]),
         }
         for _ in range(count)
     ]

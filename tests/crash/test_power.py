@@ -158,7 +158,7 @@ class Failure:
             assert verdict.state != "broken"
         if verdict.state != "broken":
             assert self.whole.startswith(good), "changed bytes pass for right"
-            assert (verdict.state == "sealed") == (good == self.whole and not verdict.torn_bytes and log.finished)
+            assert (verdict.state == "complete") == (good == self.whole and not verdict.torn_bytes and log.finished)
             return "torn" if verdict.torn_bytes else str(verdict.state)
         assert verdict.last_good_seq == len(log.entries)
         unsynced = self.whole[len(self.held.synced[TRACE]) :]
@@ -173,7 +173,7 @@ def failures(
     disk: Disk,
     world: Path,
     durability: str,
-    dice: random.Random,
+    rng: random.Random,
     each: int,
     *,
     earlier: Sequence[Fact] = (),
@@ -184,9 +184,9 @@ def failures(
     told: dict[str, int] = {}
     for count in range(disk.begins, len(disk.events) + 1):
         facts = [*earlier, *(event.fact for event in disk.events[:count] if event.kind == "fact")]
-        keeps: list[Keep] = ["all", "none", *[dice] * each]
+        keeps: list[Keep] = ["all", "none", *[rng] * each]
         for keep in keeps:
-            state = dice.getstate()
+            state = rng.getstate()
             failure = Failure(world, disk.after(count, keep), facts, whole, durability, before)
             try:
                 verdict = failure.check()
@@ -214,11 +214,11 @@ def test_the_power_fails_while_a_run_is_recorded(durability: str, program: str, 
     """After any write, sync, rename or new directory: what was synced is there, effects have their intentions, the verdict is true."""
     disk = recorded(tmp_path / "world", durability, program)
     told = failures(disk, tmp_path / "after", durability, random.Random(20261122), 1)
-    assert {"missing", "unsealed", "sealed"} <= set(told)
+    assert {"missing", "incomplete", "complete"} <= set(told)
     assert set(told) & {"torn", "lost tail", "broken"}, "the disk has lost nothing of interest"
 
 
-def resumed(directory: Path, durability: str, dice: random.Random) -> tuple[Disk, Facts, bytes]:
+def resumed(directory: Path, durability: str, rng: random.Random) -> tuple[Disk, Facts, bytes]:
     """A run whose process died in the middle of a line, resumed on a disk that has seen nothing synced since."""
     disk = recorded(directory / "first", durability, "alone")
     counts = [
@@ -228,7 +228,7 @@ def resumed(directory: Path, durability: str, dice: random.Random) -> tuple[Disk
     ]
     second = directory / "second"
     while True:
-        count = dice.choice(counts)
+        count = rng.choice(counts)
         held = disk.after(count, "all")
         held.files[TRACE] += disk.events[count].data[: len(disk.events[count].data) // 2]
         shutil.rmtree(second, ignore_errors=True)
@@ -247,10 +247,10 @@ def resumed(directory: Path, durability: str, dice: random.Random) -> tuple[Disk
 @pytest.mark.parametrize("durability", ["effects", "always"])
 def test_the_power_fails_while_a_run_is_resumed(durability: str, tmp_path: Path) -> None:
     """The same from the moment at which a resume cuts off a torn line to the run's end."""
-    dice = random.Random(20261122)
-    disk, facts, before = resumed(tmp_path, durability, dice)
-    told = failures(disk, tmp_path / "after", durability, dice, 1, earlier=facts, before=before)
-    assert {"torn", "unsealed", "sealed"} <= set(told)
+    rng = random.Random(20261122)
+    disk, facts, before = resumed(tmp_path, durability, rng)
+    told = failures(disk, tmp_path / "after", durability, rng, 1, earlier=facts, before=before)
+    assert {"torn", "incomplete", "complete"} <= set(told)
 
 
 @pytest.mark.crash_full
@@ -260,10 +260,10 @@ def test_the_power_fails_while_a_run_is_resumed(durability: str, tmp_path: Path)
 @pytest.mark.parametrize("durability", ["effects", "always"])
 def test_the_power_fails_in_many_ways(durability: str, program: str, seed: int, tmp_path: Path) -> None:
     """The same with many more parts that the disk may have kept."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     if program == "resumed":
-        disk, facts, before = resumed(tmp_path, durability, dice)
-        failures(disk, tmp_path / "after", durability, dice, 8, earlier=facts, before=before)
+        disk, facts, before = resumed(tmp_path, durability, rng)
+        failures(disk, tmp_path / "after", durability, rng, 8, earlier=facts, before=before)
     else:
         disk = recorded(tmp_path / "world", durability, program)
-        failures(disk, tmp_path / "after", durability, dice, 8)
+        failures(disk, tmp_path / "after", durability, rng, 8)

@@ -34,9 +34,9 @@ def free():
     assert current_run() is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         pass
-    assert time.time is clock and random.random.__self__ is dice
+    assert time.time is clock and random.random.__self__ is random_numbers
 
-clock, dice = time.time, random.random.__self__
+clock, random_numbers = time.time, random.random.__self__
 if sys.argv[1] == "die":
     with record("entered", run_id="entered", store=sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)

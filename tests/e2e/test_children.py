@@ -116,8 +116,8 @@ def exact(place: Place, body: str, effects: list[str]) -> None:
     assert done.stdout.endswith("exact\n")
     assert place.effects == sorted(effects)
     verdict = place.store.verify(place.run_id)
-    assert verdict.state == "sealed", verdict.problem
-    assert {segment["state"] for segment in verdict.segments} == {"sealed"}
+    assert verdict.state == "complete", verdict.problem
+    assert {segment["state"] for segment in verdict.segments} == {"complete"}
 
 
 def test_a_child_joins_the_run_and_its_replay(place: Place) -> None:
@@ -274,8 +274,8 @@ def test_a_child_that_is_killed(place: Place) -> None:
     assert done.returncode == 0, done.stderr
     assert place.effects == ["last", "one"]
     verdict = place.store.verify(place.run_id)
-    assert verdict.state == "sealed"
-    assert [(segment["state"], segment["open"]) for segment in verdict.segments] == [("unsealed", True)]
+    assert verdict.state == "complete"
+    assert [(segment["state"], segment["open"]) for segment in verdict.segments] == [("incomplete", True)]
     replayed = place.python(
         "-c",
         f"from tracekit import replay; exec(open('parent.py').read().split('if __name__')[0])\n"

@@ -35,7 +35,7 @@ def main():
     )
     assert family.result == [1, 2, 3, 4, 4, 5]
     assert family.warnings == []
-    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"sealed"}
+    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"complete"}
 
 
 STARTS = {
@@ -111,8 +111,8 @@ def test_a_process_that_becomes_another_program(family: Family) -> None:
     family.record()
     assert family.result == 5
     assert sorted(family.segments()) == ["/process:becomes.py#1", "/process:becomes.py#1/process:child.py#1"]
-    assert family.store.verify(family.run_id).state == "sealed"
-    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"sealed"}
+    assert family.store.verify(family.run_id).state == "complete"
+    assert {one["state"] for one in family.store.verify(family.run_id).segments} == {"complete"}
     done = family.replay()
     assert done.returncode == 1
     assert "live-call-blocked" in done.stderr

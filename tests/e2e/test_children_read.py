@@ -70,7 +70,7 @@ def name(path: str) -> str:
 
 
 def test_a_payment_in_doubt_in_a_child_is_no_run_that_only_reads(family: Family) -> None:
-    """The run ended in order, and a child of it was killed inside an irreversible step: that is what the person on call reads."""
+    """The run ended cleanly, and a child of it was killed inside an irreversible step: that is what the person on call reads."""
     run = recorded(family, DIES="bob")
     place = f"{name(segment(family, 'bob'))}:2"
 

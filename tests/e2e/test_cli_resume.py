@@ -75,7 +75,7 @@ def resumed(place: Place, run: str, *more: str, **variables: str) -> tuple[dict[
     return json.loads(process.stdout.splitlines()[0]), process
 
 
-def sealed(place: Place) -> list[str]:
+def complete(place: Place) -> list[str]:
     return [json.loads(place.cli("verify", path.stem).stdout)["state"] for path in place.runs]
 
 
@@ -84,10 +84,10 @@ def test_a_program_of_several_runs(place: Place, die: str) -> None:
     """The runs that it had finished are replayed, the one that crashed goes on, later ones are recorded; each effect happens once."""
     script = place.program(THREE)
     assert python(place, script, DIE=die).returncode == -9
-    assert sealed(place) == ["sealed", "unsealed"]
+    assert complete(place) == ["complete", "incomplete"]
     decision, process = resumed(place, place.runs[1].stem)
     assert (decision["decision"], process.returncode) == ("resume", 0), process.stderr
-    assert sealed(place) == ["sealed"] * 3
+    assert complete(place) == ["complete"] * 3
     expected = Counter({f"{what} {n}": 1 for what in ("look", "put", "pay") for n in range(3)})
     expected[die] += 1
     assert done(place) == expected
@@ -195,7 +195,7 @@ def test_a_server_is_refused_and_its_request_resumed_alone(place: Place) -> None
     _, process = resumed(place, path.stem, "--entry", "server:work")
     assert process.returncode == 0, process.stderr
     assert done(place) - before == Counter({"put 1": 1, "pay 1": 1})
-    assert json.loads(place.cli("verify", path.stem).stdout)["state"] == "sealed"
+    assert json.loads(place.cli("verify", path.stem).stdout)["state"] == "complete"
 
 
 def test_an_effect_outside_the_run_is_not_repeated(place: Place) -> None:
@@ -243,12 +243,12 @@ def test_only_the_decision(place: Place) -> None:
 
 
 def test_a_hard_exit_ends_the_run(place: Place) -> None:
-    """A program that leaves by ``os._exit`` after it went live has its run sealed."""
+    """A program that leaves by ``os._exit`` after it went live has its run complete."""
     script = place.program(HEAD + "with record('one'):\n    look(1); put(1); pay(1)\n    os._exit(5)\n")
     python(place, script, DIE="put 1")
     _, process = resumed(place, place.run)
     assert process.returncode == 5, process.stderr
-    assert sealed(place) == ["sealed"]
+    assert complete(place) == ["complete"]
 
 
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
@@ -417,5 +417,5 @@ def test_a_program_is_not_given_a_placeholder_for_a_secret(place: Place) -> None
     _, process = resumed(place, place.run, "--", script, TOKEN)
     assert process.returncode == 0, process.stderr
     assert done(place) == {"look 1": 2, f"pay {len(TOKEN)}": 1}
-    assert sealed(place) == ["sealed"]
+    assert complete(place) == ["complete"]
     assert place.cli("replay", place.run, "--", script, TOKEN).returncode == 0

@@ -30,7 +30,7 @@ def exactly(place: Place, recorded: subprocess.CompletedProcess[str], *more: str
 
 
 def test_a_program_as_it_is(place: Place) -> None:
-    """Output, arguments, dice, clock and set order of an unchanged program are the same in its replay; its tool does not run."""
+    """Output, arguments, rng, clock and set order of an unchanged program are the same in its replay; its tool does not run."""
     script = place.program(
         TOOL + "print(sys.argv[1:], charge(5), random.random(), time.time(), {'a', 'b', 'c', 'd', 'e'})\n"
     )

@@ -152,7 +152,7 @@ def test_another_end_is_a_difference(place: Place, before: str, after: str, reco
 
 
 def test_a_failure_that_was_not_recorded(place: Place) -> None:
-    """The recorded program ended in order, this one fails: exit code 1 and its traceback."""
+    """The recorded program ended cleanly, this one fails: exit code 1 and its traceback."""
     script = place.program(TOOL + "charge(5)\n")
     place.cli("run", script)
     place.program(TOOL + "charge(5)\n{}['bug']\n")
@@ -166,7 +166,7 @@ def test_a_failure_that_was_not_recorded(place: Place) -> None:
 
 
 def test_a_hard_exit_leaves_a_run_that_replays(place: Place) -> None:
-    """``os._exit(7)`` under ``tracekit run``: status 7, a sealed run, and a replay that ends in the same way is right."""
+    """``os._exit(7)`` under ``tracekit run``: status 7, a complete run, and a replay that ends in the same way is right."""
     script = place.program(TOOL + "print(charge(5), flush=True)\nos._exit(7)\n")
     recorded = place.cli("run", script)
     assert recorded.returncode == 7

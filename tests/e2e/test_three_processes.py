@@ -158,7 +158,7 @@ def test_three_processes_are_one_run(flow: Flow) -> None:
     printed = flow.record("ab", "bike")
     assert flow.effects == ["a:flat", "b:car", "b:bike"]
     verdict = flow.store().verify(flow.run_id())
-    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("sealed", ["sealed", "sealed"])
+    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("complete", ["complete", "complete"])
     view = serialize(flow.view())
     agents = {json.loads(line)["agent_id"] for line in view.splitlines()}
     assert agents == {"planner", "a", "b"}
@@ -183,8 +183,8 @@ def test_a_worker_that_is_killed_in_the_middle(flow: Flow) -> None:
     assert "b is gone" in printed
     assert flow.effects == ["a:flat", "b:car", "b:death"]
     verdict = flow.store().verify(flow.run_id())
-    assert verdict.state == "sealed"
-    assert sorted(segment["state"] for segment in verdict.segments) == ["sealed", "unsealed"]
+    assert verdict.state == "complete"
+    assert sorted(segment["state"] for segment in verdict.segments) == ["complete", "incomplete"]
     for order in ("ab", "ba"):
         replayed = flow.replay(order, "death")
         assert (replayed.returncode, replayed.stdout) == (0, printed), replayed.stderr

@@ -26,7 +26,7 @@ def ask(prompt):
 """
 )
 #: More than the verdict: what ran for real is counted, and nothing may.
-IDENTICAL = {"identical": True, "unsealed": [], "difference": None}
+IDENTICAL = {"identical": True, "incomplete": [], "difference": None}
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def line_of(place: Place, text: str) -> str:
 
 
 def test_verify_cli_exits_zero_on_identical_runs(place: Place) -> None:
-    """Tools, dice, clocks, ids, a sorted set, a decision, output and status: two replays in fresh processes, two hash seeds, one digest."""
+    """Tools, rng, clocks, ids, a sorted set, a decision, output and status: two replays in fresh processes, two hash seeds, one digest."""
     recorded(
         place,
         """
@@ -381,7 +381,7 @@ def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
     assert place.cli("run", script).returncode == -9
     done, told = verified(place)
     assert done.returncode == 3, done.stderr
-    assert told["unsealed"] == [place.run]
+    assert told["incomplete"] == [place.run]
     assert "compared as far as its log goes" in done.stderr
     place.program(start + f"ask(1)\nask(os.getpid())\n{end}\n")
     assert verified(place)[0].returncode == 1
@@ -400,7 +400,7 @@ def test_a_killed_run_whose_next_call_is_blocked(place: Place) -> None:
     (place.directory / "killed").unlink()
     done, told = verified(place)
     assert done.returncode == 3, done.stderr
-    assert told["unsealed"] == [place.run]
+    assert told["incomplete"] == [place.run]
     place.program(START + "import subprocess\nask(1)\nsubprocess.run(['true'])\nask(2)\n")
     done, _ = verified(place)
     assert done.returncode == 1
@@ -428,7 +428,7 @@ def test_a_killed_child_of_a_run_that_has_an_end(place: Place) -> None:
     done, told = verified(place)
     assert done.returncode == 0, done.stderr
     assert told["identical"] is True
-    assert told["unsealed"] == [segment]
+    assert told["incomplete"] == [segment]
     assert told["replays"][0]["steps"] == 3
     assert segment in done.stderr
     assert "the run has no end" not in done.stderr

@@ -51,10 +51,10 @@ def test_every_format_version_has_golden_traces() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_golden_trace_verifies(path: Path) -> None:
-    """Today's reader verifies each: sealed, or unsealed where it is a torn one."""
+    """Today's reader verifies each: complete, or incomplete where it is a torn one."""
     with Trace(str(path)) as trace:
         verdict = trace.check()
-    assert verdict.state == ("unsealed" if path.stem == "torn" else "sealed")
+    assert verdict.state == ("incomplete" if path.stem == "torn" else "complete")
     assert bool(verdict.torn_bytes) is (path.stem == "torn")
 
 
@@ -101,4 +101,4 @@ def test_golden_traces_are_read_from_anywhere(tmp_path: Path) -> None:
     """A trace is one file: copied elsewhere, under another name, it still verifies."""
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(programs.trace_of("tools").read_bytes())
-    assert Store().verify(copy).state == "sealed"
+    assert Store().verify(copy).state == "complete"

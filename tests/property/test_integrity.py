@@ -29,7 +29,7 @@ def _judge(data: bytes) -> Verdict:
 
 
 def test_any_single_changed_bit_is_detected() -> None:
-    """Each of the bits of a sealed trace, flipped alone, leaves no sealed trace: damage before the last newline, torn at it."""
+    """Each of the bits of a complete trace, flipped alone, leaves no complete trace: damage before the last newline, torn at it."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "a.jsonl")
         path.write_bytes(DATA)
@@ -49,7 +49,7 @@ def _told_at(path: Path, position: int) -> None:
             assert DATA[position : position + 1] == b"1"
             return
     if position == len(DATA) - 1:
-        assert (verdict.state, verdict.torn_bytes) == ("unsealed", len(WHOLE[-1]))
+        assert (verdict.state, verdict.torn_bytes) == ("incomplete", len(WHOLE[-1]))
     else:
         line = DATA.count(b"\n", 0, position) + 1
         assert (verdict.state, verdict.line) == ("broken", line), position
@@ -76,15 +76,15 @@ def test_any_order_but_the_right_one_is_detected(order: list[int]) -> None:
     """Lines swapped are told at the first one that is out of place."""
     verdict = _judge(b"".join(WHOLE[i] for i in order))
     wrong = [place for place, i in enumerate(order) if place != i]
-    assert (verdict.state, verdict.line) == (("broken", wrong[0] + 1) if wrong else ("sealed", None))
+    assert (verdict.state, verdict.line) == (("broken", wrong[0] + 1) if wrong else ("complete", None))
 
 
 @given(st.integers(0, len(DATA) - 1))
 @settings(max_examples=examples(200), deadline=None)
 def test_a_cut_is_told(length: int) -> None:
-    """Cut at any byte, a sealed trace is unsealed, with as many entries as whole lines and the rest told as torn."""
+    """Cut at any byte, a complete trace is incomplete, with as many entries as whole lines and the rest told as torn."""
     verdict = _judge(DATA[:length])
-    assert verdict.state == "unsealed"
+    assert verdict.state == "incomplete"
     assert verdict.count == DATA[:length].count(b"\n")
     assert verdict.torn_bytes == length - sum(map(len, WHOLE[: verdict.count]))
 
@@ -102,15 +102,15 @@ def test_inserted_bytes_are_detected(position: int, junk: bytes) -> None:
 @given(st.binary(max_size=2000))
 @settings(max_examples=examples(200), deadline=None)
 def test_junk_is_never_a_run(junk: bytes) -> None:
-    """No bytes whatever crash the reader, and junk is never a sealed run."""
-    assert _judge(junk).state in ("unsealed", "broken")
+    """No bytes whatever crash the reader, and junk is never a complete run."""
+    assert _judge(junk).state in ("incomplete", "broken")
     assert _judge(DATA + junk + b"\n").state == "broken"
 
 
 @given(st.integers(1, len(WHOLE) - 1))
 @settings(deadline=None)
 def test_a_kept_head_tells_a_cut_run_from_one_that_never_ended(kept: int) -> None:
-    """Whole lines cut off a finished run: with its head kept it is broken and says how many there were; without, unsealed."""
+    """Whole lines cut off a finished run: with its head kept it is broken and says how many there were; without, incomplete."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(directory)
         path = Path(store.path(RUN))
@@ -118,13 +118,13 @@ def test_a_kept_head_tells_a_cut_run_from_one_that_never_ended(kept: int) -> Non
         path.write_bytes(DATA)
         head = store.verify(RUN).head
         path.write_bytes(b"".join(WHOLE[:kept]))
-        assert store.verify(RUN).state == "unsealed"
-        store.sealed(RUN, len(WHOLE), head, durable=False)
+        assert store.verify(RUN).state == "incomplete"
+        store.keep_tip(RUN, len(WHOLE), head, durable=False)
         verdict = store.verify(RUN)
         assert verdict.state == "broken"
-        assert f"sealed with {len(WHOLE)} entries; there are {kept}" in str(verdict.problem)
+        assert f"ended with {len(WHOLE)} entries; there are {kept}" in str(verdict.problem)
         path.write_bytes(DATA)
-        assert store.verify(RUN).state == "sealed"
+        assert store.verify(RUN).state == "complete"
 
 
 @given(st.integers(0, len(WHOLE) - 1))
@@ -134,7 +134,7 @@ def test_an_edit_that_recomputes_every_hash_is_told_by_a_kept_head(number: int) 
     entries = small_run()
     entries[number]["name"] = "edited"
     edited = b"".join(lines(entries))
-    assert _judge(edited).state == "sealed"
+    assert _judge(edited).state == "complete"
     with tempfile.TemporaryDirectory() as directory:
         store = Store(directory)
         path = Path(store.path(RUN))
@@ -143,20 +143,20 @@ def test_an_edit_that_recomputes_every_hash_is_told_by_a_kept_head(number: int) 
         head = store.verify(RUN).head
         path.write_bytes(edited)
         assert store.verify(RUN, head=head).state == "broken"
-        assert store.verify(RUN).state == "sealed"
-        store.sealed(RUN, len(WHOLE), head, durable=False)
+        assert store.verify(RUN).state == "complete"
+        store.keep_tip(RUN, len(WHOLE), head, durable=False)
         assert "rewritten" in str(store.verify(RUN).problem)
 
 
 def test_a_run_may_be_longer_than_its_kept_head() -> None:
-    """A run resumed after it was sealed has more entries than its kept head says; that is right while the head stands in it."""
+    """A run resumed after it was complete has more entries than its kept head says; that is right while the head stands in it."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(directory)
         path = Path(store.path(RUN))
         path.parent.mkdir(parents=True)
         path.write_bytes(DATA)
         head = store.verify(RUN).head
-        store.sealed(RUN, len(WHOLE), head, durable=False)
+        store.keep_tip(RUN, len(WHOLE), head, durable=False)
         more = {
             "v": 1,
             "seq": 9,
@@ -167,4 +167,4 @@ def test_a_run_may_be_longer_than_its_kept_head() -> None:
             "parent": 1,
         }
         path.write_bytes(DATA + chained(more, head)[0])
-        assert store.verify(RUN).state == "unsealed"
+        assert store.verify(RUN).state == "incomplete"

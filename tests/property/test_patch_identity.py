@@ -76,15 +76,15 @@ def test_attribute_patches_in_any_order(plan: list[tuple[int, str, int]], betwee
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(["clock on", "clock off", "dice on", "dice off"]), max_size=14))
+@given(st.lists(st.sampled_from(["clock on", "clock off", "rng on", "rng off"]), max_size=14))
 def test_hooks_in_any_order(steps: list[str]) -> None:
-    """However often clock and dice are switched on and off, in whatever order, all that they touch comes back."""
+    """However often clock and rng are switched on and off, in whatever order, all that they touch comes back."""
     clock.activate(), randomness.activate(), randomness.deactivate(), clock.deactivate()  # made and tried once
     touched = [datetime.datetime, datetime.date, time, random, random.Random, random.Random.__mro__[1]]
     functions = [time.time, time.localtime, random.random]
     before = contents(touched), [(id(f.__self__), hash(f), repr(f)) for f in functions]
-    held = {"clock": 0, "dice": 0}
-    parts = {"clock": clock, "dice": randomness}
+    held = {"clock": 0, "rng": 0}
+    parts = {"clock": clock, "rng": randomness}
     for step in steps:
         part, way = step.split()
         if way == "on":

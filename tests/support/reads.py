@@ -15,7 +15,7 @@ NUMPY = randomness.NUMPY
 
 
 class Reads:
-    """Records what is read as ``(function, value)``; with ``served``, answers from there and calls the real one for dice."""
+    """Records what is read as ``(function, value)``; with ``served``, answers from there and calls the real one for rng."""
 
     run_id = "reads"
     progress = None
@@ -30,10 +30,10 @@ class Reads:
         return self.left is None
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
-        return self._answer(function, real, dice=False)
+        return self._answer(function, real, rng=False)
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
-        return self._answer(function, real, dice=True)
+        return self._answer(function, real, rng=True)
 
     def snapshot(self, name: str, state: Any) -> Any:
         if self.left is None:
@@ -41,11 +41,11 @@ class Reads:
             return None
         return self.kept.get(name)
 
-    def _answer(self, function: str, real: Callable[[], Any], *, dice: bool) -> Any:
+    def _answer(self, function: str, real: Callable[[], Any], *, rng: bool) -> Any:
         if self.left is None:
             value = real()
         else:
-            if dice:
+            if rng:
                 real()
             recorded, value = self.left.pop(0)
             assert recorded == function, f"recorded {recorded}, read {function}"

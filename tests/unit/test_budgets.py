@@ -158,7 +158,7 @@ def test_a_call_that_would_go_over_is_not_made() -> None:
 
 @pytest.mark.parametrize("swallow", [BudgetExceededError, BaseException])
 def test_an_agent_that_swallows_it_gets_no_other_call(swallow: type[BaseException]) -> None:
-    """Each further call is refused, tools and models alike; the run has failed though its block ended in order, and replays so."""
+    """Each further call is refused, tools and models alike; the run has failed though its block ended cleanly, and replays so."""
 
     def program() -> list[str]:
         told = []

@@ -166,7 +166,7 @@ def test_a_copy_is_not_the_run_that_it_copies(shop: Path) -> None:
     assert [*found] == ["00", "shop"]
     assert found["00"]["state"] == "broken"
     assert "holds run shop: it is a copy, or was renamed" in found["00"]["reasons"][0]["text"]
-    assert found["shop"]["state"] == "unsealed"
+    assert found["shop"]["state"] == "incomplete"
     told = CliRunner().invoke(main, ["failures"])
     assert (told.exit_code, told.stdout) == (1, alone)
     assert "00.jsonl holds run shop" in told.stderr
@@ -283,7 +283,7 @@ def test_compensations_run_in_reverse_order_once(shop: Path, tmp_path: Path) -> 
         by_name["reserve"],
     ]
     assert entries[-1]["type"] == "run.aborted"
-    assert Store().verify(shop).state == "sealed"
+    assert Store().verify(shop).state == "complete"
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
@@ -326,7 +326,7 @@ def test_a_module_that_runs_the_program_is_refused(
 
 
 def test_modules_that_lack_the_tools_are_refused(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the wrong --tools a run would be sealed with what it did: 4, with the steps and tools, unless --partial says so."""
+    """With the wrong --tools a run would be complete with what it did: 4, with the steps and tools, unless --partial says so."""
     before = shop.read_bytes()
     refused = call("abort", "shop", "--reason", "x", "--tools", "json")
     assert (refused.exit_code, refused.stdout) == (4, "")

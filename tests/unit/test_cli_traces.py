@@ -181,17 +181,17 @@ def test_list() -> None:
 
 
 def test_verify_a_sealed_run() -> None:
-    """A run that ended in order is sealed: exit code 0, by path, id, beginning of the id, and ``last``."""
+    """A run that ended cleanly is complete: exit code 0, by path, id, beginning of the id, and ``last``."""
     path = recorded(bill)
     run_id = Path(path).stem
     for name in (path, run_id, run_id[:13], "last"):
         done = call("verify", name)
         told = json.loads(done.stdout)
-        assert (done.exit_code, told["state"], told["run_id"]) == (0, "sealed", run_id)
+        assert (done.exit_code, told["state"], told["run_id"]) == (0, "complete", run_id)
     assert call("verify", path, "--head", told["head"]).exit_code == 0
     shown, status = on_a_terminal("verify", path)
     assert status == 0
-    assert "sealed" in shown
+    assert "complete" in shown
 
 
 def test_verify_a_damaged_run(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_show_draws_a_tree() -> None:
     assert "order_id=A-1" in tool
     assert "irreversible" in charged
     assert "→ 500" in charged
-    assert "sealed" in shown
+    assert "complete" in shown
 
 
 def test_show_says_where_more_is() -> None:
@@ -279,7 +279,7 @@ def test_show_of_a_broken_or_unsealed_run(tmp_path: Path) -> None:
     cut = without_last_line(path, tmp_path / "cut.jsonl")
     done = call("show", cut)
     assert done.exit_code == 3
-    assert "unsealed" in done.stderr
+    assert "incomplete" in done.stderr
     lines = Path(path).read_bytes().splitlines(keepends=True)
     Path(cut).write_bytes(b"".join(lines[:3] + lines[4:]))
     done = call("show", cut)

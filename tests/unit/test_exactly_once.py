@@ -866,7 +866,7 @@ def _ended_in_doubt(ledger: Ledger, end: str) -> tuple[Callable[..., Any], str, 
 @pytest.mark.parametrize("end", ["aborted", "completed"])
 @pytest.mark.parametrize("done", [True, False])
 def test_a_call_of_a_run_that_has_ended_can_be_settled(ledger: Ledger, end: str, done: bool) -> None:
-    """Said to be done, every other run gets the output; said not to be, the next run makes it, once. The sealed log is as it was."""
+    """Said to be done, every other run gets the output; said not to be, the next run makes it, once. The complete log is as it was."""
     pay, first, step = _ended_in_doubt(ledger, end)
     before = Path(Store().path(first)).read_bytes()
     if end == "aborted":
@@ -877,7 +877,7 @@ def test_a_call_of_a_run_that_has_ended_can_be_settled(ledger: Ledger, end: str,
     told: dict[str, Any] = {"output": {"paid": "by hand"}} if done else {"not_done": True}
     assert recovery.settle(first, step, reason="asked the bank", by="ann", **told) == 0
     assert Path(Store().path(first)).read_bytes() == before
-    assert Store().verify(first).state == "sealed"
+    assert Store().verify(first).state == "complete"
     with pytest.raises(RecoveryRefusedError, match="settled before"):
         recovery.settle(first, step, reason="again", **told)
     pay = once(ledger.pay, store=True) if end == "aborted" else _named(pay, ledger)

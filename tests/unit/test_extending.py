@@ -353,7 +353,7 @@ def test_a_run_that_is_opened_by_hand(tmp_path: Path) -> None:
         assert [search("a"), search("b")] == ["A", "B"]
     run.close(result="both")
     run.close()
-    assert Store(tmp_path / "store").verify("by-hand").state == "sealed"
+    assert Store(tmp_path / "store").verify("by-hand").state == "complete"
     first, *_, last = entries(run.path)
     assert (first["name"], first["input"], first["meta"]["made"]) == ("rows", {"rows": 2}, "here")
     assert (last["type"], last["output"]) == ("run.completed", "both")

@@ -160,14 +160,14 @@ def test_a_replay_writes_nothing() -> None:
 
 
 def test_the_command_line_reads_what_the_writer_wrote(tmp_path: Path) -> None:
-    """A harness run is sealed, satisfies the schema, and `verify` and `show` read it, in a store and as a single file."""
+    """A harness run is complete, satisfies the schema, and `verify` and `show` read it, in a store and as a single file."""
     writer, *_ = recorded()
     single, *_ = recorded(tmp_path / "one.jsonl", run_id="one")
     for target in (writer.run_id, str(tmp_path / "one.jsonl")):
         done = subprocess.run([*TRACEKIT, "verify", "--schema", "--json", target], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         told = json.loads(done.stdout)
-        assert (told["state"], told["schema"]) == ("sealed", [])
+        assert (told["state"], told["schema"]) == ("complete", [])
         assert subprocess.run([*TRACEKIT, "show", target], capture_output=True).returncode == 0
     assert single.path == str(tmp_path / "one.jsonl")
     assert os.stat(single.path).st_mode & 0o777 == 0o600
@@ -283,7 +283,7 @@ def test_events_tell_everything_that_was_recorded() -> None:
     """A loaded event has run, order, kind, name, input, output, metadata and whether it finished, in the types that went in."""
     writer, result, *_ = recorded()
     events = load_trace(writer.run_id)
-    assert events.state == "sealed"
+    assert events.state == "complete"
     assert [event.kind for event in events] == ["llm_call", "decision", "tool_call", "llm_call"]
     assert [event.step_id for event in events] == sorted(event.step_id for event in events)
     plan, decision, order, _ = events
@@ -435,7 +435,7 @@ def test_a_damaged_trace_is_refused() -> None:
 
 
 def test_a_writer_that_failed_or_died_reads_as_what_it_is() -> None:
-    """A block left by an exception ends in run.failed; one that was never closed is unsealed, its events readable."""
+    """A block left by an exception ends in run.failed; one that was never closed is incomplete, its events readable."""
     writer = TraceWriter()
     writer.record("tool_call", {"x": 1}, 2, {"tool_id": "t"})
     with pytest.raises(ZeroDivisionError), writer:
@@ -444,7 +444,7 @@ def test_a_writer_that_failed_or_died_reads_as_what_it_is() -> None:
     unfinished = TraceWriter()
     unfinished.record("tool_call", {"x": 1}, 2, {"tool_id": "t"})
     events = load_trace(unfinished.run_id)
-    assert (events.state, [event.output for event in events]) == ("unsealed", [2])
+    assert (events.state, [event.output for event in events]) == ("incomplete", [2])
     unfinished.close()
 
 

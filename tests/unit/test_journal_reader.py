@@ -1,4 +1,4 @@
-"""Reading a trace: what is told of a sealed, unsealed, torn, damaged or missing one."""
+"""Reading a trace: what is told of a complete, incomplete, torn, damaged or missing one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _documented_verify() -> object:
 
 
 def test_a_sealed_run_verifies(tmp_path: Path) -> None:
-    """A run that ended in order is sealed: count, head, end and run id are told, and every entry comes back as written."""
+    """A run that ended cleanly is complete: count, head, end and run id are told, and every entry comes back as written."""
     path = write(tmp_path / "a.jsonl", small_run())
     with Trace(path) as trace:
         verdict = trace.check()
-        assert (verdict.state, verdict.count, verdict.end, verdict.run_id) == ("sealed", 8, "run.completed", RUN)
+        assert (verdict.state, verdict.count, verdict.end, verdict.run_id) == ("complete", 8, "run.completed", RUN)
         assert verdict.head == json.loads(path.read_bytes().splitlines()[-1])["hash"]
         assert list(trace.entries()) == [json.loads(line) for line in path.read_bytes().splitlines()]
         assert [trace.entry(seq) for seq in (8, 1, 4)] == [list(trace.entries())[i] for i in (7, 0, 3)]
@@ -38,12 +38,12 @@ def test_a_sealed_run_verifies(tmp_path: Path) -> None:
 
 
 def test_a_run_without_end_is_unsealed(tmp_path: Path) -> None:
-    """A run without an end verifies and is unsealed, never sealed; so is an empty file."""
-    assert Trace(write(tmp_path / "a.jsonl", small_run(end=False))).status.state == "unsealed"
+    """A run without an end verifies and is incomplete, never complete; so is an empty file."""
+    assert Trace(write(tmp_path / "a.jsonl", small_run(end=False))).status.state == "incomplete"
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     verdict = Trace(empty).status
-    assert (verdict.state, verdict.count) == ("unsealed", 0)
+    assert (verdict.state, verdict.count) == ("incomplete", 0)
     assert "no entry" in str(verdict.problem)
 
 
@@ -51,14 +51,14 @@ def test_the_documented_verifier_agrees(tmp_path: Path) -> None:
     """The verifier that the format's page shows gives the same answers as tracekit."""
     verify = _documented_verify()
     assert callable(verify)
-    sealed = write(tmp_path / "a.jsonl", small_run())
-    assert verify(sealed) == ("sealed", 8)
-    assert verify(write(tmp_path / "b.jsonl", small_run(end=False))) == ("unsealed", 7)
-    sealed.write_bytes(sealed.read_bytes()[:-3])
-    assert verify(sealed) == ("torn", 7)
-    sealed.write_bytes(sealed.read_bytes().replace(b'"to":"a"', b'"to":"b"'))
+    complete = write(tmp_path / "a.jsonl", small_run())
+    assert verify(complete) == ("complete", 8)
+    assert verify(write(tmp_path / "b.jsonl", small_run(end=False))) == ("incomplete", 7)
+    complete.write_bytes(complete.read_bytes()[:-3])
+    assert verify(complete) == ("torn", 7)
+    complete.write_bytes(complete.read_bytes().replace(b'"to":"a"', b'"to":"b"'))
     with pytest.raises(AssertionError, match="line 5"):
-        verify(sealed)
+        verify(complete)
 
 
 def test_a_missing_trace_is_not_an_empty_one(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_a_missing_trace_is_not_an_empty_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", [b'{"v":1,"seq":9,"run', b"\0" * 4096, b'{"v":1}', b"\0" * 10 + b'"hash'])
 def test_a_torn_tail_is_left_out(tmp_path: Path, torn: bytes) -> None:
-    """Whatever stands after the last newline is reported and left out; all before it is readable and the run unsealed."""
+    """Whatever stands after the last newline is reported and left out; all before it is readable and the run incomplete."""
     path = write(tmp_path / "a.jsonl", small_run())
     path.write_bytes(path.read_bytes() + torn)
     trace = Trace(path)
     verdict = trace.check()
-    assert (verdict.state, verdict.count, verdict.torn_bytes, verdict.line) == ("unsealed", 8, len(torn), 9)
+    assert (verdict.state, verdict.count, verdict.torn_bytes, verdict.line) == ("incomplete", 8, len(torn), 9)
     assert len(list(trace.entries())) == 8
     assert trace.end_of(8) == path.stat().st_size - len(torn)
 
@@ -145,7 +145,7 @@ def test_the_end_counts(tmp_path: Path) -> None:
     wrong = [*entries, entry("run.completed", meta={"count": 9})]
     assert Trace(write(tmp_path / "a.jsonl", wrong)).status.state == "broken"
     bare = [*entries, entry("run.completed")]
-    assert Trace(write(tmp_path / "b.jsonl", bare)).status.state == "unsealed"
+    assert Trace(write(tmp_path / "b.jsonl", bare)).status.state == "incomplete"
 
 
 def test_a_newer_version_is_told(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_newer_minor_version_is_kept(tmp_path: Path) -> None:
     entries[-1]["meta"]["count"] += 1
     entries[6].update(parent=6, step=6)
     trace = Trace(write(tmp_path / "a.jsonl", entries))
-    assert trace.check().state == "sealed"
+    assert trace.check().state == "complete"
     assert trace.entry(4)["colour"] == "blue"
 
 
@@ -179,7 +179,7 @@ def test_the_order_of_keys_does_not_matter(tmp_path: Path) -> None:
         written.append(line)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join(written))
-    assert Trace(path).check().state == "sealed"
+    assert Trace(path).check().state == "complete"
 
 
 # -- lost tails --------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_what_is_created_is_private(store: Store) -> None:
         journal = store.create()
         journal.append("run.started", 0, 0, b',"name":"x"')
         journal.close()
-        store.sealed(journal.run_id, journal.seq, journal.head.decode())
+        store.keep_tip(journal.run_id, journal.seq, journal.head.decode())
     finally:
         os.umask(before)
     assert {_mode(path) for path in (store.root, store.runs, store.heads)} == {0o700}
@@ -220,7 +220,7 @@ def test_a_sealed_run_has_no_lost_tail(store: Store) -> None:
         b"".join(lines(small_run(effects=False), run_id=RUN)[:7]).replace(b'"text":"hallo"', b'"text":"hollo"')
     )
     assert store.verify(RUN).lost_tail
-    store.sealed(RUN, 8, head)
+    store.keep_tip(RUN, 8, head)
     assert not store.verify(RUN).lost_tail
 
 
@@ -247,7 +247,7 @@ def test_a_stale_lock_never_blocks(store: Store) -> None:
     killed = python("-c", code)
     assert killed.returncode == -9
     journal, verdict = store.reopen("a")
-    assert (journal.seq, verdict.state) == (1, "unsealed")
+    assert (journal.seq, verdict.state) == (1, "incomplete")
     journal.close()
 
 
@@ -265,9 +265,9 @@ def test_a_signed_seal(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = _put(store)
     right = Trace(path).status.head
     monkeypatch.setenv("TRACEKIT_SEAL_KEY_FILE", str(_key(tmp_path)))
-    assert store.verify(RUN).state == "unsealed"
-    store.sealed(RUN, 8, right)
-    assert store.verify(RUN).state == "sealed"
+    assert store.verify(RUN).state == "incomplete"
+    store.keep_tip(RUN, 8, right)
+    assert store.verify(RUN).state == "complete"
     assert store.verify(RUN, key=b"x" * 32).state == "broken"
     edited = small_run()
     edited[4]["name"] = "edited"
@@ -281,7 +281,7 @@ def test_a_signed_seal(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyP
     kept.write_text(json.dumps(facts), encoding="utf-8")
     assert "not signed" in str(store.verify(RUN).problem)
     monkeypatch.delenv("TRACEKIT_SEAL_KEY_FILE")
-    assert store.verify(RUN).state == "sealed"
+    assert store.verify(RUN).state == "complete"
 
 
 def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pyte
 def test_a_head_that_is_none(store: Store, junk: bytes) -> None:
     """A head file that holds something else is told, not taken for a missing one."""
     path = _put(store)
-    store.sealed(RUN, 8, Trace(path).status.head)
+    store.keep_tip(RUN, 8, Trace(path).status.head)
     kept = Path(store.heads, RUN)
     assert read_head(str(kept)) is not None
     kept.write_bytes(junk)
@@ -309,7 +309,7 @@ def test_a_head_that_is_none(store: Store, junk: bytes) -> None:
 def test_a_head_of_the_users_own(store: Store) -> None:
     """``verify(head=…)`` is right for the very run and broken for any other."""
     head = Trace(_put(store)).status.head
-    assert store.verify(RUN, head=head.upper() + "\n").state == "sealed"
+    assert store.verify(RUN, head=head.upper() + "\n").state == "complete"
     assert store.verify(RUN, head="0" * 64).state == "broken"
 
 
@@ -347,23 +347,23 @@ def _family(store: Store, *, listed: bool = True, child_end: bool = True) -> tup
 
 
 def test_segments_are_verified(store: Store) -> None:
-    """A run is sealed when its segments are, each with its state."""
+    """A run is complete when its segments are, each with its state."""
     _, child = _family(store)
     verdict = store.verify(RUN)
-    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("sealed", ["sealed"])
+    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("complete", ["complete"])
     assert store.segments(RUN) == (str(child),)
     assert store.find(child.stem) == str(child)
 
 
 def test_a_segment_that_is_open(store: Store) -> None:
     """A segment without an end is told as open where the run's last entry lists it so, and the run is what its own file says;
-    a segment that the run's end knows nothing of makes it unsealed."""
+    a segment that the run's end knows nothing of makes it incomplete."""
     _family(store, listed=True, child_end=False)
     verdict = store.verify(RUN)
-    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("sealed", ["unsealed"])
+    assert (verdict.state, [segment["state"] for segment in verdict.segments]) == ("complete", ["incomplete"])
     assert "open" in verdict.segments[0]["problem"]
     _family(store, listed=False, child_end=False)
-    assert store.verify(RUN).state == "unsealed"
+    assert store.verify(RUN).state == "incomplete"
 
 
 def test_a_segment_of_a_segment_is_tied_to_what_started_it(store: Store) -> None:
@@ -373,7 +373,7 @@ def test_a_segment_of_a_segment_is_tied_to_what_started_it(store: Store) -> None
     inner = segment_of("/worker#1/inner#1")
     hashes = [json.loads(line)["hash"] for line in child.read_bytes().splitlines()]
     for seq, told, segment, state in (
-        (2, hashes[1], child.stem[-16:], "sealed"),
+        (2, hashes[1], child.stem[-16:], "complete"),
         (2, hashes[0], child.stem[-16:], "broken"),
         (9, hashes[1], child.stem[-16:], "broken"),
         (0, hashes[1], child.stem[-16:], "broken"),
@@ -388,7 +388,7 @@ def test_a_segment_of_a_segment_is_tied_to_what_started_it(store: Store) -> None
         verdict = store.verify(RUN)
         (found,) = [one for one in verdict.segments if one["segment"] == inner]
         assert (found["state"], verdict.state) == (state, state)
-        assert state == "sealed" or "started by another entry" in found["problem"]
+        assert state == "complete" or "started by another entry" in found["problem"]
 
 
 def test_a_segment_removed_exchanged_or_cut(store: Store) -> None:

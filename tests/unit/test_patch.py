@@ -80,13 +80,13 @@ def test_a_stack_restores_in_reverse_order() -> None:
 def test_a_failing_patch_takes_those_before_it_back() -> None:
     """A stack applies all of its patches or none."""
 
-    class Sealed:
+    class Complete:
         __slots__ = ()
 
     module = types.ModuleType("module")
     stack = PatchStack()
     with pytest.raises(AttributeError):
-        stack.apply(AttributePatch(module, "value", 1), AttributePatch(Sealed(), "value", 1))
+        stack.apply(AttributePatch(module, "value", 1), AttributePatch(Complete(), "value", 1))
     assert not hasattr(module, "value")
     assert len(stack) == 0
 

@@ -264,7 +264,7 @@ def test_the_decision_is_a_function_of_the_log() -> None:
     assert list(first) == ["run_id", "state", "decision", "reasons", "in_doubt", "pending", "running"]
     assert (first["run_id"], first["state"], first["decision"], first["in_doubt"]) == (
         "stable",
-        "unsealed",
+        "incomplete",
         "abort",
         [4],
     )
@@ -278,7 +278,7 @@ def test_a_torn_tail_is_no_obstacle() -> None:
     with open(log.path, "ab") as file:
         file.write(b'{"v":1,"seq":4,"ty')
     decision = decision_on(log.path)
-    assert (decision.decision, decision.state) == ("resume", "unsealed")
+    assert (decision.decision, decision.state) == ("resume", "incomplete")
     assert "torn_tail" in codes(decision)
 
 
@@ -310,7 +310,7 @@ def test_a_lost_tail_is_cut_only_on_the_operators_word() -> None:
     with pytest.raises(TraceIntegrityError, match="accept-lost-tail"):
         recovery.abort(log.path, reason="power")
     recovery.abort(log.path, reason="power", accept_lost_tail=True)
-    assert Store().verify(log.path).state == "sealed"
+    assert Store().verify(log.path).state == "complete"
 
 
 def test_finished_and_aborted_runs_are_refused() -> None:
@@ -367,7 +367,7 @@ def test_an_effect_of_an_unknown_type_is_refused() -> None:
 
 
 def test_child_processes_are_not_resumed() -> None:
-    """A child's part that did not end in order is told with what is open in it."""
+    """A child's part that did not end cleanly is told with what is open in it."""
     log = Log("family")
     log.journal.close()
     child = Log("family", segment=segment_of("a"))
@@ -377,12 +377,12 @@ def test_child_processes_are_not_resumed() -> None:
     assert refusals(decision) == ["segments"]
     assert str(step) in decision.refusals[0]["text"]
     recovery.abort("family", reason="gone")
-    assert Store().verify("family").state == "sealed"
+    assert Store().verify("family").state == "complete"
 
 
 @pytest.mark.parametrize(("lane", "refused"), [("/process:child.py#1", True), ("/process:child.py#1@2", False)])
 def test_a_run_with_child_processes_is_not_resumed(lane: str, refused: bool) -> None:
-    """One that the program started would be started again, though it ended in order; one in a tool's body is answered by the tool."""
+    """One that the program started would be started again, though it ended cleanly; one in a tool's body is answered by the tool."""
     log = Log("parent")
     log.step("irreversible", "done")
     log.journal.close()
@@ -468,7 +468,7 @@ def test_an_abort_is_on_the_log_with_who_and_why() -> None:
     assert facts == {
         "by": "ann", "reason": "the customer called", "in_doubt": [doubt], "uncompensated": [lost, kept], "count": last["seq"],
     }  # fmt: skip
-    assert Store().verify(log.path).state == "sealed"
+    assert Store().verify(log.path).state == "complete"
     before = Path(log.path).read_bytes()
     for again in (
         lambda: recovery.abort(log.path, reason="x"),

@@ -312,7 +312,7 @@ def test_a_tool_never_runs_in_a_replay_that_fails_either() -> None:
     assert seen == [DivergenceError]
 
 
-# -- 23: clock and dice -------------------------------------------------------------------------------------------------------
+# -- 23: clock and rng -------------------------------------------------------------------------------------------------------
 
 
 def test_clock_and_dice_return_what_was_recorded() -> None:
@@ -390,7 +390,7 @@ def test_a_clock_read_missing_is_reported() -> None:
     ids=["too many", "too late", "missing", "other function", "one more at the end"],
 )
 def test_a_draw_too_many_missing_or_of_another_function_is_a_divergence(now: Callable[[], Any]) -> None:
-    """23: dice are compared strictly, step by step."""
+    """23: rng are compared strictly, step by step."""
     run, _ = recorded(lambda: [random.random(), look(1)])
     failure = fails(run, now, DivergenceError)
     assert "draw" in str(failure)

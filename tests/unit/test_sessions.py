@@ -1,4 +1,4 @@
-"""Runs: opened as blocks or decorators, sealed at their end, and strict about what comes after it."""
+"""Runs: opened as blocks or decorators, complete at their end, and strict about what comes after it."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def pay(n: int = 1) -> int:
 
 
 def test_a_block_records_and_a_block_replays() -> None:
-    """``with record`` writes a sealed run; ``with replay`` answers the same program from it, by ``Run``, id, short id or path."""
+    """``with record`` writes a complete run; ``with replay`` answers the same program from it, by ``Run``, id, short id or path."""
     with record("billing") as run:
         run.set_result(look(2))
     with Trace(run.path) as trace:
-        assert trace.status.state == "sealed"
+        assert trace.status.state == "complete"
     first, last = entries(run)[0], entries(run)[-1]
     assert (first["type"], first["name"]) == ("run.started", "billing")
     assert (last["type"], last["output"], last["meta"]["steps"], last["meta"]["count"]) == ("run.completed", 20, 1, 4)
@@ -307,7 +307,7 @@ class BillingError(Exception):
 
 
 def test_a_run_that_fails_leaves_a_complete_record() -> None:
-    """The error passes through, and the sealed file has every step and says what was raised, with traceback and cause."""
+    """The error passes through, and the complete file has every step and says what was raised, with traceback and cause."""
 
     def program() -> None:
         look(1)
@@ -324,7 +324,7 @@ def test_a_run_that_fails_leaves_a_complete_record() -> None:
     assert last["error"]["cause"]["text"] == "'inner'"
     assert last["error"]["traceback"][-1]["function"].endswith("program")
     with Trace(run.path) as trace:
-        assert trace.status.state == "sealed"
+        assert trace.status.state == "complete"
     with pytest.raises(BillingError), replay(run) as session:
         program()
     assert session.report.exact
@@ -353,7 +353,7 @@ def late(call: Any) -> Any:
     finally:
         assert entries(run) == before
         with Trace(run.path) as trace:
-            assert trace.status.state == "sealed"
+            assert trace.status.state == "complete"
 
 
 def test_a_read_after_the_end_passes_with_a_warning() -> None:
@@ -500,7 +500,7 @@ def test_no_durability_is_no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_end_of_a_run_is_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the block has ended, all of the file is synced."""
     device = Device(monkeypatch)
-    with record("sealed") as run:
+    with record("complete") as run:
         look()
     assert max(device.all) == os.path.getsize(run.path)
 

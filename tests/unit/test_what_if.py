@@ -65,7 +65,7 @@ def test_a_new_run_is_written_that_names_its_origin() -> None:
     assert new is not None
     assert new != run.id
     store = Store()
-    assert store.verify(new).state == "sealed"
+    assert store.verify(new).state == "complete"
     with Trace(store.find(new)) as trace:
         assert trace.entry(1)["meta"]["origin"]["run_id"] == run.id
         assert trace.entry(1)["cause"] == [{"run_id": run.id, "seq": 1}]

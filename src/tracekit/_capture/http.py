@@ -409,7 +409,7 @@ def refuse(scope: Scope, what: str) -> None:
 class Exchange:
     """One request and its answer, as an open step."""
 
-    __slots__ = ("_dialect", "_kept", "_scope", "_started", "_text", "_told", "body", "elapsed", "open", "step")
+    __slots__ = ("_dialect", "_kept", "_reported", "_scope", "_started", "_text", "body", "elapsed", "open", "step")
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
         self.step = step
@@ -417,7 +417,7 @@ class Exchange:
         self._dialect: Final = dialect
         self._kept: list[bytes] | None = None
         self._text = True
-        self._told = False
+        self._reported = False
         self._started = monotonic_ns()
         #: Seconds from the request to the end of its answer, once that is known.
         self.elapsed = 0.0
@@ -462,7 +462,7 @@ class Exchange:
             info["suspended"] = True
         if self._dialect is not None and status < 400 and value is not NOT_JSON:
             info.update(_safely(self._dialect.response, value))
-        self._told = True
+        self._reported = True
         self.step.done(output, info=info, data=data)
 
     def head(self, status: int, headers: Headers, *, also: Mapping[str, Any], suspended: bool) -> None:
@@ -491,16 +491,16 @@ class Exchange:
 
     def left(self) -> None:
         """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then."""
-        if self._told:
+        if self._reported:
             return
         kept = self._kept
         said = self._dialect is not None and kept and _safely_true(self._dialect.finished, b"".join(kept[-16:]))
         self._finish({"complete": bool(said)}, {"abandoned": True})
 
     def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
-        if self._told:
+        if self._reported:
             return
-        self._told = True
+        self._reported = True
         info["elapsed"] = self._lasted()
         if self._kept and self._dialect is not None:
             info.update(_safely(self._dialect.stream, self._kept))
@@ -522,9 +522,9 @@ class Exchange:
 
         ``response`` is the answer that hangs on the exception, where one does.
         """
-        if self._told or isinstance(error, ReplayError):
+        if self._reported or isinstance(error, ReplayError):
             return
-        self._told = True
+        self._reported = True
         output: dict[str, Any] | None = None
         if kind is not None:
             output = {"raised": kind, "text": str(error)}

@@ -188,7 +188,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
         elif not timer.live and self.is_alive():
             ended = allocate_lock()
             ended.acquire()
-            start_new_thread(_tell, (original, self, ended))
+            start_new_thread(_notify, (original, self, ended))
             _hold(ended, timer)
         if timer.live:
             original(self, timeout)
@@ -200,7 +200,7 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
     return join
 
 
-def _tell(join: Any, thread: threading.Thread, ended: Any) -> None:
+def _notify(join: Any, thread: threading.Thread, ended: Any) -> None:
     join(thread)
     try:
         ended.release()

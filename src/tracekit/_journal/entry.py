@@ -38,7 +38,7 @@ FORMAT_VERSION: Final = 1
 class EntryFamily(NamedTuple):
     """The entry types of one kind of step: its intent record, then pieces, then exactly one outcome."""
 
-    intention: str
+    intent: str
     chunk: str
     outcome: str
     error: str
@@ -72,7 +72,7 @@ _FAMILY_OF["span.end"] = ("span", "outcome")
 
 
 def family_of(kind: str) -> tuple[str, str] | None:
-    """``("tool", "intention")`` for ``tool.call``; ``None`` for a type that is not part of a step."""
+    """``("tool", "intent")`` for ``tool.call``; ``None`` for a type that is not part of a step."""
     return _FAMILY_OF.get(kind)
 
 

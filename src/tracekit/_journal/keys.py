@@ -46,7 +46,7 @@ class Owner(NamedTuple):
     seq: int = 0
 
     @property
-    def told(self) -> str:
+    def shown(self) -> str:
         return self.run_id if self.segment is None else f"{self.run_id} (segment {self.segment})"
 
 

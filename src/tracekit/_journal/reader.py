@@ -38,7 +38,7 @@ __all__ = [
 #
 # One pass over a trace: every line verified, in memory bounded by the longest line.
 
-#: The entry types that end a run in order.
+#: The entry types that end a run cleanly.
 ENDS: Final = frozenset({"run.completed", "run.failed", "run.aborted"})
 
 _BUFFER: Final = 1 << 20
@@ -521,7 +521,7 @@ class Verdict(NamedTuple):
     entry says of the run's other files, and ``lost`` how many entries of it could not be written while it was recorded.
     """
 
-    state: Literal["sealed", "unsealed", "broken"]
+    state: Literal["complete", "incomplete", "broken"]
     count: int  # type: ignore[assignment]  # hides tuple.count
     head: str
     problem: str | None = None
@@ -626,7 +626,7 @@ class Trace:
     def _judge(self, scanned: Scan, first: dict[str, Any], last: RawEntry) -> Verdict:
         error, count, kind = self._error, last.line, last.data.get("type")
         base = Verdict(
-            "unsealed", count, last.head.decode(), last_good_seq=count, run_id=first.get("run_id"), torn_bytes=scanned.torn,
+            "incomplete", count, last.head.decode(), last_good_seq=count, run_id=first.get("run_id"), torn_bytes=scanned.torn,
             size=os.fstat(self._fd).st_size,
         )  # fmt: skip
         if error is not None:
@@ -647,7 +647,7 @@ class Trace:
             return base._replace(state="broken", problem=problem, line=last.line)
         if type(said) is not int:
             return base._replace(problem="the run's end does not say how many entries there are", line=last.line)
-        return base._replace(state="sealed", segments=segments, lost=_missing(last.data))
+        return base._replace(state="complete", segments=segments, lost=_missing(last.data))
 
     def _lost(self, offset: int) -> bool:
         """Whether no effect and no end stands among the bytes from ``offset`` on, so that they may be cut off."""

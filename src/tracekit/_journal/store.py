@@ -437,9 +437,9 @@ def told_of(path: str) -> dict[str, Any]:
     with Trace(path) as trace:
         verdict = trace.status
     about: dict[str, Any] = {"segment": name_of(path)}
-    if verdict.state != "sealed":
+    if verdict.state != "complete":
         about["open"] = True
-    if verdict.state == "sealed" or verdict.count:
+    if verdict.state == "complete" or verdict.count:
         about.update(count=verdict.count, head=verdict.head)
     return about
 
@@ -454,11 +454,11 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
     judged = []
     for name, said in sorted(listed.items()):
         state, problem = _judged(trace, os.path.join(directory, f"{stem}.{name}{SUFFIX}"), name, said, judge)
-        left_open = state == "unsealed" and bool(said.get("open"))
+        left_open = state == "incomplete" and bool(said.get("open"))
         if left_open:  # the run's end says so itself: it is as it was
             problem = f"open: its process had not ended it when the run ended ({problem})"
         judged.append({"segment": name, **said, "state": state, "problem": problem})
-        ended_open = state == "unsealed" and verdict.state == "sealed" and not left_open
+        ended_open = state == "incomplete" and verdict.state == "complete" and not left_open
         if verdict.state != "broken" and (state == "broken" or ended_open):
             verdict = verdict._replace(state=state, problem=f"segment {name}: {problem}", line=None, lost_tail=False)
     return verdict._replace(segments=tuple(judged))
@@ -738,7 +738,7 @@ class Store:
         """
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
-        seal_key()  # A key that can't be read is an error now, not when the run is to be sealed.
+        seal_key()  # A key that can't be read is an error now, not when the run is to be complete.
         try:
             self._make(self.runs, durability != "none")
         except OSError as error:
@@ -824,7 +824,7 @@ class Store:
         )
         return journal, verdict
 
-    def sealed(
+    def keep_tip(
         self,
         run_id: str,
         count: int,

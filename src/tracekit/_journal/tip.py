@@ -112,8 +112,8 @@ def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> 
         # A complete run was on the device as a whole: a power loss is no excuse.
         return verdict._replace(lost_tail=verdict.lost_tail and (kept is None or kept.count <= verdict.count))
     if kept is None:
-        if key is not None and verdict.state == "sealed":
-            return verdict._replace(state="unsealed", problem="there is no seal made with this key", end=None)
+        if key is not None and verdict.state == "complete":
+            return verdict._replace(state="incomplete", problem="there is no seal made with this key", end=None)
         return verdict
     problem = _differs(trace, verdict, kept) or (
         _unsigned(kept, os.path.basename(path), key) if key is not None else None
@@ -127,9 +127,9 @@ def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> 
 
 def _differs(trace: Trace, verdict: Verdict, kept: Head) -> str | None:
     if verdict.count < kept.count:
-        return f"the run was sealed with {kept.count} entries; there are {verdict.count}: its last lines were cut off"
+        return f"the run ended with {kept.count} entries; there are {verdict.count}: its last lines were cut off"
     if trace.hash_of(kept.count) != kept.head:
-        return f"the run was sealed with another head at entry {kept.count}: it was rewritten"
+        return f"the run ended with another tip hash at entry {kept.count}: it was rewritten"
     return None
 
 

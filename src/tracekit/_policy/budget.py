@@ -43,7 +43,7 @@ __all__ = [
 #
 # What a run, or a part of one, may spend.
 
-#: The limits of a budget, in the order in which they are told.
+#: The limits of a budget, in the order in which they are listed.
 LIMITS: Final = ("usd", "llm_calls", "input_tokens", "output_tokens", "tool_calls", "cost_units", "seconds")
 _COUNTS: Final = frozenset(("llm_calls", "input_tokens", "output_tokens", "tool_calls"))
 
@@ -94,27 +94,29 @@ class Budget:
         return {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """The budget as JSON values; of prices that a function tells, only that (each call says what it told)."""
-        told: dict[str, Any] = dict(self.limits)
-        told.update(tokens_per_unit=self.tokens_per_unit, assumed_output_tokens=self.assumed_output_tokens)
+        """The budget as JSON values; of prices that a function gives, only that (each call says what it gave)."""
+        described: dict[str, Any] = dict(self.limits)
+        described.update(tokens_per_unit=self.tokens_per_unit, assumed_output_tokens=self.assumed_output_tokens)
         if isinstance(self.prices, Mapping):
-            told["prices"] = {model: price.as_dict() for model, price in self.prices.items()}
+            described["prices"] = {model: price.as_dict() for model, price in self.prices.items()}
         elif self.prices is not None:
-            told["prices_by"] = "function"
-        return told
+            described["prices_by"] = "function"
+        return described
 
     @classmethod
-    def of_dict(cls, told: Mapping[str, Any]) -> Budget:
-        """The budget that ``as_dict`` told; ``TypeError`` or ``ValueError`` where it is none."""
-        prices = told.get("prices")
-        given = {one.name: told[one.name] for one in fields(cls) if one.name in told and one.name != "prices"}
+    def of_dict(cls, described: Mapping[str, Any]) -> Budget:
+        """The budget that ``as_dict`` gave; ``TypeError`` or ``ValueError`` where it is none."""
+        prices = described.get("prices")
+        given = {one.name: described[one.name] for one in fields(cls) if one.name in described and one.name != "prices"}
         return cls(prices=prices and {model: Price(**price) for model, price in prices.items()}, **given)
 
     def __repr__(self) -> str:
-        told = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if self._tells(one.name, one.default)]
-        return f"Budget({', '.join(told)})"
+        described = [
+            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if self._shows(one.name, one.default)
+        ]
+        return f"Budget({', '.join(described)})"
 
-    def _tells(self, name: str, default: Any) -> bool:
+    def _shows(self, name: str, default: Any) -> bool:
         return name != "prices" and getattr(self, name) != default
 
     def __hash__(self) -> int:
@@ -220,7 +222,7 @@ OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_unit
 class Reservation:
     """The costs of one call in each of ``levels``: foreseen, and then as they were.
 
-    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function told of the
+    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function gave as the
     model's price. ``free`` is a call that the other side did not take.
     """
 
@@ -238,7 +240,7 @@ class Reservation:
 
     @classmethod
     def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
-        """What an intention in a log held back, in ``level`` alone."""
+        """What an intent record in a log held back, in ``level`` alone."""
         signature = dict(entry.get("meta") or {})
         about = signature.pop("info", None) or {}
         spec = Spec("llm" if entry["type"] == "llm.request" else "tool", str(entry.get("name")), signature=signature)
@@ -248,7 +250,7 @@ class Reservation:
         return held
 
     def foresee(self, input: object) -> None:
-        """Work out what the call may cost; ``UnknownPriceError`` where a limit in dollars can't tell."""
+        """Work out what the call may cost; ``UnknownPriceError`` where a limit in dollars can't be kept without one."""
         if self._spec.family != "llm" or all(OF_TOKENS.isdisjoint(level.budget.limits) for level in self._levels):
             self.costs = [(level, self._cost(level, {})) for level in self._levels]
             return
@@ -300,19 +302,19 @@ class Reservation:
     ) -> float | None:
         """The call was made: what it took stands in place of what was held. Returns its price where a limit asks for one.
 
-        Where nothing tells the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
+        Where nothing says the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
         ``answered`` names the model that did; ``usd`` is the price where that is known already.
         """
         free = free or self.free
         usd = 0.0 if free else usd
-        told: Mapping[str, Any] = {} if free else usage or self.estimate or {}
-        self._count_unknown(free or bool(told))
+        described: Mapping[str, Any] = {} if free else usage or self.estimate or {}
+        self._count_unknown(free or bool(described))
         price: float | None = None
         actual: list[tuple[Spending, dict[str, float]]] = []
         for level, _ in self.costs:
-            counted = dict(told)
+            counted = dict(described)
             if self._spec.family == "llm" and level.budget.usd is not None:
-                cost = usd if usd is not None else self._price(level, answered, told) if told else 0.0
+                cost = usd if usd is not None else self._price(level, answered, described) if described else 0.0
                 counted["cost_usd"] = cost or 0.0
                 price = cost if price is None else price
             actual.append((level, self._cost(level, counted)))
@@ -329,12 +331,12 @@ class Reservation:
             return foreseen  # it was known before the call
 
     def price_of(self, answered: object) -> Mapping[str, float] | None:
-        """What a function told of the price of the model that answered, where that is another than the one that was asked."""
+        """What a function gave as the price of the model that answered, where that is another than the one that was asked."""
         asks = [level for level in self._levels if level.budget.usd is not None]
         return asks[-1].prices.given(answered) if asks and answered != self.model else None
 
     def keep(self) -> None:
-        """Nobody will tell what it took: what was held is spent."""
+        """Nobody will say what it took: what was held is spent."""
         self._count_unknown(self.estimate is not None)
         self._close(self.costs)
 
@@ -380,7 +382,7 @@ Costs: TypeAlias = "Iterable[tuple[Spending, Mapping[str, float]]]"
 
 
 class Spending:
-    """The ledger of ``budget``, of which ``name`` tells whose it is: ``"run"``, a span, a block. ``outer`` holds as well.
+    """The ledger of ``budget``, of which ``name`` says whose it is: ``"run"``, a span, a block. ``outer`` holds as well.
 
     In a run that is resumed, its root is made by :meth:`of_log`; those inside it learn by :meth:`recall` what their steps
     cost that the log answers.
@@ -424,7 +426,7 @@ class Spending:
         self.refused: BudgetExceededError | None = None
         #: Why it is not known what was spent: a call was let go without a price, and did not say what it cost.
         self._unpriced: UnknownPriceError | None = None
-        #: How many model calls there were of which nothing tells what they took: neither the provider nor an estimate.
+        #: How many model calls there were of which nothing says what they took: neither the provider nor an estimate.
         self.unreported = 0
         #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
         self.from_log = False
@@ -483,7 +485,7 @@ class Spending:
     def spent(self) -> dict[str, float | None]:
         """What has been spent, by the names of a budget's limits; ``usd`` only where a limit in US dollars is set.
 
-        ``None`` where there were calls of which nothing tells what they took.
+        ``None`` where there were calls of which nothing says what they took.
         """
         unknown = OF_TOKENS if self.unreported else ()
         found = {name: None if name in unknown else _plain(value) for name, value in self._spent.items()}
@@ -515,7 +517,7 @@ class Spending:
         return held
 
     def unpriced(self, error: UnknownPriceError) -> None:
-        """A call was made whose price nothing tells: no limit in dollars can be kept from now on."""
+        """A call was made whose price nothing says: no limit in dollars can be kept from now on."""
         self.unreported += 1
         self._unpriced = self._unpriced or UnknownPriceError(
             f"a call of {error.model!r} did not say what it cost, and the model has no known price: what {self._whose} has left is not "
@@ -555,9 +557,9 @@ class Spending:
                 raise self._refuse(name, limits[name], self._spent[name], 0.0)
 
     def _refuse(self, resource: str, limit: float, spent: float, estimate: float) -> BudgetExceededError:
-        more = f", and the next call may take {_told(resource, estimate)}" if estimate else ""
+        more = f", and the next call may take {_shown(resource, estimate)}" if estimate else ""
         self.refused = BudgetExceededError(
-            f"{self._whose} allows {_told(resource, limit)}; {_told(resource, spent)} spent or held back{more}; "
+            f"{self._whose} allows {_shown(resource, limit)}; {_shown(resource, spent)} spent or held back{more}; "
             "the call was not made",
             resource=resource,
             limit=_plain(limit),
@@ -620,15 +622,15 @@ class Spending:
     def resumed(cls, trace: Trace, given: Budget | None = None) -> Spending | None:
         """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none.
 
-        Where a function told its prices, that of the budget which the program has ``given`` now does, or else the log says what it told.
+        Where a function gave its prices, that of the budget which the program has ``given`` now does, or else the log says what it gave.
         """
-        told = (trace.entry(1).get("meta") or {}).get("budget")
-        if told is None:
+        described = (trace.entry(1).get("meta") or {}).get("budget")
+        if described is None:
             return None
         prices: Prices | None = None
-        if told.get("prices_by") == "function":
+        if described.get("prices_by") == "function":
             prices = Prices(given.prices if given is not None and callable(given.prices) else None)
-        return cls.of_log(Budget.of_dict(told), trace.entries(), prices=prices)
+        return cls.of_log(Budget.of_dict(described), trace.entries(), prices=prices)
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add what these entries of one log say was spent, in this ledger alone."""
@@ -680,11 +682,11 @@ class Spending:
 
     def include(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add what another process of the run has spent, by its log; its time passed here, too."""
-        told = list(entries)
+        described = list(entries)
         with self._lock:
             for level in self.levels():
                 before = level._before
-                level.read(told)
+                level.read(described)
                 level._before = before
 
     def add(self, other: Spending) -> None:
@@ -696,11 +698,11 @@ class Spending:
     def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add a step that the log answered, in every ledger that does not know it yet."""
         unaware = [level for level in self.levels() if not level.from_log]
-        told = list(entries) if unaware else []
+        described = list(entries) if unaware else []
         with self._lock:
             for level in unaware:
                 before = level._before
-                level.read(told)
+                level.read(described)
                 level._before = before
 
 
@@ -721,7 +723,7 @@ def _plain(value: float) -> float:
     return int(value) if float(value).is_integer() else round(value, 9)
 
 
-def _told(resource: str, value: float) -> str:
+def _shown(resource: str, value: float) -> str:
     if resource == "usd":
         return f"${value:.6f}".rstrip("0").rstrip(".")
     number = _plain(round(value, 3))
@@ -807,13 +809,13 @@ class MeteredStep:
         self._step.failed(error, output=output, info=self._settled(info, refused(output)))
 
     def _settled(self, info: Mapping[str, Any] | None, free: bool) -> Mapping[str, Any] | None:
-        told = info or {}
-        usd = told.get("cost_usd")
-        price = self._held.settle(told.get("usage"), told.get("model"), free=free or self._refused, usd=usd)
+        described = info or {}
+        usd = described.get("cost_usd")
+        price = self._held.settle(described.get("usage"), described.get("model"), free=free or self._refused, usd=usd)
         if price is None:
             return info
-        priced = self._held.price_of(told.get("model"))
-        return {**told, "cost_usd": price} if priced is None else {**told, "cost_usd": price, "price": priced}
+        priced = self._held.price_of(described.get("model"))
+        return {**described, "cost_usd": price} if priced is None else {**described, "cost_usd": price, "price": priced}
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

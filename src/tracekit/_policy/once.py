@@ -88,7 +88,7 @@ class Result(NamedTuple):
 
 
 class Call:
-    """One call under a key, from before its intention is on the log until its outcome is.
+    """One call under a key, from before its intent record is on the log until its outcome is.
 
     ``of`` is what a duplicate refers to: its ``seq``, or run and ``seq`` where that is another run's. ``lane``, ``owner`` and
     ``thread`` say who makes it.
@@ -154,16 +154,16 @@ class Call:
     # -- beginning -------------------------------------------------------------------------------------------------------
 
     def made(self, seq: int) -> None:
-        """Its intention is on the log."""
+        """Its intent record is on the log."""
         self.seq = self.of = seq
         self._is_open.release()
 
     def not_made(self) -> None:
-        """It was given up before its intention was on the log; whoever waited for that looks again."""
+        """It was given up before its intent record was on the log; whoever waited for that looks again."""
         self._is_open.release()
 
     def opened(self) -> bool:
-        """Wait until its intention is on the log; false if it was given up before."""
+        """Wait until its intent record is on the log; false if it was given up before."""
         if self.thread == get_ident() and not self.of:
             return True  # a signal handler in the middle of it: the call is pending, and its own
         with self._is_open:
@@ -282,7 +282,8 @@ class FirstStep:
     def _end(self, returned: Piece | None, error: BaseException | None, info: Mapping[str, Any] | None) -> None:
         pieces = tuple(self.call.pieces)
         lazy = next(
-            (told.get("lazy") for told in (info, *(piece.meta for piece in pieces)) if told and "lazy" in told), None
+            (facts.get("lazy") for facts in (info, *(piece.meta for piece in pieces)) if facts and "lazy" in facts),
+            None,
         )
         self.call.end(Result(returned, error, pieces, lazy))
 
@@ -471,7 +472,7 @@ def _copy(error: BaseException) -> BaseException:
 
 
 class LoggedCall:
-    """The call under one key: its intention, its pieces, and the ``seq`` of its outcome (0: the log has none).
+    """The call under one key: its intent record, its pieces, and the ``seq`` of its outcome (0: the log has none).
 
     ``undoing`` is the ``seq`` of a compensation of it that began and has no good end (0: there is none), ``by`` the secret under which
     the key was made, ``in_store`` whether it is one of the whole store.
@@ -510,7 +511,7 @@ class LoggedCall:
         pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
         entry = log.entry(self.outcome)
         meta = entry.get("meta") or {}
-        lazy = next((told["lazy"] for told in (meta, *(piece.meta for piece in pieces)) if "lazy" in told), None)
+        lazy = next((facts["lazy"] for facts in (meta, *(piece.meta for piece in pieces)) if "lazy" in facts), None)
         if "error" in entry:
             return Result(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
         if meta.get("abandoned"):
@@ -544,7 +545,7 @@ def calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, LoggedCall]:
         role = family_of(entry["type"])
         if role is None:
             continue
-        if role[1] == "intention":
+        if role[1] == "intent":
             digest = _once(entry)
             if digest is not None:
                 call = found[digest] = LoggedCall(entry)
@@ -582,7 +583,7 @@ def _forget(found: dict[str, LoggedCall], digest: str, call: LoggedCall) -> None
 
 
 def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an intention of a call that is made says; nothing where it is answered by an earlier one."""
+    """What an intent record of a call that is made says; nothing where it is answered by an earlier one."""
     meta = entry.get("meta")
     info = meta.get("info") if isinstance(meta, dict) else None
     return info if isinstance(info, dict) and "duplicate_of" not in info else {}
@@ -628,7 +629,7 @@ class PeerCalls:
             has = self._keys.claim(file, *self._me[:2])
             if has is None or has[:2] == self._me[:2]:
                 return None
-            begins = has.seq == 0 and _reality.monotonic() < until  # between its key and its intention
+            begins = has.seq == 0 and _reality.monotonic() < until  # between its key and its intent record
             try:
                 # As long as nobody writes there and nobody can begin to, what the log says stays true.
                 with live_writer(self.log_of(has)) as writing:
@@ -695,7 +696,7 @@ class PeerCalls:
         where = f" (step {seq})" if seq else ""
         same = has.run_id == self._session.run_id
         return ContractViolationError(
-            f"{'another process of this run' if same else f'run {has.told}'} {what}{where}: "
+            f"{'another process of this run' if same else f'run {has.shown}'} {what}{where}: "
             f"exactly once in the whole {'run' if same else 'store'}, so it was not executed here",
             run_id=self._session.run_id,
             other_run=has.run_id,
@@ -706,7 +707,7 @@ class PeerCalls:
 
     def _unsure(self, has: Owner, why: str) -> ContractViolationError:
         return ContractViolationError(
-            f"this call belongs to run {has.told}, of which it can't be told whether it was made ({why}); it was not executed",
+            f"this call belongs to run {has.shown}, of which it is not known whether it was made ({why}); it was not executed",
             run_id=self._session.run_id,
             other_run=has.run_id,
             contract="exactly_once",
@@ -808,9 +809,9 @@ def place_of(has: Owner, seq: int) -> dict[str, Any]:
 #
 # Calls that happen once: the keys of ``exactly_once`` in one recording.
 #
-# The first call under a key is made; every later one is a *duplicate*: it is on the log with its own intention, is not made, and is
+# The first call under a key is made; every later one is a *duplicate*: it is on the log with its own intent record, is not made, and is
 # answered with what came of the first (``tool.skipped``). A call that was undone is none: the next one is a first one again. With
-# ``exactly_once="store"`` the first one has its key file on the device before its intention is on the log, and runs that find that
+# ``exactly_once="store"`` the first one has its key file on the device before its intent record is on the log, and runs that find that
 # file ask its owner's log what came of it.
 
 
@@ -900,7 +901,7 @@ class Once:
         self._publishing: Final = threading.RLock()
         #: For those that had none: should the machine die, no process is left that could ask for them.
         self._unsynced: Final = Keys(os.path.dirname(runs), sync=False)
-        #: Why none of the keys in the log can be told again.
+        #: Why none of the keys in the log can be made again.
         self._strange: ContractViolationError | None = None
         if past is not None:
             self._go_on(past)

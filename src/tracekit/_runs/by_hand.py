@@ -102,7 +102,7 @@ class OpenRun:
                 self._last_entry(error, result)
             journal.close()
             if self._store is not None:
-                self._store.sealed(
+                self._store.keep_tip(
                     journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
                 )
         finally:

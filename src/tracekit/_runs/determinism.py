@@ -441,7 +441,7 @@ class Recorded:
     @property
     def incomplete(self) -> bool:
         """Whether the run has no end."""
-        return self.trace.status.state == "unsealed"
+        return self.trace.status.state == "incomplete"
 
     @property
     def is_concurrent(self) -> bool:
@@ -451,7 +451,7 @@ class Recorded:
     def expected_steps(self) -> set[int]:
         """The steps that a replay of the whole log makes: all but those inside another step."""
         index = Index(self.trace.entries())
-        steps = [(seq, family) for (_, family), seqs in index.intentions.items() for seq in seqs]
+        steps = [(seq, family) for (_, family), seqs in index.intents.items() for seq in seqs]
         inside = {within for seq, family in steps if family != "span" for within in index.inside(seq)}
         return {seq for seq, _ in steps} - inside - index.repeated
 

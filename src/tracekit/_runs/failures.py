@@ -77,14 +77,14 @@ def recorded_failures(
     damage: list[TraceError] = []
     where = Store(store)
 
-    def tell(error: TraceError) -> None:
+    def report(error: TraceError) -> None:
         damage.append(error)
         if on_damage is not None:
             on_damage(error)
 
     for path in _paths(where, runs):
-        told = len(damage)
-        for found in _of_run(path, tell):
+        known = len(damage)
+        for found in _of_run(path, report):
             failure = found.failure
             if (
                 (wanted is None or _is(failure, wanted))
@@ -95,19 +95,19 @@ def recorded_failures(
                 and found.ts_ns >= after
             ):
                 yield found
-        if len(damage) == told and (problem := _of_segments(where, path)) is not None:
-            tell(problem)
+        if len(damage) == known and (problem := _of_segments(where, path)) is not None:
+            report(problem)
     if damage and on_damage is None:
         raise damage[0]
 
 
-def _of_run(path: str, tell: Callable[[TraceError], None]) -> Iterator[RecordedFailure]:
+def _of_run(path: str, report: Callable[[TraceError], None]) -> Iterator[RecordedFailure]:
     """The failures in the files of a run, as far as each verifies."""
     for file in (path, *beside(path)):
         try:
             yield from failures_in(file)
         except TraceError as error:
-            tell(error)
+            report(error)
 
 
 def _of_segments(store: Store, path: str) -> TraceError | None:
@@ -223,7 +223,7 @@ class _Reading:
         return self._found(entry, step, failure)
 
     def _of_step(self, entry: dict[str, Any], family: str, role: str) -> RecordedFailure | None:
-        if role == "intention":
+        if role == "intent":
             self._open[entry["seq"]] = self._step(entry, family)
             return None
         seq, output = entry.get("step", 0), entry.get("output")
@@ -238,7 +238,7 @@ class _Reading:
             return None
         error = entry.get("error")
         if isinstance(error, dict):
-            failure = _told(entry) or classify_recorded(error, side_effect=step.side_effect, name=step.name)
+            failure = _classified(entry) or classify_recorded(error, side_effect=step.side_effect, name=step.name)
             return self._found(entry, step, failure)
         if family not in ("llm", "http"):
             return None
@@ -267,13 +267,13 @@ class _Reading:
         failure = StructuredFailure(
             type=FailureType.FALLBACK_EXHAUSTED,
             reason=f"{', '.join(map(repr, names[:32]))} failed, and there is nothing left to try",
-            caused_by=_told(entry),
+            caused_by=_classified(entry),
         )
         return self._found(entry, self._step(entry, "step"), failure)
 
     def _unanswered(self, entry: dict[str, Any]) -> RecordedFailure | None:
         """A request to agents that came to nothing: the failures of fallbacks and of the agents themselves are reported already."""
-        failure = _told(entry)
+        failure = _classified(entry)
         if failure is None or failure.type not in _OF_ROUTING:
             return None
         return self._found(entry, self._step(entry, "step"), failure)
@@ -282,7 +282,7 @@ class _Reading:
         error = entry.get("error")
         if isinstance(error, dict) and error.get("type") == "builtins:SystemExit" and error.get("args") in _IN_ORDER:
             return None
-        failure = _told(entry) or classify_recorded(error if isinstance(error, dict) else {})
+        failure = _classified(entry) or classify_recorded(error if isinstance(error, dict) else {})
         step = _Step(0, failure.name, failure.agent or self._agent, "run", None)
         status = failure.details.get("status")
         if failure.step is None and self._answered is not None and status is not None and status == self._answered[0]:
@@ -309,15 +309,15 @@ class _Reading:
         )  # fmt: skip
 
 
-def _told(entry: Mapping[str, Any]) -> StructuredFailure | None:
+def _classified(entry: Mapping[str, Any]) -> StructuredFailure | None:
     """What the entry says of its failure itself; ``None`` for older traces, and for one that says nothing sensible."""
     meta = entry.get("meta")
     info = meta.get("info") if isinstance(meta, dict) else None
-    told = next(
+    found = next(
         (holder["failure"] for holder in (meta, info) if isinstance(holder, dict) and "failure" in holder), None
     )
     try:
-        return None if told is None else StructuredFailure.from_dict(told)
+        return None if found is None else StructuredFailure.from_dict(found)
     except ValueError:
         return None
 

@@ -284,4 +284,4 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
     journal.close()
     segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
     durable = journal.durability != "none"
-    store.sealed(session.run_id, journal.seq, journal.head.decode(), segment=segment, durable=durable)
+    store.keep_tip(session.run_id, journal.seq, journal.head.decode(), segment=segment, durable=durable)

@@ -38,10 +38,10 @@ __all__ = [
     "FINAL",
     "Aborted",
     "abort",
+    "completed",
     "operator",
     "reopened",
     "said_by",
-    "sealed",
     "segments",
     "settle",
     "settle_as",
@@ -101,7 +101,7 @@ def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
     pid = error.__dict__.get("pid")
     who = "another process" if pid is None else f"process {pid}"
     reason = {"code": "held", "text": f"{who} still runs it", "pid": pid}
-    decision = Decision(run_id, "unsealed", "abort", (reason,))
+    decision = Decision(run_id, "incomplete", "abort", (reason,))
     return refused(decision, what, (reason,), "wait until that run has ended, or end that process")
 
 
@@ -129,12 +129,12 @@ def segments(path: str, run_id: str) -> list[dict[str, Any]]:
     return [told_of(segment) for segment in store_of(path).segments(run_id)]
 
 
-def sealed(session: Recording) -> None:
+def completed(session: Recording) -> None:
     """Store the tip hash of a run that is complete now; does nothing for a file outside every store."""
     path = session.log.journal.path
     where = store_of(path)
     if os.path.dirname(os.path.abspath(path)) == where.runs:
-        where.sealed(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
+        where.keep_tip(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
 
 
 # -- resolving a step of an ended run ----------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
     where = store_of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
-        if verdict.state != "sealed" or not 0 < step <= verdict.count:
+        if verdict.state != "complete" or not 0 < step <= verdict.count:
             return False
         entry = trace.entry(step)
         digest = key_of(entry)
@@ -281,7 +281,7 @@ def _kind(step: RecoveredStep, done: bool) -> str:
 def _settleable(log: RecoveredLog, seq: int, done: bool, decision: Decision) -> RecoveredStep:
     step = log.steps.get(seq)
     if step is None:
-        raise _refused(decision, f"entry {seq} is not the intention of a tool, a model call or an exchange")
+        raise _refused(decision, f"entry {seq} is not the intent record of a tool, a model call or an exchange")
     what = f"step {seq}, {step.family} {step.name!r},"
     if (step.state in ("done", "given_up") or step.settled) and not _unread(log, step):
         raise _refused(decision, f"{what} has its outcome (entry {step.outcome})")
@@ -419,7 +419,7 @@ def abort(
             "uncompensated": [*left],
         }
         _end(session, end)
-    sealed(session)
+    completed(session)
     return Aborted(session.run_id, path, doubt, undone, left)
 
 

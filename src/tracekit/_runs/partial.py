@@ -349,4 +349,4 @@ def seal_branch(partial: PartialReplay, store: Store, error: BaseException | Non
         kind = "run.completed" if error is None else "run.failed"
         journal.append_last(kind, 0, ROOT, lambda count: fields + new.meta(meta | {"count": count}))
     journal.close()
-    store.sealed(new.run_id, journal.seq, journal.head.decode())
+    store.keep_tip(new.run_id, journal.seq, journal.head.decode())

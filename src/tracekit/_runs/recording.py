@@ -345,7 +345,9 @@ class RecordBlock(Block[Run]):
                 session.state.ended = True
                 self._last_entry(session, error)
             journal.close()
-            self._store.sealed(journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none")
+            self._store.keep_tip(
+                journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
+            )
         except LogWriteError:
             if not isinstance(error, LogWriteError):  # else the program got the error already, and has not caught it
                 raise

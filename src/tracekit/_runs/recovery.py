@@ -251,10 +251,10 @@ def _damaged(verdict: Verdict, accept_lost_tail: bool) -> Reason:
 def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
     """Child processes can't be resumed: one that did not end cleanly leaves its work undone, and none is started again."""
     for segment, inside in segments:
-        if segment.state != "sealed":
+        if segment.state != "complete":
             open_steps = [*segment.in_doubt] or [step["step"] for step in segment.pending]
             what = f"steps {', '.join(map(str, open_steps))} have no certain end" if open_steps else "it has no end"
-            text = f"the child process of segment {segment.run_id} did not end in order: {what}; child processes can't be resumed"
+            text = f"the child process of segment {segment.run_id} did not end cleanly: {what}; child processes can't be resumed"
         elif not inside:
             text = f"the program started the process of segment {segment.run_id}: a run with child processes can't be resumed"
         else:
@@ -267,7 +267,7 @@ def _of_doubtful(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
     for segment, _ in segments:
         if segment.in_doubt:
             texts = [str(reason["text"]) for reason in segment.reasons if reason.get("step") in segment.in_doubt]
-            how = "" if segment.state == "sealed" else " did not end in order"
+            how = "" if segment.state == "complete" else " did not end cleanly"
             text = (
                 f"the child process of segment {segment.run_id}{how}: {'; '.join(texts)}; find out, then "
                 f"`tracekit recovery settle {run_id}.{segment.run_id} STEP`"

@@ -237,7 +237,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if verdict.count == 0:
             raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
-        if verdict.state == "unsealed":
+        if verdict.state == "incomplete":
             sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
             session.report.unknown("incomplete", sentence)
             session.report.warn(sentence)

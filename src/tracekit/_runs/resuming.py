@@ -332,7 +332,7 @@ class ResumeBlock(RecordBlock):
 
 
 _PRICES: Final = (
-    "the function that told its budget's prices is not known: models are priced as the log says, others by genai-prices"
+    "the function that gave its budget's prices is not known: models are priced as the log says, others by genai-prices"
 )
 _ABORT: Final = "`tracekit recovery abort RUN --reason TEXT` gives it up"
 _SETTLE: Final = "find out whether it happened, then `tracekit recovery settle RUN STEP --done OUTPUT.json | --not-done --reason TEXT`"

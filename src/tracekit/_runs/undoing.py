@@ -277,7 +277,7 @@ def tools_of(modules: Iterable[str]) -> Tools:
             names.add(spec.name)
             if spec.compensation is not None and found.setdefault(spec.name, spec) is not spec:
                 raise RunStateError(
-                    f"two tools that can be undone are called {spec.name!r}: which one the run called can't be told",
+                    f"two tools that can be undone are called {spec.name!r}: which one the run called is not known",
                     next_action="name the module of the right one only, or give the tools names of their own",
                 )
     return Tools(found, frozenset(names))

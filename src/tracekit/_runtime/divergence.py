@@ -323,7 +323,7 @@ def aborted_here(run_id: str, named: str, kind: str, name: str) -> TraceExhauste
 
 
 def ends_inside(run_id: str, seq: int, kind: str, name: str) -> TraceExhaustedError:
-    """The recorded process died between this step's intention and its outcome."""
+    """The recorded process died between this step's intent record and its outcome."""
     return TraceExhaustedError(
         f"the recording ends inside this step: {kind} {name!r} has no outcome in the log",
         run_id=run_id,

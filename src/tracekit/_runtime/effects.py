@@ -171,7 +171,7 @@ class OpenCall:
             info = meta.get("info") or {}
             if family is None:
                 continue
-            if family[1] == "intention":
+            if family[1] == "intent":
                 body = bodies.get(entry.get("parent", 0), self)
                 undoes = "compensates" in info
                 if meta.get("side_effect") in EFFECTS:
@@ -357,7 +357,7 @@ State = Literal["pending", "done", "failed", "given_up"]
 
 #: The side-effect classes. A step of any other is as good as one of none.
 CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
-_INTENTIONS: Final = frozenset(types.intention for types in FAMILIES.values())
+_INTENTS: Final = frozenset(types.intent for types in FAMILIES.values())
 #: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
 #: Types that only tell of steps to come, and may name their class.
@@ -524,12 +524,12 @@ class RecoveredLog:
             self._under[number] = under
 
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
-        if role == "intention":
+        if role == "intent":
             self.steps[entry["seq"]] = RecoveredStep(entry, family, inner)
             return
         step = self.steps.get(entry.get("step", 0))
         if step is None:
-            return  # an outcome of nothing: no intention, no effect
+            return  # an outcome of nothing: no intent record, no effect
         meta, info = _meta(entry)
         if role == "chunk":
             self._chunk(step, entry, meta)

@@ -411,7 +411,7 @@ class LoopQueue:
         return any(not handle._cancelled for handle in list(self._parked))
 
     @property
-    def sealed(self) -> bool:
+    def complete(self) -> bool:
         """Whether nothing from outside can wake the loop, which has nothing to run: no timer of others, no file but its own pipe."""
         loop: Any = self.loop
         try:

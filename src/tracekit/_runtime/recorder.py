@@ -452,7 +452,7 @@ class RecordedTimer(Timer):
 
 # -- recording ---------------------------------------------------------------------------------------------------------
 #
-# The session that records: an intention before the live call, its outcome before the caller gets it.
+# The session that records: an intent record before the live call, its outcome before the caller gets it.
 
 T = TypeVar("T")
 
@@ -494,7 +494,7 @@ class Recording:
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
         #: What was said of values that can't be recorded.
-        self._told: set[tuple[str, str]] = set()
+        self._warned_of: set[tuple[str, str]] = set()
         self.steps = 0
         self._lanes: list[Lane] = []
         self._last_lane = 0
@@ -520,7 +520,7 @@ class Recording:
         return None
 
     def begin(self, scope: Scope, request: Request) -> Step:
-        """Write the intention of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
+        """Write the intent record of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         spec = request.spec
         state = self.state
         if state.ended:
@@ -548,7 +548,7 @@ class Recording:
                 tail = self._intention(scope, request, places)
             if lane.id < 0:
                 self._enroll(lane)
-            seq = self.log.journal.append(spec.types.intention, lane.id, scope.parent, tail, spec.effect)
+            seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, spec.effect)
         except LogWriteError:
             if begun is not None:
                 begun.end()
@@ -593,18 +593,18 @@ class Recording:
         return {}
 
     def intend(self, scope: Scope, request: Request) -> int:
-        """Write the intention of a step that is not made; raises ``LogWriteError`` whatever its class is."""
+        """Write the intent record of a step that is not made; raises ``LogWriteError`` whatever its class is."""
         tail = self._intention(scope, request, None)
         if scope.lane.id < 0:
             self._enroll(scope.lane)
-        seq = self.log.journal.append(request.spec.types.intention, scope.lane.id, scope.parent, tail)
+        seq = self.log.journal.append(request.spec.types.intent, scope.lane.id, scope.parent, tail)
         if not scope.live:
             scope.lane.last = seq
         self.steps += 1
         return seq
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
-        """Write that a call was not made, in the place of its intention; returns ``error``."""
+        """Write that a call was not made, in the place of its intent record; returns ``error``."""
         spec = request.spec
         self.state.overran(error)
         encoded = self.encoder.encode(request.input, own=spec.redactor)
@@ -731,8 +731,8 @@ class Recording:
             meta["redacted"] = encoded.redacted
 
     def unrecorded(self, what: str, note: str, step: int = 0) -> None:
-        if (what, note) not in self._told and len(self._told) < 100:
-            self._told.add((what, note))
+        if (what, note) not in self._warned_of and len(self._warned_of) < 100:
+            self._warned_of.add((what, note))
             where = f" (step {step})" if step else ""
             self.report.warn(f"{what}{where}: {note} A replay that needs it stops there.")
 

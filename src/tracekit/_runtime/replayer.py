@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVENT",
-    "INTENTION",
+    "INTENT",
     "OTHER",
     "READ",
     "SINGLE",
@@ -203,7 +203,7 @@ class ReplayedTimer(Timer):
         self._seq = seq
         self._lane = lane
         self._ticket: Ticket | None = None
-        #: Told that it fires, before whoever waits for it goes on.
+        #: RenderedSpec that it fires, before whoever waits for it goes on.
         self.on_delivery: Callable[[], object] | None = None
 
     @property
@@ -280,7 +280,7 @@ class ReplayedTimer(Timer):
 
 #: What an entry is to a replay.
 OTHER: Final = 0
-INTENTION: Final = 1
+INTENT: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
@@ -307,9 +307,9 @@ class LaneKey(NamedTuple):
 class Index:
     """Built from all entries in order; every array is addressed by ``seq``.
 
-    ``role`` says what an entry is; ``answer`` leads from an intention to its outcome (0 where there is none) and from a chunk
-    or outcome to its intention; ``next_chunk`` from an intention to its first chunk and on; ``lane`` to the lane.
-    ``intentions`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    ``role`` says what an entry is; ``answer`` leads from an intent record to its outcome (0 where there is none) and from a chunk
+    or outcome to its intent record; ``next_chunk`` from an intent record to its first chunk and on; ``lane`` to the lane.
+    ``intent records`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
@@ -317,7 +317,7 @@ class Index:
         self.lane: Final = array("I", [0])
         self.answer: Final = array("I", [0])
         self.next_chunk: Final = array("I", [0])
-        self.intentions: Final[dict[tuple[int, str], array[int]]] = {}
+        self.intents: Final[dict[tuple[int, str], array[int]]] = {}
         self.items: Final[dict[int, array[int]]] = {}
         #: Timers that fired, by lane, function, the lane's step before, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
@@ -337,7 +337,7 @@ class Index:
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
         self.events: Final = array("I")
-        #: Every intention and step of one entry, in order.
+        #: Every intent record and step of one entry, in order.
         self.steps: Final = array("I")
         #: Where in the program's progress the events belong that an event loop brought.
         self.places: Final = PlaceIndex()
@@ -350,7 +350,7 @@ class Index:
         self.waited: Final[set[int]] = set()
         #: The step that undid another, by that.
         self.compensations: Final[dict[int, int]] = {}
-        #: Calls that were not made: an error stands in their intention's place.
+        #: Calls that were not made: an error stands in their intent record's place.
         self.refused: Final[set[int]] = set()
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
@@ -380,7 +380,7 @@ class Index:
         self.role.append(self._role(seq, kind, lane, entry))
         if self.role[seq] != OTHER:
             self._append(self.items, lane, seq)
-        if self.role[seq] in (INTENTION, SINGLE):
+        if self.role[seq] in (INTENT, SINGLE):
             self.steps.append(seq)
             self.places.step(seq, lane)
 
@@ -392,10 +392,10 @@ class Index:
             refused = ((entry.get("meta") or {}).get("info") or {}).get("family")
             if refused is not None:
                 self.refused.add(seq)
-                self._append(self.intentions, (lane, refused), seq)
-                return INTENTION
+                self._append(self.intents, (lane, refused), seq)
+                return INTENT
         if kind in SINGLES:
-            self._append(self.intentions, (lane, kind), seq)
+            self._append(self.intents, (lane, kind), seq)
             return SINGLE
         if kind == "lane":
             about = entry["input"]
@@ -423,15 +423,15 @@ class Index:
         return OTHER
 
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
-        if role == "intention":
-            self._append(self.intentions, (lane, family), seq)
+        if role == "intent":
+            self._append(self.intents, (lane, family), seq)
             info = (entry.get("meta") or _NOTHING).get("info")
             if info:
                 if type(info.get("compensates")) is int:
                     self.compensations[info["compensates"]] = seq
                 if info.get("waited"):
                     self.waited.add(seq)
-            return INTENTION
+            return INTENT
         step = entry["step"]
         if role == "chunk":
             self.next_chunk[self._last_chunk.get(step, step)] = seq
@@ -940,7 +940,7 @@ class Replay:
 
     def _next(self, state: LaneState, kind: str) -> int | None:
         """The first step of a kind in a lane that has neither been consumed nor skipped."""
-        steps = self.index.intentions.get((state.lane, kind))
+        steps = self.index.intents.get((state.lane, kind))
         if steps is None:
             return None
         i, used = state.cursors.get(kind, 0), self._used
@@ -963,7 +963,7 @@ class Replay:
                 self.schedule.skip(seq)
                 used[seq] = 2
             elif not used[seq]:
-                if role[seq] in (INTENTION, SINGLE):
+                if role[seq] in (INTENT, SINGLE):
                     self.report.skipped += 1
                 used[seq] = 2
 
@@ -1060,7 +1060,7 @@ class Replay:
         with self._lock:
             role, used, is_done = self.index.role, self._used, self.schedule.is_done
             left = any(
-                not is_done(seq) if role[seq] == EVENT else role[seq] in (INTENTION, SINGLE) and not used[seq]
+                not is_done(seq) if role[seq] == EVENT else role[seq] in (INTENT, SINGLE) and not used[seq]
                 for lane in lanes
                 for seq in self._followed(lane).ahead()
             )
@@ -1075,7 +1075,7 @@ class Replay:
             role = self.index.role[missed]
             if role == READ:
                 self._unread(state, missed)
-            elif role in (INTENTION, SINGLE) and not self._used[missed]:
+            elif role in (INTENT, SINGLE) and not self._used[missed]:
                 self._out_of_order(missed)
         hops = self.index.hops_of.get(state.lane)
         if hops is not None:
@@ -1344,7 +1344,7 @@ class Replay:
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         index = self.index
-        busy = {lane for lane, _ in index.intentions}
+        busy = {lane for lane, _ in index.intents}
         ours: set[int] = set()
         for key, lane in index.lanes.items():  # a lane comes after its parent
             if key.parent in ours or key.name in tasks:
@@ -1463,7 +1463,7 @@ class Replay:
         """Whether another lane made steps between two entries of one."""
         lane, inside = self.index.lane[start], set(self.index.inside(start))
         return any(
-            self.index.lane[seq] != lane and seq not in inside and self.index.role[seq] in (INTENTION, EVENT, SINGLE)
+            self.index.lane[seq] != lane and seq not in inside and self.index.role[seq] in (INTENT, EVENT, SINGLE)
             for seq in range(start + 1, end)
         )
 
@@ -1570,7 +1570,7 @@ class Replay:
         what = "something that was never recorded"
         if seq is not None:
             entry = self.trace.entry(seq)
-            step = self.index.answer[seq] if self.index.role[self.index.answer[seq]] == INTENTION else seq
+            step = self.index.answer[seq] if self.index.role[self.index.answer[seq]] == INTENT else seq
             what = (
                 f"step {step} ({self.trace.entry(step)['type']} {self.trace.entry(step).get('name', entry['type'])!r})"
             )
@@ -1579,7 +1579,7 @@ class Replay:
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
         near = self._nearest(kind, data, None) + self._beside()
-        steps = self.index.intentions.get((state.lane, kind))
+        steps = self.index.intents.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
         used = f"{count} in lane {lane}, all used{near}"
@@ -1624,7 +1624,7 @@ class Replay:
 
     def _nearest(self, kind: str, data: bytes, mismatched: int | None) -> str:
         candidates: list[tuple[int, Mapping[str, Any], bytes]] = []
-        for (_lane, family), steps in self.index.intentions.items():
+        for (_lane, family), steps in self.index.intents.items():
             if family == kind:
                 for seq in steps[:]:
                     if seq != mismatched and self._used[seq] != 2 and len(candidates) < _NEIGHBOURS:
@@ -1656,7 +1656,7 @@ class Replay:
             while piece:
                 self._deliver(piece)
                 piece = self.index.next_chunk[piece]
-            if self.index.role[seq] == INTENTION and self.index.answer[seq]:
+            if self.index.role[seq] == INTENT and self.index.answer[seq]:
                 self._deliver(self.index.answer[seq])
 
     def _deliver(self, seq: int) -> None:
@@ -1755,7 +1755,7 @@ class Replay:
     def _unconsumed(self) -> list[dict[str, Any]]:
         left: list[dict[str, Any]] = []
         for seq in range(1, len(self.index) + 1):
-            if self.index.role[seq] in (INTENTION, SINGLE) and not self._used[seq]:
+            if self.index.role[seq] in (INTENT, SINGLE) and not self._used[seq]:
                 entry = self.trace.entry(seq)
                 left.append({"seq": seq, "type": entry["type"], "name": entry.get("name")})
         return left

@@ -16,7 +16,7 @@ from . import divergence
 from .context import Lane, Scope
 from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
-from .replayer import HAND_OVERS, INTENTION, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .replayer import HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import Outcome, Refusal, Step, Timer
 from .step import Request
@@ -225,7 +225,7 @@ class Followed(Replay):
         role, used, count = self.index.role, self._used, len(self.index)
         with self._lock:
             i = self._cursor
-            while i <= count and (used[i] or role[i] not in (INTENTION, SINGLE)):
+            while i <= count and (used[i] or role[i] not in (INTENT, SINGLE)):
                 i += 1
             self._cursor = i
         return i > count
@@ -248,7 +248,7 @@ class Followed(Replay):
                 for left in state.rest():
                     if self.index.role[left] == READ:
                         self._unread(state, left)
-                    elif self.index.role[left] in (INTENTION, SINGLE) and not self._used[left]:
+                    elif self.index.role[left] in (INTENT, SINGLE) and not self._used[left]:
                         self._fail(divergence.out_of_order(self.trace.entry(left)))
         return seq
 
@@ -259,7 +259,7 @@ class Followed(Replay):
             state = self._state(scope.lane)
             if any(name == function and state.taken(seq) < len(values) for seq, name, values in self._window(state)):
                 return False
-            return all(self.index.role[seq] not in (INTENTION, SINGLE) or self._used[seq] for seq in state.rest())
+            return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
 
     def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
         """Where the timer that the scope's lane arms now fired, or ``None``; see ``Lane.armed``."""
@@ -281,7 +281,7 @@ class Followed(Replay):
         return bool(self.index.answer[seq])
 
     def told_of(self, step: int) -> Iterator[dict[str, Any]]:
-        """The entries of a step: its intention, all that happened inside, and its outcome, where there is one."""
+        """The entries of a step: its intent record, all that happened inside, and its outcome, where there is one."""
         answer = self.index.answer[step]
         for seq in sorted({step, *self.index.inside(step), *((answer,) if answer else ())}):
             yield self.trace.entry(seq)
@@ -367,7 +367,7 @@ class Resumption(Recording):
         self._left: set[Lane] = set()
         self._last_lane = max(log.index.lanes.values(), default=0)
         self._identities.update(log.index.identities)
-        self.steps = sum(len(steps) for steps in log.index.intentions.values())
+        self.steps = sum(len(steps) for steps in log.index.intents.values())
 
     # -- coming to the end of the log ------------------------------------------------------------------------------------
 

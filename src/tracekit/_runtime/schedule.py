@@ -67,7 +67,7 @@ class Schedule:
     ``places`` says where those belong that an event loop brought; ``hops`` are the events that the program may go on without, with the
     lane whose they are, and ``skip_hop`` skips one with what belongs to it.
 
-    ``steps`` are the recorded intentions (ascending), ``made`` says of each whether the program has come to it, or never will.
+    ``steps`` are the recorded intent records (ascending), ``made`` says of each whether the program has come to it, or never will.
 
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
     without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
@@ -461,7 +461,7 @@ class Schedule:
 
     def _observe_all(self) -> None:
         pause = _SHORT
-        since, last, told = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
+        since, last, reported = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
         while True:
             self._poke.acquire(False)
             asked = bool(self._asked or self._never)
@@ -491,9 +491,9 @@ class Schedule:
                 elif not self._still_since:
                     self._still_since = monotonic_ns()
                 if not waits:
-                    last, told = monotonic_ns(), False
-                elif not told and monotonic_ns() - last > _LONG_WAIT:
-                    told, slow = True, (self._awaited(), self.threads.waiting())
+                    last, reported = monotonic_ns(), False
+                elif not reported and monotonic_ns() - last > _LONG_WAIT:
+                    reported, slow = True, (self._awaited(), self.threads.waiting())
             if slow is not None:
                 self._slow(*slow)
             if stuck is not None:
@@ -598,7 +598,7 @@ class Schedule:
         self.threads.waking(ticket.member)
         return ticket
 
-    def _hand_out(self, seq: int, *, overtake: bool = True, told: bool = True) -> None:
+    def _hand_out(self, seq: int, *, overtake: bool = True, reported: bool = True) -> None:
         i = self._next
         if i >= self._count or seq < self._events[i]:  # overtaken before
             i = bisect_left(self._events, seq)
@@ -607,7 +607,7 @@ class Schedule:
             return
         if seq != self._events[i]:
             i = bisect_left(self._events, seq, i)
-            if told:
+            if reported:
                 self.reordered.append(seq)
         if i < self._count and self._events[i] == seq:
             self._done[i] = 1
@@ -634,7 +634,7 @@ class Schedule:
             elif self._asked.get(seq) is ticket:
                 del self._asked[seq]
                 if came:
-                    self._hand_out(seq, overtake=False, told=False)
+                    self._hand_out(seq, overtake=False, reported=False)
                     if ticket.lane is not None:
                         ticket.lane.since = 0
                 elif ticket.lane is not None:

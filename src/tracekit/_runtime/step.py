@@ -33,7 +33,7 @@ class Circumstances(dict[str, Any]):
         self.rendered: tuple[object, bytes] | None = None
 
     def render(self, spec: Spec, redactor: Redactor) -> bytes:
-        """``,"meta":{…}`` of the intention of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.render`."""
+        """``,"meta":{…}`` of the intent record of a step of ``spec``, to which these belong; remembered as by :meth:`Spec.render`."""
         known, state = self.rendered, redactor.state
         if known is not None and known[0] is state:
             return known[1]
@@ -111,7 +111,7 @@ class Spec:
         self.types: Final[EntryFamily] = FAMILIES[family]
         #: The body of a structural step runs in a replay too.
         self.structural: Final = family == "span"
-        #: An effect must not start before its intention is on the device.
+        #: An effect must not start before its intent record is on the device.
         self.effect: Final = side_effect in ("irreversible", "reversible")
         self.meta: Final = _meta(side_effect, self.signature)
         #: How what it did is undone, where that is declared.

@@ -232,9 +232,9 @@ def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
 
 def _judgement(found: Iterable[tuple[bool | None, Reason]]) -> Judgement:
     """No where one reason says so, else unknown. What speaks for the answer comes first."""
-    told = [*found, (None, _NOT_OBSERVED)]
-    answer = False if any(says is False for says, _ in told) else None
-    reasons = [reason for says, reason in told if says is answer]
+    answers = [*found, (None, _NOT_OBSERVED)]
+    answer = False if any(says is False for says, _ in answers) else None
+    reasons = [reason for says, reason in answers if says is answer]
     return Judgement(answer, tuple(reasons))
 
 
@@ -273,7 +273,7 @@ class _Read:
         info = meta.get("info")
         if isinstance(info, dict) and info.get("unasked"):
             self.unasked.append(self.place(entry["seq"]))
-        if found is not None and found[1] != "intention":
+        if found is not None and found[1] != "intent":
             if "notes" in meta:
                 self.lacking.append(self.place(entry["seq"]))
             if "redacted" in meta:
@@ -314,7 +314,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield False, Reason("lost_entries", text, {"entries": [own.count]})
     for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
         yield False, Reason("uncaptured", sentence.rstrip("."))
-    if own.state != "sealed":
+    if own.state != "complete":
         text = f"it is incomplete: {own.problem}; a replay goes up to entry {own.count}"
         yield None, Reason("incomplete", text, {"entries": [own.count]})
     redacted = [place for one in read for place in one.redacted]

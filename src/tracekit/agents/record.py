@@ -629,7 +629,7 @@ def _advice(record: ExecutionRecord, path: str) -> str | None:
     if record.events[-1].type == "FINAL_RESPONSE":
         return _unrecorded(record.final_response)
     with indexed(path) as (trace, _):
-        if trace.status.state == "sealed":
+        if trace.status.state == "complete":
             return "its run has ended, so that nothing goes on with it: route the request again"
     return "`tracekit recovery scan` says whether its run may be resumed"
 

@@ -132,7 +132,7 @@ def main() -> None:
     """Record an LLM agent, replay it exactly.
 
     Data goes to stdout (JSON when piped or with --json), messages to stderr. Exit codes: 0 right, 1 a difference or
-    damage, 2 usage error or unreadable input, 3 unsealed, 4 refused.
+    damage, 2 usage error or unreadable input, 3 incomplete, 4 refused.
     """
     joining = sys.modules.get("tracekit._runs.joining")
     if joining is not None:  # started by a recorded program, and no part of it

@@ -223,7 +223,7 @@ def _steps(trace: Trace) -> Iterator[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for entry in trace.entries():
         known = family_of(entry["type"])
-        if entry["type"] in SINGLES or (known is not None and known[1] == "intention"):
+        if entry["type"] in SINGLES or (known is not None and known[1] == "intent"):
             found[entry["seq"]] = _step(trace, entry)
         elif known is not None and (step := found.get(entry["step"])) is not None:
             values = _step(trace, entry)

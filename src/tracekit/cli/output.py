@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIFFERENT",
+    "INCOMPLETE",
     "REFUSED",
     "RIGHT",
-    "UNSEALED",
     "USAGE_ERROR",
     "Step",
     "Timeline",
@@ -74,7 +74,7 @@ DIFFERENT: Final = 1
 #: A usage error, or input that can't be read.
 USAGE_ERROR: Final = 2
 #: A run without an end, or a torn tail.
-UNSEALED: Final = 3
+INCOMPLETE: Final = 3
 #: Refused: recovery, budget, contract.
 REFUSED: Final = 4
 
@@ -286,7 +286,7 @@ class Timeline:
         known = family_of(kind)
         if known is None:
             self.others.setdefault(kind, []).append(entry["seq"])
-        elif known[1] == "intention":
+        elif known[1] == "intent":
             self.steps[entry["seq"]] = Step(entry, known[0], self.place(entry["seq"]))
         elif (step := self.steps.get(entry.get("step", 0))) is not None:
             if known[1] == "chunk":
@@ -343,7 +343,7 @@ class Timeline:
         for entry in self.trace.entries(damaged=True):
             kind, seq = entry["type"], entry["seq"]
             known = family_of(kind)
-            if kind == "blob" or (known is not None and known[1] != "intention"):
+            if kind == "blob" or (known is not None and known[1] != "intent"):
                 continue
             at = depth.get(entry.get("parent", 0), -1) + 1
             if known is not None:

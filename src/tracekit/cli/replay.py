@@ -19,7 +19,7 @@ from .._runs.environment import Program
 from .._runtime.redaction import PLACEHOLDER
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
-from .output import DIFFERENT, RIGHT, UNSEALED, emit, fail, located, message, timeline_of, verdict_of
+from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message, timeline_of, verdict_of
 
 __all__ = [
     "check_given",
@@ -237,7 +237,7 @@ def _dry(trace: Trace, where: Store) -> NoReturn:
     if answer.answer is False:
         message(f"tracekit: can it be replayed? {answer.text}")
         sys.exit(DIFFERENT)
-    sys.exit(RIGHT if last["type"] in ENDS else UNSEALED)
+    sys.exit(RIGHT if last["type"] in ENDS else INCOMPLETE)
 
 
 def _check_break(trace: Trace, step: int | None) -> None:
@@ -245,7 +245,7 @@ def _check_break(trace: Trace, step: int | None) -> None:
     if step is None:
         return
     entry = trace.entry(step) if 1 <= step <= len(trace) else {}
-    if entry.get("type") not in {family.intention for family in FAMILIES.values()}:
+    if entry.get("type") not in {family.intent for family in FAMILIES.values()}:
         what = f"is a {entry['type']}" if entry else "is not there"
         whose = f", which belongs to step {entry['step']}" if "step" in entry else ""
         raise RunStateError(

@@ -33,7 +33,7 @@ __all__ = ["explain", "print_answers", "show", "whole"]
 #
 # ``tracekit show RUN``: a readable tree on a terminal, the entries as JSON lines when piped.
 
-_STATE: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
+_STATE: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
 _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only": "dim"}
 
 
@@ -50,7 +50,7 @@ _CLASS: Final = {"irreversible": "bold red", "reversible": "yellow", "read_only"
 def show(run: str, store: str | None, as_json: bool, as_why: bool, expand: bool, first: int, limit: int) -> None:
     """Show a run: its id, the beginning of its id, "last", or the path of its file.
 
-    What its child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows one of them alone. Exit code: 0 for a sealed
+    What its child processes wrote follows, in JSON with the key "segment"; RUN.SEGMENT shows one of them alone. Exit code: 0 for a complete
     run, 1 for a broken one, 3 for one without an end; what verifies is shown in any case.
     """
     with output.reported(), Trace(located(run, where := Store(store))) as trace, ExitStack() as stack:
@@ -104,7 +104,7 @@ def _print_tree(timeline: Timeline, first: int, limit: int) -> None:
         )
         console.print(head, soft_wrap=True)
         left = _print_rows(process, 1, left)
-        if process.verdict.state != "sealed":
+        if process.verdict.state != "complete":
             console.print(_verdict(process), soft_wrap=True)
     console.print(_verdict(timeline), soft_wrap=True)
 
@@ -207,8 +207,8 @@ def _verdict(timeline: Timeline) -> Any:
     from rich.text import Text
 
     verdict = timeline.verdict
-    if verdict.state == "sealed":
-        return Text(f"sealed, head {verdict.head[:16]}…", style="green")
+    if verdict.state == "complete":
+        return Text(f"complete, head {verdict.head[:16]}…", style="green")
     style = "bold red" if verdict.state == "broken" else "bold yellow"
     return Text(f"{verdict.state}: {printable(verdict.problem or '')}", style=style)
 

@@ -21,7 +21,7 @@ __all__ = ["schema", "verify"]
 #
 # ``tracekit verify RUN``: is the trace whole, unchanged, and cleanly ended?
 
-_EXIT: Final = {"sealed": output.RIGHT, "unsealed": output.UNSEALED, "broken": output.DIFFERENT}
+_EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "broken": output.DIFFERENT}
 
 
 @click.command()
@@ -34,7 +34,7 @@ def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_js
     """Check that a trace is whole, unchanged, and cleanly ended.
 
     RUN is an id, the beginning of one, "last", or a path. The chain of hashes detects all damage and every edit that does not
-    recompute it; --head (or a seal: TRACEKIT_SEAL_KEY_FILE) detects those too. Exit code: 0 sealed, 1 broken, 3 unsealed (no
+    recompute it; --head (or a seal: TRACEKIT_SEAL_KEY_FILE) detects those too. Exit code: 0 complete, 1 broken, 3 incomplete (no
     end, or a torn last line), 2 if there is no such run.
     """
     with output.reported():
@@ -61,7 +61,7 @@ def _print(path: str, verdict: Verdict) -> None:
     from rich.text import Text
 
     console = output.console()
-    style = {"sealed": "bold green", "unsealed": "bold yellow", "broken": "bold red"}[verdict.state]
+    style = {"complete": "bold green", "incomplete": "bold yellow", "broken": "bold red"}[verdict.state]
     console.print(Text(verdict.state, style=style) + Text(f"  {printable(path)}"), soft_wrap=True)
     if verdict.problem:
         where = f"line {verdict.line}: " if verdict.line else ""

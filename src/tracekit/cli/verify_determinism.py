@@ -205,7 +205,7 @@ def _replay(
     facts = {
         "run_id": first["run_id"],
         "identical": difference is None,
-        "unsealed": open_ones,
+        "incomplete": open_ones,
         "replays": [
             {"hash_seed": did.hash_seed, "steps": did.count(), "sha256": did.digest(), "status": did.status}
             for did in replays
@@ -367,10 +367,10 @@ def _print_result(
         if hint is not None:
             output.message(f"tracekit: {hint}")
         sys.exit(output.DIFFERENT)
-    named = ", ".join(facts["unsealed"])
+    named = ", ".join(facts["incomplete"])
     if not own_end:
         output.message(f"tracekit: the run has no end: it was compared as far as its log goes ({named})")
-        sys.exit(output.UNSEALED)
+        sys.exit(output.INCOMPLETE)
     if named:
         output.message(
             f"tracekit: a process of the run was killed, or outlived it: it was compared as far as its log goes ({named})"

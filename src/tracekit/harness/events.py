@@ -92,7 +92,7 @@ class TraceEvents(list[TraceEvent]):
 
     @property
     def state(self) -> str:
-        """``"sealed"`` for a run with an end, ``"unsealed"`` for one without an end."""
+        """``"complete"`` for a run with an end, ``"incomplete"`` for one without an end."""
         return self.verdict.state
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -119,7 +119,7 @@ def load_trace(
         if family is None:
             if entry["type"] in SINGLES or (entry["type"] in READS and "values" in entry):
                 events.append(TraceEvent(trace, entry, entry["type"].replace(".", "_")))
-        elif family[1] == "intention":
+        elif family[1] == "intent":
             event = open_calls[entry["seq"]] = TraceEvent(trace, entry, f"{family[0]}_call")
             events.append(event)
         elif entry["step"] in open_calls:

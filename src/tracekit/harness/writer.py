@@ -22,7 +22,7 @@ class TraceWriter(Line):
     defaults to a new one. ``durability`` is that of ``tracekit.record``: ``"effects"``, ``"always"`` or ``"none"``; ``redact`` adds
     patterns to the built-in ones; ``agent`` and ``identity`` say who acts; ``input`` is the run's input. ``observer`` is called with
     each inter-agent event (a dictionary, see ``tracekit.agents``) once it is in the file; if it raises, it is not called again. Use it
-    as a block, or call ``close``: a run without its end reads as unsealed. Raises ``RunStateError`` if the file is there already,
+    as a block, or call ``close``: a run without its end reads as incomplete. Raises ``RunStateError`` if the file is there already,
     ``LogWriteError`` if it can't be written.
     """
 

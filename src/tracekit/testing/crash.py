@@ -22,10 +22,10 @@ __all__ = ["CRASH_POINTS", "RECOVERY_POINTS", "crash_at"]
 
 #: In the order in which one step passes them; ``mid-…`` leaves half a line in the file.
 CRASH_POINTS: Final = (
-    "before-intention-write",
-    "mid-intention-write",
-    "after-intention-write",
-    "after-intention-sync",
+    "before-intent-write",
+    "mid-intent-write",
+    "after-intent-write",
+    "after-intent-sync",
     "before-effect",
     "after-effect",
     "mid-chunk",
@@ -52,7 +52,7 @@ _ROLES: Final = (
         kind: role
         for family in FAMILIES.values()
         for role, kinds in (
-            ("intention", (family.intention,)),
+            ("intent", (family.intent,)),
             ("chunk", (family.chunk,)),
             ("outcome", (family.outcome, family.error)),
         )
@@ -115,7 +115,7 @@ def crash_at(point: str, *, nth: int = 1, act: Callable[[], object] = _die) -> I
     exchange(Recording, "begin", lambda original: _then(crash, original, "before-effect"))
     exchange(RecordedStep, "done", lambda original: _first(crash, "after-effect", original))
     exchange(RecordedStep, "failed", lambda original: _first(crash, "after-effect", original))
-    exchange(Store, "sealed", lambda original: _first(crash, "after-seal-before-head", original))
+    exchange(Store, "keep_tip", lambda original: _first(crash, "after-seal-before-head", original))
     try:
         yield
     finally:
