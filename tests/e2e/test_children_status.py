@@ -365,6 +365,42 @@ def main():
     assert family.effects == ["one", "two"]
 
 
+READINGS = {
+    "communicate": "run('endless.py').stdout",
+    "one-pipe": "subprocess.run([sys.executable, 'endless.py'], stdout=subprocess.PIPE).stdout",
+    "lines": "[*subprocess.Popen([sys.executable, 'endless.py'], stdout=subprocess.PIPE).stdout]",
+    "thread": "ThreadPoolExecutor().submit(run, 'endless.py').result().stdout",
+    "written": "subprocess.run([sys.executable, 'endless.py'], input=b'x' * 1_000_000, stdout=subprocess.PIPE).stdout",
+}
+
+
+@pytest.mark.parametrize("reading", READINGS.values(), ids=READINGS)
+def test_a_process_whose_output_is_read_waits_for_what_does_not_come(
+    family: Family, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads what a process writes, or writes what it reads, waits for it: the replay fails where neither can move, and names both."""
+    family.child(
+        """
+import os, sys, threading
+print(pay("one"), flush=True)
+if "ENDLESS" in os.environ:
+    threading.Event().wait()
+print(len(sys.stdin.read()) > 1000, pay("two"))
+""",
+        "endless.py",
+    )
+    family.exact(
+        f"from concurrent.futures import ThreadPoolExecutor\ndef main():\n    return {reading}\n", ["one", "two"]
+    )
+    monkeypatch.setenv("ENDLESS", "1")
+    done = family.replay()
+    assert done.returncode == 1
+    assert "/process:endless.py#1 waits for what does not come" in done.stderr
+    assert "tool.call 'pay'" in done.stderr
+    assert "while here waits thread" in done.stderr
+    assert family.effects == ["one", "two"]
+
+
 def test_a_task_that_is_held_goes_on_where_processes_wait_too(family: Family) -> None:
     """What is held at its place, and would have to end the process that everybody waits for, goes past it: the replay ends."""
     family.child("pay('a')\nprint('ready', flush=True)\ninput()\n", "waiting.py")

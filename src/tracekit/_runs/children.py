@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from _thread import get_native_id
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import sha256
 from itertools import islice
@@ -242,18 +242,26 @@ class ReplayedChild:
                 if state is None or state["busy"]:
                     before = None
                 elif self.open and not state["count"]:
-                    self.kill()
-                    self._last_state = state
+                    self.cut_off(state)
                 else:
                     others = self._all.at_rest(self)
                     now = None if others is None else [state["look"], others]
                     if now is not None and now == before:
-                        self.kill()
-                        self._over = True
-                        self._fail(self._stuck_error(state))
+                        self.give_up()
+                        self._fail(self.stuck_error(state))
                     before = now
                 self.say_after(begun)
                 _reality.sleep(_LOOK)
+
+    def cut_off(self, state: IdleState) -> None:
+        """End it where the log of the recorded one ends, which was killed."""
+        self.kill()
+        self._last_state = state
+
+    def give_up(self) -> None:
+        """End it: it waits for what does not come, and that is reported."""
+        self.kill()
+        self._over = True
 
     def ended(self, status: int | None, recorded: int) -> None:
         report = self.report()
@@ -298,7 +306,7 @@ class ReplayedChild:
         self._over = True
         self.kill()
         if state is not None and state["count"] and state["left"][0]["ts_ns"] < end:
-            return self._stuck_error(state)
+            return self.stuck_error(state)
         what = "had not ended when the run did" if state is not None else "did not come to where it waits"
         if self.outlives(end):
             self._remark(f"{what}, and is ended")
@@ -315,7 +323,7 @@ class ReplayedChild:
         state = self._last_state
         if state is not None and self.open:
             if state["count"]:
-                return self._stuck_error(state)
+                return self.stuck_error(state)
             self._remark("was ended by a signal, where its log ends")
             return None
         if self._confirmed and self.open:
@@ -333,11 +341,11 @@ class ReplayedChild:
     def _remark(self, what: str) -> None:
         self.remarks.append(f"the process {self.path} {what}")
 
-    def _stuck_error(self, state: IdleState) -> ReplayError:
+    def stuck_error(self, state: IdleState, waiting: Sequence[str] = ()) -> ReplayError:
         first = f", the first: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
         return UnconsumedStepsError(
             f"the process {self.path} waits for what does not come, and {state['count']} recorded step(s) of it were never "
-            f"asked for{first}",
+            f"asked for{first}{''.join(f'{chr(10)}  while here waits {one}' for one in waiting)}",
             run_id=self.session.run_id,
             steps=state["left"],
             child=self.path,
@@ -659,6 +667,9 @@ class RecordedChildren:
     def poll(self) -> None:
         """The failure of a process is its own."""
 
+    def stuck(self, waiting: list[str]) -> NoReturn:
+        raise AssertionError("a recording is never stuck")
+
     def abandon(self) -> None:
         """The processes of a recording go on."""
 
@@ -860,6 +871,9 @@ class ReplayedChildren:
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
         self._concluded = False
+        #: How often this process had been woken, and since when (s) it waits for others since then.
+        self._wakes = -1
+        self._waited_since = 0.0
         #: The threads that wait for the end of one.
         self.waiting: Final[set[int]] = set()
 
@@ -894,6 +908,7 @@ class ReplayedChildren:
             self, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
         )
         self._children.append(child)
+        self.session.threads.processes()
         return child
 
     def _indirect(self, path: str) -> LiveCallBlockedError:
@@ -1091,10 +1106,28 @@ class ReplayedChildren:
 
     def rest(self, wakes: int) -> bool:
         """Whether none of the processes can move, as far as is known by now. To be asked again and again while this one can't either."""
-        # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it.
-        left = [child for child in self._children if child.pool or child.runs()]
-        asked = not self._path and not any(child.pool or child.report() for child in left)
+        # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it; so does one that is being started.
+        left = [child for child in self._children if child.pool or not child.pid or child.runs()]
+        asked = not self._path and not any(child.pool or not child.pid or child.report() for child in left)
+        if wakes != self._wakes:
+            self._wakes, self._waited_since = wakes, _reality.monotonic()
+        for child in left:
+            child.say_after(self._waited_since)
         return bool(left) and asked and all([child.rests(wakes) for child in left])  # noqa: C419 - each of them is asked
+
+    def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:
+        """Nothing can move, neither here nor in the processes: end those that rest. The failure that follows from that, and whether the
+        program goes on without one: they end where the recorded ones were killed."""
+        resting = [(child, state) for child in self.running() if (state := child.state()) is not None]
+        over = [(child, state) for child, state in resting if child.open and not state["count"]]
+        for child, state in over:
+            child.cut_off(state)
+        if over or not resting:
+            return None, bool(over)
+        for child, _ in resting:
+            child.give_up()
+        child, state = max(resting, key=lambda one: bool(one[1]["count"]))
+        return child.stuck_error(state, waiting), False
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:

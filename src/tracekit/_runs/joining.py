@@ -376,7 +376,9 @@ class _SegmentReplay(ReplayBlock):
         return self._lane, self._reports
 
     def idle_children(self) -> list[Any] | None:
-        """The idle states of the running processes below this one; ``None`` if one of them is busy."""
+        """The idle states of the running processes below this one; ``None`` if one of them is busy, or this one is about to go on."""
+        if self.session.schedule.will_hand_out:
+            return None
         return [] if self._children is None else self._children.idle()
 
     def waiting_for_children(self) -> set[int]:

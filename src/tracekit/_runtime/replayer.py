@@ -1563,7 +1563,9 @@ class Replay:
             raise self._again()
 
     def _stuck(self, waiting: list[str]) -> ReplayError | None:
-        return self.fail(divergence.everything_waits(self.run_id, waiting))
+        children = self.state.children
+        failure, moves = (None, False) if children is None else children.stuck(waiting)
+        return None if moves else self.fail(failure or divergence.everything_waits(self.run_id, waiting))
 
     def _slow(self, seq: int | None, waiting: list[str]) -> None:
         """The next event has been waited for for long."""

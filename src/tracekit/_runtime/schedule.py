@@ -371,6 +371,16 @@ class Schedule:
             return self._next_asked() is not None
 
     @property
+    def will_hand_out(self) -> bool:
+        """Whether somebody is held whom the observer lets go as soon as it looks."""
+        with self._lock:
+            first = self._first()
+            if first is None or not self._in_order() or self._owing(first):
+                return False
+            ticket = self._asked[first]
+            return ticket.loop is None or not self.threads.holds(ticket.thread)
+
+    @property
     def undelivered(self) -> list[int]:
         """The events that were neither handed out nor skipped."""
         return [seq for seq, done in zip(self._events, self._done, strict=False) if not done]

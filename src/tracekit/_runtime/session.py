@@ -283,6 +283,13 @@ class Children(Protocol):
         """See whether one of them has failed."""
         ...
 
+    def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:
+        """Nothing can move in a replay, neither here (``waiting`` says where) nor in them: end those that rest.
+
+        The failure that follows from that, and whether the program goes on without one.
+        """
+        ...
+
     def abandon(self) -> None:
         """This process is about to end: end them."""
         ...

@@ -61,6 +61,10 @@ _LIMITED: Final[Mapping[int, int | None]] = {
 _WAITPID: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(
     os.uname().machine if hasattr(os, "uname") else "", ()
 )
+#: The system calls that read from a file descriptor, or write to one: their first argument.
+_TRANSFERS: Final = {"x86_64": (0, 1, 19, 20), "aarch64": (63, 64, 65, 66)}.get(
+    os.uname().machine if hasattr(os, "uname") else "", ()
+)
 #: Functions of the standard library that block in a lock of this process and in nothing else, by file and name.
 _WAITS: Final = frozenset(
     (file, name)
@@ -192,6 +196,12 @@ class ThreadMonitor:
     def back(self) -> None:
         self.launched(None, None)
 
+    def processes(self) -> None:
+        """The calling thread starts a process: somebody may come to wait for it."""
+        with self.lock:
+            self.join()
+        self._watch()
+
     def submitted(self) -> None:
         """The calling thread hands a call to a pool: another thread will run it."""
         with self.lock:
@@ -311,7 +321,8 @@ class ThreadMonitor:
     def blocked(self, *, by_processes: bool = False) -> bool:
         """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was.
 
-        ``by_processes``: or waits for the end of a child process, or an event loop for what comes out of a pipe.
+        ``by_processes``: or waits for the end of a child process or for what goes through a pipe to one, or an event loop for what
+        comes out of a pipe.
         """
         first = self._looks(by_processes)
         return first is not None and first == self._looks(by_processes)
@@ -461,6 +472,12 @@ def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
         return False
     if call[0] in _WAITPID:
         return True
+    if call[0] in _TRANSFERS:
+        return len(call) > 1 and _leads_below(call[1])
+    if _selects(frame) and call[0] != _futex() and not _is_limited(native):  # as ``communicate`` does
+        files = [*frame.f_locals["self"].get_map()]
+        if files and all(map(_leads_below, files)):
+            return True
     loop = _resting_loop(frame)
     return loop is not None and call[0] != _futex() and all(map(_is_pipe, loop._selector.get_map()))
 
@@ -472,6 +489,36 @@ def _is_pipe(fd: int) -> bool:
         return kind in ("pipe", "anon_inode") or (kind == "socket" and _is_nameless(inode.strip("[]")))
     except OSError:
         return False
+
+
+def _leads_below(fd: int) -> bool:
+    """Whether a descriptor is one end of a pipe whose other end a child process of this one holds."""
+    try:
+        pipe, writes = os.readlink(f"/proc/self/fd/{fd}"), _writes("self", str(fd))
+        return pipe.startswith("pipe:") and any(_holds(child, pipe, not writes) for child in _children())
+    except (OSError, ValueError):
+        return False
+
+
+def _children() -> Iterator[str]:
+    for task in os.listdir(_TASKS):
+        with suppress(OSError):  # that thread has ended
+            yield from _contents(f"{_TASKS}/{task}/children").decode().split()
+
+
+def _holds(pid: str, pipe: str, writes: bool) -> bool:
+    with suppress(OSError):  # that process has ended
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # it has just closed it
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == pipe and _writes(pid, fd) == writes:
+                    return True
+    return False
+
+
+def _writes(pid: str, fd: str) -> bool:
+    """Whether a descriptor was opened for writing."""
+    info = dict(line.split(":", 1) for line in _contents(f"/proc/{pid}/fdinfo/{fd}").decode().splitlines())
+    return int(info["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _is_endless(limit: int) -> bool:
@@ -589,9 +636,13 @@ def _idle_loop(frame: FrameType) -> Any:
     return loop if loop is not None and len(loop._selector.get_map()) <= 1 else None
 
 
+def _selects(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "select" and frame.f_code.co_filename == selectors.__file__
+
+
 def _resting_loop(frame: FrameType) -> Any:
     """The event loop of the standard library that waits in ``frame`` without a time limit, with nothing to run, or ``None``."""
-    if frame.f_code.co_name != "select" or frame.f_code.co_filename != selectors.__file__:
+    if not _selects(frame):
         return None
     caller: FrameType | None = frame
     for _ in range(3):
