@@ -6,11 +6,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import importlib.util
 import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ import tenacity
 
 from tests.support.generated import loops
 from tracekit import record, replay, traced_tool
+from tracekit.errors import TraceExhaustedError
 
 _serial = itertools.count()
 _usleep = ctypes.CDLL(None).usleep
@@ -227,6 +229,129 @@ def test_of_tasks(api: Callable[[float, float], Any], limit: float, answer: floa
             return runner.run(api(limit, answer))
 
     same(program)
+
+
+# -- a library's calls in threads ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A module of a library that does something in a thread."""
+    path = tmp_path_factory.mktemp("library") / "site-packages" / "hopping.py"
+    path.parent.mkdir()
+    path.write_text(
+        "import asyncio\nimport anyio.to_thread\n\n"
+        "async def plainly(call):\n    return await asyncio.to_thread(call)\n\n"
+        "async def with_anyio(call):\n    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)\n"
+    )
+    spec = importlib.util.spec_from_file_location("hopping", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+Ask = Callable[[str], Coroutine[Any, Any, Any]]
+
+
+async def hop_timeout(limit: float, ask: Ask) -> Any:
+    seen: list[Any] = []
+    for each in "abc":
+        try:
+            async with asyncio.timeout(limit):
+                seen.append(await ask(each))
+        except TimeoutError:
+            seen.append("late")
+    return seen
+
+
+async def hop_wait_for(limit: float, ask: Ask) -> Any:
+    return await asyncio.gather(*(asyncio.wait_for(ask(each), limit) for each in "abc"), return_exceptions=True)
+
+
+async def hop_wait(limit: float, ask: Ask) -> Any:
+    tasks = [asyncio.create_task(ask(each)) for each in "abc"]
+    _, pending = await asyncio.wait(tasks, timeout=limit)
+    for task in pending:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def hop_move_on_after(limit: float, ask: Ask) -> Any:
+    seen: list[Any] = []
+    for each in "abc":
+        with anyio.move_on_after(limit) as scope:
+            seen.append(await ask(each))
+        seen.append(scope.cancelled_caught)
+    return seen
+
+
+HOPS = [hop_timeout, hop_wait_for, hop_wait, hop_move_on_after]
+
+
+def _in_thread(
+    library: Any, how: str, loop: str, api: Any, block: Callable[[], Any], limit: float
+) -> Callable[[], Any]:
+    async def ask(name: str) -> Any:
+        await getattr(library, how)(block)
+        return [name, await fetch(0)]
+
+    async def main() -> Any:
+        return [repr(await api(limit, ask)), await fetch(0)]
+
+    def program() -> Any:
+        with asyncio.Runner(loop_factory=loops()[loop]) as runner:
+            return runner.run(main())
+
+    return program
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["plainly", "with_anyio"])
+@pytest.mark.parametrize("api", HOPS, ids=lambda api: api.__name__)
+def test_that_comes_while_a_library_works_in_a_thread(library: Any, api: Any, how: str, loop: str) -> None:
+    """A program that was cut off in a library's call in a thread gets no further in a replay, in which the call takes no time."""
+    pauses = [50_000]  # microseconds; below Python, where nothing is captured
+    program = _in_thread(library, how, loop, api, lambda: _usleep(pauses[0]), 0.01)
+    with record("cut off", durability="none") as run:
+        first = program()
+    assert "late" in first[0] or "Error" in first[0] or "True" in first[0]
+    pauses[0] = 0
+    before = next(_serial)
+    with replay(run) as session:
+        assert program() == first
+    assert session.report.exact, session.report.as_dict()
+    assert next(_serial) == before + 1
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["plainly", "with_anyio"])
+@pytest.mark.parametrize("api", HOPS, ids=lambda api: api.__name__)
+def test_that_a_library_in_a_thread_keeps(library: Any, api: Any, how: str, loop: str) -> None:
+    """A limit that a library's call in a thread keeps changes nothing."""
+    first = same(_in_thread(library, how, loop, api, lambda: None, 30.0))
+    assert "late" not in first[0]
+
+
+def test_that_comes_while_a_library_does_what_it_does_once(library: Any) -> None:
+    """Where the recording was cut off in a call that a library had made before in the replaying process, the error says so."""
+    cold = [True]
+
+    async def main() -> Any:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                if cold:
+                    await library.plainly(lambda: _usleep(50_000))
+                await fetch(0)
+
+    with record("cold", durability="none") as run:
+        asyncio.run(main())
+    cold.clear()
+    with pytest.raises(TraceExhaustedError, match="which a library called in a thread") as caught, replay(run):
+        asyncio.run(main())
+    assert "thread order" not in str(caught.value)
+    assert "changed" not in str(caught.value)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -331,7 +331,19 @@ def _chain(original: Any, scope_of: _ScopeOf) -> Any:
 class _Arrival:
     """The result of a call in a thread, ``source``, on its way to ``destination``, a future of an event loop."""
 
-    __slots__ = ("_call", "_destination", "_loop", "_progress", "_source", "_turn")
+    __slots__ = (
+        "_asked_for",
+        "_call",
+        "_came",
+        "_cut_off",
+        "_destination",
+        "_lane",
+        "_loop",
+        "_progress",
+        "_source",
+        "_task",
+        "_turn",
+    )
 
     def __init__(self, source: Any, destination: Any, scope: Scope) -> None:
         self._source: Final = source
@@ -341,23 +353,41 @@ class _Arrival:
         self._call: Final[Entered | None] = getattr(source, "_tracekit_call", None)
         name = "future.arrival" if self._call is None else f"future.arrival:{self._call.lane.name}"
         self._turn: Final[Any] = scope.session.arm(scope, name, 0)
+        self._cut_off: Final[Any] = _cut_off(scope, self._call)
+        self._came = False
+        self._lane: Final = scope.lane
+        #: Who waits for it, and how often he had been cancelled before.
+        self._task: Final = current_task(self._loop) if _get_running_loop() is self._loop else None
+        self._asked_for: Final = 0 if self._task is None else self._task.cancelling()
 
     def expect(self) -> None:
         turn = self._turn
-        if self._progress is not None and not (turn.live or turn.comes or self._began):
+        if self._progress is not None and not (turn.live or turn.comes or self._never_came):
             queue_of_loop = self._progress.queue(self._loop)
             queue_of_loop.out += 1
             self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
-        self._destination.add_done_callback(self._cancelled)
+        self._destination.add_done_callback(self._ended)
         self._source.add_done_callback(self._done)
 
     @property
-    def _began(self) -> bool:
-        """Whether the recorded call began in its thread."""
+    def _never_came(self) -> bool:
+        """Where the recording has no arrival: whether the call had begun, or been made by a library, and its result never came."""
+        if self._cut_off is not None:
+            return bool(self._cut_off.comes)
         return self._call is not None and self._call.turn is not None and bool(self._call.turn.comes)
 
-    def _cancelled(self, _: object) -> None:
-        if self._destination.cancelled():
+    def _ended(self, _: object) -> None:
+        cut_off = self._cut_off
+        if self._came:
+            if cut_off is not None and self._task is not None and self._task.cancelling() > self._asked_for:
+                # Cancelled when the result had come and he had not gone on with it. In a replay it is kept from coming: it is the
+                # cancellation that wakes him, and that counts.
+                if cut_off.live and self._progress is not None:
+                    self._progress.count(self._lane)
+                _note(cut_off)
+        elif self._destination.cancelled():
+            if cut_off is not None:
+                _note(cut_off)
             self._source.cancel()
 
     def _done(self, _: object) -> None:
@@ -374,13 +404,15 @@ class _Arrival:
         hop = call is not None and not (call.lane.captured or call.lane.last)
         if turn.comes or not (turn.live or hop):
             turn.on_fire(self._copy)
+        elif self._cut_off is not None and self._cut_off.comes:
+            self._cut_off.hold(lambda: self._soon(self._copy_unseen))
         elif not hop:
             turn.fired()
             self._copy()
         elif turn.live and call is not None and call.by_user:
             turn.fired({"hop": call.lane.id})
             self._copy()
-        elif not turn.live and self._began:  # in the recording its result never came
+        elif not turn.live and self._never_came:
             turn.hold(lambda: self._soon(self._copy_unseen))
         else:
             if call is not None and call.by_user and not (turn.live or turn.pending):
@@ -388,6 +420,7 @@ class _Arrival:
             self._copy_unseen()
 
     def _copy(self) -> None:
+        self._came = True
         if not self._destination.done():
             futures._copy_future_state(self._source, self._destination)  # type: ignore[attr-defined]
 
@@ -395,6 +428,23 @@ class _Arrival:
         """There may be such a call or not: what it wakes counts for nobody."""
         with nullcontext() if self._progress is None else self._progress.uncounted():
             self._copy()
+
+
+def _cut_off(scope: Scope, call: Entered | None) -> Any:
+    """The event that a call which a library makes in a thread is cancelled before its result has come; ``None`` for another one.
+
+    Such a call is no event itself, for libraries make some of them once in a process. But the program must not get further in a replay
+    than where a time limit or a cancellation found it.
+    """
+    return None if call is None or call.by_user else scope.session.arm(scope, f"future.cut_off:{call.lane.name}", 0)
+
+
+def _note(cut_off: Any) -> None:
+    """It has been cut off."""
+    if cut_off.live:
+        cut_off.fired()
+    else:
+        cut_off.noted()
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------------
@@ -770,15 +820,23 @@ def _run_sync(original: Any) -> Any:
 async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
     """Await what a thread is asked for; that its result comes is an event, as in ``_chain``."""
     turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
+    cut_off = _cut_off(scope, call)
     error: BaseException | None = None
     # While it is awaited nothing counts, as inside a live call.
     token = enter(scope.inside(scope.parent or 1, live=True))
     try:
-        result = await made
-    except asyncio.CancelledError:  # whatever it came to is dropped
+        try:
+            result = await made
+        except asyncio.CancelledError:  # whatever it came to is dropped
+            raise
+        except BaseException as raised:
+            error = raised
+        if cut_off is not None and cut_off.comes:
+            await _held(cut_off)
+    except asyncio.CancelledError:
+        if cut_off is not None:
+            _note(cut_off)
         raise
-    except BaseException as raised:
-        error = raised
     finally:
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
@@ -793,6 +851,19 @@ async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
     if error is not None:
         raise error
     return result
+
+
+async def _held(cut_off: Any) -> None:
+    """Wait where the recorded program was cut off, until it is again, or nothing else can go on."""
+    loop = asyncio.get_running_loop()
+    goes_on = loop.create_future()
+
+    def let_go() -> None:
+        if not goes_on.done():
+            goes_on.set_result(None)
+
+    cut_off.hold(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(let_go, context=Context()))
+    await goes_on
 
 
 def _run_from_thread(original: Any) -> Any:

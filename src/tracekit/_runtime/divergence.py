@@ -225,6 +225,19 @@ THREAD_ORDER = (
 _CHANGED = "look at what changed in the code since the step before; record again if the change is meant"
 
 
+_ONCE: Final = "record and replay alike: each in a new process (`tracekit run` and `tracekit replay` are), or each after a first call"
+
+
+def _cut_off(skipped: str | None) -> str:
+    """Said where the recorded program was cut off in a call that a library makes once in a process."""
+    if skipped is None:
+        return ""
+    return (
+        f"\n  a time limit or a cancellation cut the recorded program off here, in {skipped!r}, which a library called in a thread; "
+        "it has not done so in this replay: libraries do some things once in a process"
+    )
+
+
 # -- steps -------------------------------------------------------------------------------------------------------------------
 
 
@@ -236,11 +249,15 @@ def another_step(
     actual: dict[str, Any],
     found: list[dict[str, Any]],
     near: str,
+    skipped: str | None = None,
 ) -> DivergenceError:
-    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it, ``named`` the run."""
+    """The program does something else than the recorded step ``seq``; ``near`` names the one most like it, ``named`` the run.
+
+    ``skipped`` names the library's call in a thread in which the recorded program was cut off, where this one has made none.
+    """
     text = (
         f"the program's {actual['kind']} {actual['name']!r} is not the recorded step {seq} "
-        f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}"
+        f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}{_cut_off(skipped)}"
     )
     if looks_like_a_read(found):
         text += (
@@ -252,7 +269,9 @@ def another_step(
         run_id=run_id,
         step=seq,
         location=caller(),
-        next_action=f"`tracekit show {named}` shows the recorded steps; record again if the change is meant",
+        next_action=f"`tracekit show {named}` shows the recorded steps; record again if the change is meant"
+        if skipped is None
+        else _ONCE,
         recorded=recorded,
         actual=actual,
         differences=found,
@@ -298,15 +317,16 @@ def after_the_end(run_id: str, family: str, name: str, effect: bool) -> TraceExh
     )
 
 
-def no_more(run_id: str, kind: str, name: str, used: str) -> TraceExhaustedError:
-    """The program asks for a step beyond the last recorded one of its kind and lane."""
+def no_more(run_id: str, kind: str, name: str, used: str, skipped: str | None = None) -> TraceExhaustedError:
+    """The program asks for a step beyond the last recorded one of its kind and lane; ``skipped`` as in ``another_step``."""
+    changed = "look at what changed in the code before this call; record again if the change is meant"
     return TraceExhaustedError(
-        f"the program asks for {kind} {name!r}, and the recording has no more: {used}",
+        f"the program asks for {kind} {name!r}, and the recording has no more: {used}{_cut_off(skipped)}",
         run_id=run_id,
         location=caller(),
         kind=kind,
         name=name,
-        next_action="look at what changed in the code before this call; record again if the change is meant",
+        next_action=changed if skipped is None else _ONCE,
     )
 
 

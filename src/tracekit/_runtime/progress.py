@@ -185,6 +185,13 @@ class Progress:
         finally:
             self._uncounted = None
 
+    def count(self, lane: Lane) -> None:
+        """The callback of ``lane`` that comes next was asked for as if it counted for nobody, and counts."""
+        lane.since += 1
+        if lane.moved is not None:
+            lane.moved.append(lane)
+            lane.moved = None
+
     def queue(self, loop: AbstractEventLoop) -> LoopQueue:
         """The callbacks of the run that wait in ``loop``; asked for in its thread."""
         found = self._queues.get(loop)

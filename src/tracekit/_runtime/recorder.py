@@ -21,7 +21,7 @@ from .encoding import Encoded, Encoder
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
-from .replayer import IN_LOOP, Replay
+from .replayer import CUT_OFF, IN_LOOP, Replay
 from .session import Refusal, RunState, Step, Timer, WrittenLog, here
 from .step import Circumstances, Request, Spec
 from .verdict import RunReport
@@ -442,7 +442,7 @@ class RecordedTimer(Timer):
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
         if function in IN_LOOP:
             tail += self._session.place(self._scope.lane, hop=bool(about and "hop" in about))
-        elif function != "future.begin":
+        elif function not in ("future.begin", CUT_OFF):
             self._scope.lane.captured = True
         try:
             self._session.append(self._scope, "clock", tail)

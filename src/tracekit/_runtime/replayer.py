@@ -251,9 +251,13 @@ class ReplayedTimer(Timer):
         await self._session.schedule.wait_async(self._seq, True, self._lane)
         self._delivered()
 
+    def noted(self) -> None:
+        """What nobody waits for, and the log only notes, has come about here too."""
+        self._delivered()
+
     def hold(self, let_go: Callable[[], object]) -> None:
         """``let_go`` is called when nothing else can go on: what was never recorded happens all the same."""
-        self._session.schedule.held_calls.append(let_go)
+        self._session.schedule.hold(let_go)
 
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
         def fire() -> None:
@@ -286,6 +290,8 @@ SINGLE: Final = 3
 READ: Final = 4
 #: What fires in an event loop, by the names of its entries.
 IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call"))
+#: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
+CUT_OFF: Final = "future.cut_off"
 #: What threads do to one another, by the names of its entries.
 HAND_OVERS: Final = frozenset(("future.begin", "future.wait", "queue.get", "queue.put", "queue.miss"))
 
@@ -326,6 +332,8 @@ class Index:
         self.hops: Final[dict[int, int]] = {}
         #: What belongs to a hop, by its result or its beginning, and the hops of a lane.
         self.hop_calls: Final[dict[int, int]] = {}
+        #: The calls in threads that a library made and a cancellation cut off, with their names, by lane and the step before.
+        self.cut_off: Final[dict[tuple[int, int], dict[int, str]]] = {}
         self.hops_of: Final[dict[int, list[int]]] = {}
         self.lanes: Final[dict[LaneKey, int]] = {}
         #: The lane in which the program itself ran, and those around it that have started the next one and done nothing else:
@@ -413,6 +421,9 @@ class Index:
             about = entry["input"]
             name, call = entry["name"], about.get("call")
             self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name == CUT_OFF:
+                self.cut_off.setdefault((lane, about.get("after", 0)), {})[seq] = call
+                return OTHER
             if name in IN_LOOP:
                 hop = about.get("hop")
                 if type(hop) is int:
@@ -733,6 +744,8 @@ class Replay:
         self._lock = threading.RLock()
         #: The lanes of calls in threads, without a captured step, that the program has not made.
         self._missing_hops: Final[set[int]] = set()
+        #: The calls of libraries in threads that were cut off in the recording, and that the program has made here too.
+        self._made_again: Final[set[int]] = set()
         #: Whether the report says which events never came.
         self._accounted = False
         self._states: list[LaneState] = []
@@ -1337,6 +1350,8 @@ class Replay:
             seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)
+            if seq is not None and function.startswith(CUT_OFF):
+                self._made_again.add(seq)
         return ReplayedTimer(self, seq, lane)
 
     def handed_over(self, seq: int) -> None:
@@ -1580,14 +1595,21 @@ class Replay:
         say(f"the replay of {self.run_id} waits for {what}; these may lead to it:{said}")
 
     def _exhausted(self, scope: Scope, kind: str, name: str, data: bytes, state: LaneState) -> ReplayError:
-        near = self._nearest(kind, data, None) + self._beside()
+        near = self._nearest(kind, data, None)
         steps = self.index.intents.get((state.lane, kind))
         count = len(steps) if steps is not None else 0
         lane = scope.lane.path or "the run's own line"
         used = f"{count} in lane {lane}, all used{near}"
         if self.trace.entry(len(self.trace))["type"] == "run.aborted":
             return self.fail(divergence.aborted_here(self.run_id, shown_as(self.trace.path), kind, name))
-        return self.fail(divergence.no_more(self.run_id, kind, name, used))
+        skipped = self._not_made_here(scope)
+        used += self._beside() if skipped is None else ""
+        return self.fail(divergence.no_more(self.run_id, kind, name, used, skipped))
+
+    def _not_made_here(self, scope: Scope) -> str | None:
+        """The name of the call of a library in a thread in which the recorded program was cut off here, where this one has made none."""
+        found = self.index.cut_off.get((scope.lane.id, scope.lane.last), {})
+        return next((name for seq, name in found.items() if seq not in self._made_again), None)
 
     def _diverged(self, scope: Scope, spec: Spec, data: bytes, seq: int, entry: Mapping[str, Any]) -> None:
         recorded = {
@@ -1601,13 +1623,21 @@ class Replay:
         # Another model is another parameter of the same call: the name of a model call is its model.
         same_kind = recorded["name"] == rendered.name or spec.family == "llm"
         same_kind = same_kind and recorded["meta"].get("side_effect") == spec.side_effect
-        near = self._nearest(spec.family, data, seq) + self._beside()
-        self._report_divergence(
-            spec.family, seq, recorded, actual, near, harmless=same_kind and spec.side_effect != "irreversible"
-        )
+        skipped = self._not_made_here(scope)
+        near = self._nearest(spec.family, data, seq) + (self._beside() if skipped is None else "")
+        harmless = same_kind and spec.side_effect != "irreversible"
+        self._report_divergence(spec.family, seq, recorded, actual, near, harmless=harmless, skipped=skipped)
 
     def _report_divergence(
-        self, kind: str, seq: int, recorded: dict[str, Any], actual: dict[str, Any], near: str, *, harmless: bool
+        self,
+        kind: str,
+        seq: int,
+        recorded: dict[str, Any],
+        actual: dict[str, Any],
+        near: str,
+        *,
+        harmless: bool,
+        skipped: str | None = None,
     ) -> None:
         """A step of ``kind`` is not the recorded step ``seq``: fail, or note it where the replay may go on."""
         found = differences(steady(recorded), steady(actual)) or [{"path": "input (fingerprint)"}]
@@ -1620,7 +1650,7 @@ class Replay:
         recorded = {"type": self.trace.entry(seq)["type"], **recorded}
         self._fail(
             divergence.another_step(
-                self.run_id, shown_as(self.trace.path), seq, recorded, {"kind": kind, **actual}, found, near
+                self.run_id, shown_as(self.trace.path), seq, recorded, {"kind": kind, **actual}, found, near, skipped
             )
         )
 

@@ -16,7 +16,7 @@ from . import divergence
 from .context import Lane, Scope
 from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
-from .replayer import HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
+from .replayer import CUT_OFF, HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
 from .session import Outcome, Refusal, Step, Timer
 from .step import Request
@@ -332,7 +332,7 @@ _STEADY: Final = frozenset(
     ("time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "loop.time")
 )
 #: What threads hand to one another waits for nobody, except in queues: who takes an item takes it from another.
-_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call"}
+_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call", CUT_OFF}
 
 
 class Resumption(Recording):

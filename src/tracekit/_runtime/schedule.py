@@ -129,7 +129,7 @@ class Schedule:
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
-        #: Calls in threads that the recording knows nothing of: they begin when nothing else can go on.
+        #: Calls in threads, or results of theirs, that the recording knows nothing of: they go on when nothing else can.
         self.held_calls: list[Callable[[], object]] = []
         #: The events before which lanes went on that should have been held: nothing else could.
         self.passed: list[int] = []
@@ -220,6 +220,17 @@ class Schedule:
         if found is not None:
             self._withdraw(found, came=False)
 
+    def hold(self, let_go: Callable[[], object]) -> None:
+        """Call ``let_go`` when nothing else can go on, or the replay is over: something that never came about in the recording."""
+        with self._lock:
+            at_once = self._failed or self._closed or self._released
+            if not at_once:
+                self.held_calls.append(let_go)
+        if at_once:
+            let_go()
+        else:
+            self._observe()
+
     # -- what else happens -----------------------------------------------------------------------------------------------
 
     def skip(self, seq: int) -> None:
@@ -251,15 +262,23 @@ class Schedule:
         """What was never recorded may come now: whoever asked for it goes on, and whoever asks for it later."""
         with self._lock:
             self._released = True
+        self._let_calls_go()
         self._wake(self._never)
 
     def _wake_all(self) -> None:
         self.progress.let_go()
+        self._let_calls_go()
         with self._lock:
             self._never.update(self._asked.values())
             self._asked.clear()
             self._order.clear()
         self._wake(self._never)
+
+    def _let_calls_go(self) -> None:
+        with self._lock:
+            calls, self.held_calls = self.held_calls, []
+        for let_go in calls:
+            let_go()
 
     def _wake(self, held: set[Ticket]) -> None:
         with self._lock:
@@ -346,7 +365,7 @@ class Schedule:
                 and (self.threads.solo or ticket.seq == self._granted or self.threads.asleep(me))
             ):
                 due = self._take(ticket.seq)
-            rest = bool(self._asked or self._never)
+            rest = bool(self._asked or self._never or self.held_calls)
         if due is not None:
             try:
                 self._deliver(queue, due)
@@ -474,7 +493,7 @@ class Schedule:
         since, last, reported = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
         while True:
             self._poke.acquire(False)
-            asked = bool(self._asked or self._never)
+            asked = bool(self._asked or self._never or self.held_calls)
             if self._poke.acquire(True, pause if asked else _IDLE):
                 pause = _SHORT
             else:
