@@ -271,6 +271,84 @@ def test_the_command_line_gives_the_verdict(place: Place) -> None:
     assert (allowed.returncode, "exact but for" in allowed.stderr) == (0, True), allowed.stderr
 
 
+LATE = """
+import _thread, sys, threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+told, tried = _thread.allocate_lock(), _thread.allocate_lock()
+told.acquire(), tried.acquire()
+
+class Errors:
+    def __init__(self, real):
+        self.real = real
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+    def write(self, text):
+        self.real.write(text)
+        if text.startswith("tracekit: replayed"):
+            told.release(), tried.acquire()
+
+def late():
+    told.acquire()
+    try:
+        look(2)
+    except BaseException as error:
+        sys.stderr.real.write(f"refused: {type(error).__name__}\\n")
+    finally:
+        tried.release()
+
+sys.stderr = Errors(sys.stderr)
+threading.Thread(target=late, daemon=True).start()
+look(1)
+"""
+
+
+def test_a_verdict_is_told_once(place: Place) -> None:
+    """What a thread that is left asks for while the verdict is being printed is refused: line, exit code and rest of the output agree."""
+    assert place.cli("run", place.program(LATE)).returncode == 0
+    replayed = place.cli("replay", "last")
+    assert "refused: TraceExhaustedError" in replayed.stderr, replayed.stderr
+    assert "exact (1 steps matched)" in replayed.stderr
+    assert "has failed" not in replayed.stderr
+    assert replayed.returncode == 0
+
+
+FAMILY = """
+import multiprocessing, subprocess, sys
+from concurrent.futures import ProcessPoolExecutor
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n
+
+def main():
+    look(0)
+    subprocess.run([sys.executable, __file__, "middle"], check=True)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(look, 4).result()
+
+if sys.argv[1:] == ["middle"]:
+    look(1), look(2)
+    subprocess.run([sys.executable, __file__, "last"], check=True)
+elif sys.argv[1:]:
+    look(3)
+elif __name__ == "__main__":
+    main()
+"""
+
+
+def test_the_steps_of_processes_are_counted(place: Place) -> None:
+    """The line counts what was compared, wherever it was made: in a process, in one below it, in a call of a pool."""
+    assert place.cli("run", place.program(FAMILY)).returncode == 0
+    replayed = place.cli("replay", "last")
+    assert "exact (5 steps matched, 4 of them in 3 processes)" in replayed.stderr, replayed.stderr
+
+
 def test_what_the_program_printed_is_compared(place: Place) -> None:
     """Another line on standard output is a remark that shows both, of threads too; with ``--strict output`` it is a failure. Log lines,
     progress bars and what a tool prints, which does not run in a replay, are none."""

@@ -363,6 +363,15 @@ def _report_on(error: BaseException | None, remarks: tuple[str, ...] = ()) -> di
     return {"pid": os.getpid(), "failure": failure, "remarks": list(remarks)}
 
 
+def _verdict(block: ReplayBlock | None) -> dict[str, Any]:
+    """What the replay of a segment contributes to the verdict on the run."""
+    if block is None or not block.started:
+        return {}
+    verdict = block.report.verdict.as_dict()
+    kinds = {kind: verdict[kind][:100] for kind in ("reasons", "allowed", "remarks")}
+    return {**kinds, "matched": block.report.matched}
+
+
 class _SegmentReplay(ReplayBlock):
     """The replay of one segment, in its process."""
 
@@ -482,19 +491,24 @@ class _ReplayedProcess(_JoinedProcess):
         lane = place["lane"]
         path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
         token = current.set(None)
+        block = _SegmentReplay(path, self._options, lane, self._reports, place["agent"])
+        report = _report_on(None)
         try:
             if not os.path.exists(path):  # the recorded call made no step, so it may make none now
                 return call(*args, **kwargs)
-            with _SegmentReplay(path, self._options, lane, self._reports, place["agent"]) as block:
+            with block:
                 block.session.state.joined = True
                 return call(*args, **kwargs)
         except ReplayError as failure:
             if is_open(path) and isinstance(failure, TraceExhaustedError):
                 os.kill(os.getpid(), signal.SIGKILL)
-            _write_report(os.path.join(self._reports, f"{segment_of(lane)}.json"), _report_on(failure))
+            report = _report_on(failure)
             # A pool's worker that dies of it would leave the program waiting for ever.
             raise RuntimeError(f"tracekit: {failure}") from None
         finally:
+            if block.started or report["failure"] is not None:
+                written = {**report, "verdict": _verdict(block)}
+                _write_report(os.path.join(self._reports, f"{segment_of(lane)}.json"), written)
             current.reset(token)
 
     # -- tasks from outside ------------------------------------------------------------------------------------------
@@ -525,7 +539,7 @@ class _ReplayedProcess(_JoinedProcess):
         failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)
-        _write_report(self._report, {**_report_on(failure, tuple(self._remarks())), "verdict": self._verdict()})
+        _write_report(self._report, {**_report_on(failure, tuple(self._remarks())), "verdict": _verdict(self._block)})
         if failure is not None:
             sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
             self._leave(1)
@@ -555,19 +569,14 @@ class _ReplayedProcess(_JoinedProcess):
         sentences = [f"the process {self._lane}: {sentence}" for sentence in block.report.warnings]
         return sentences[:20]
 
-    def _verdict(self) -> dict[str, Any]:
-        """This process's contribution to the verdict on the run."""
-        if self._block is None:
-            return {}
-        verdict = self._block.report.verdict.as_dict()
-        return {kind: verdict[kind][:100] for kind in ("reasons", "allowed", "remarks")}
-
     def _end_unfinished(self, failure: ReplayError) -> NoReturn:
         """Write the report and kill this process: the recorded one was killed here, or outlived the run."""
         assert self._block is not None
         where = len(self._block.session.trace)
         sentence = f"the process {self._lane} did not end its segment: it was replayed up to its entry {where}, where its log ends"
-        _write_report(self._report, _report_on(None, (sentence,)))
+        _write_report(
+            self._report, {**_report_on(None, (sentence,)), "verdict": {"matched": self._block.report.matched}}
+        )
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)

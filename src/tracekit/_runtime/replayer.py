@@ -1530,6 +1530,8 @@ class Replay:
     def fail(self, error: ReplayError, code: str | None = None) -> ReplayError:
         """Make ``error`` the replay's failure (the first one stays) and return what to raise here; ``code`` is for the verdict."""
         with self._lock:
+            if self.failure is None and self.report.verdict.final:
+                return error
             if self.failure is None:
                 self.failure = error
                 self.report.failure = error
@@ -1744,6 +1746,11 @@ class Replay:
             if self.failure is None:
                 self._leftovers()
             self._check()
+
+    def tell(self) -> None:
+        """The verdict is about to be told, and the process to end: what is asked for from now on is refused, and changes nothing."""
+        with self._lock:
+            self.report.verdict.final = True
 
     def conclude(self, error: BaseException | None = None) -> None:
         """The replay is over, and so is its verdict: raises ``InexactReplayError`` where it was not exact and nobody says so yet.

@@ -89,6 +89,8 @@ class ReplayVerdict:
         self.unknown: Final[list[Reason]] = []
         self.counts: Final[Counter[str]] = Counter()
         self.ended = False
+        #: Whether it is being told, so that nothing changes it any more.
+        self.final = False
         self._lock: Final = Lock()
 
     def add(self, kind: Literal["reasons", "remarks", "allowed", "unknown"], reason: Reason) -> None:
@@ -96,6 +98,8 @@ class ReplayVerdict:
         if kind == "remarks" and reason.code in self.strict:
             kind = "reasons"
         with self._lock:
+            if self.final:
+                return
             self.counts[reason.code] += 1
             if self.counts[reason.code] <= _KEPT:
                 getattr(self, kind).append(reason)
@@ -410,10 +414,11 @@ class Report:
     """The account of one replay, complete when its block has ended. ``verdict`` says whether it was exact, and why not.
 
     ``consumed`` steps were answered from the log or run in their recorded place, ``skipped`` ones happened inside an answered
-    step, ``unconsumed`` lists recorded steps nobody asked for (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq``
-    of what was delivered or asked for out of its recorded order, ``differences`` what did not match where the replay went on all the same,
-    ``clock_drift`` clock reads too many (``surplus``) or too few (``missing``) with their place. ``cost`` is what the replay cost,
-    ``recorded`` what the recorded run took.
+    step; ``matched`` has both with those of child processes, and in how many of these there were some. ``unconsumed`` lists recorded
+    steps nobody asked for (``seq``, ``type``, ``name``). Of the verdict, ``reordered`` are the ``seq`` of what was delivered or asked
+    for out of its recorded order, ``differences`` what did not match where the replay went on all the same, ``clock_drift`` clock reads
+    too many (``surplus``) or too few (``missing``) with their place. ``cost`` is what the replay cost, ``recorded`` what the recorded
+    run took.
     """
 
     def __init__(self, run_id: str, path: str | None = None, strict: Iterable[str] = ()) -> None:
@@ -423,6 +428,7 @@ class Report:
         self._recorded: dict[str, Any] | None = None
         self.consumed = 0
         self.skipped = 0
+        self._below: Counter[str] = Counter()
         self.unconsumed: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.failure: BaseException | None = None
@@ -458,6 +464,10 @@ class Report:
             for one in found.get(kind) or ():
                 facts = {key: value for key, value in one.items() if key not in ("code", "text")}
                 self.verdict.add(kind, Reason(one["code"], one["text"], {**facts, "process": process}))
+        below = Counter(found.get("matched") or {})
+        below["in_processes"], own = below["consumed"], below["consumed"] > below["in_processes"]
+        below["processes"] += own
+        self._below += below
 
     # -- what it says ----------------------------------------------------------------------------------------------------
 
@@ -465,6 +475,17 @@ class Report:
     def exact(self) -> bool:
         """Whether the replay has ended, and every recorded step was asked for, in order, with equal content, and nothing else was."""
         return self.verdict.answer == "exact"
+
+    @property
+    def matched(self) -> dict[str, int]:
+        """The steps that were ``consumed`` and ``skipped`` in all, how many of the former ``in_processes``, and in how many of these."""
+        below = self._below
+        return {
+            "consumed": self.consumed + below["consumed"],
+            "skipped": self.skipped + below["skipped"],
+            "in_processes": below["in_processes"],
+            "processes": below["processes"],
+        }
 
     @property
     def reordered(self) -> list[int]:
@@ -491,6 +512,7 @@ class Report:
         """The report as JSON values."""
         names = ("run_id", "consumed", "skipped", "unconsumed", "clock_drift", "reordered", "differences", "warnings")
         facts = {name: getattr(self, name) for name in (*names, "isolation", "cost", "recorded", "exact")}
+        facts["matched"] = self.matched
         facts["failure"] = None if self.failure is None else str(self.failure)
         facts["verdict"] = self.verdict.as_dict()
         return facts

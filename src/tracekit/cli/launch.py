@@ -1034,6 +1034,8 @@ def _replayed_call(replay_block: ReplayBlock, entry: Entry) -> Body:
 def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, instructions: Mapping[str, Any]) -> int:
     """Print the outcome of a replay with the verdicts on its runs; returns the exit code."""
     error = ended.error
+    for replay_block in replayed_runs.started:
+        replay_block.session.tell()
     failure = replayed_runs.failure
     if failure is None and isinstance(error, TracekitError) and not replayed_runs.expected(error):
         failure = error
@@ -1062,7 +1064,13 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
 
 def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -> None:
     for report in reports:
-        steps = f"{report.consumed} steps matched" + (f", {report.skipped} inside them" if report.skipped else "")
+        matched = report.matched
+        steps = f"{matched['consumed']} steps matched"
+        if matched["in_processes"]:
+            processes = "1 process" if matched["processes"] == 1 else f"{matched['processes']} processes"
+            steps += f", {matched['in_processes']} of them in {processes}"
+        if matched["skipped"]:
+            steps += f", {matched['skipped']} inside them"
         print(f"tracekit: replayed {report.run_id}: {report.verdict.line} ({steps})", file=sys.stderr)
         for reason in report.verdict.reasons[:_MAX_REASONS]:
             where = f" (at {reason.facts['where']})" if reason.facts.get("where") else ""
