@@ -28,6 +28,7 @@ from .._runtime.context import Lane, Scope
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.replayer import Replay
+from .._runtime.threads import child_processes
 from .._values import from_json, to_json
 from ..errors import (
     DivergenceError,
@@ -1086,9 +1087,11 @@ class ReplayedChildren:
     def idle(self, but: ReplayedChild | None = None) -> list[Any] | None:
         """The idle states of the running processes, without one; ``None`` if one of them is busy."""
         found: list[Any] = []
-        for child in () if self._concluded else self.running():
-            if child is but:
+        for child in () if self._concluded else self.started():
+            if child is but or (child.pid and not child.runs()):
                 continue
+            if not child.pid or child.report() is not None:  # it begins, or ends: that wakes who waits for it
+                return None
             state = child.state()
             if state is None or state["busy"]:
                 return None
@@ -1113,6 +1116,9 @@ class ReplayedChildren:
             self._wakes, self._waited_since = wakes, _reality.monotonic()
         for child in left:
             child.say_after(self._waited_since)
+        asked = asked and child_processes() <= {
+            child.pid for child in self._children
+        }  # who else there is can't be asked
         return bool(left) and asked and all([child.rests(wakes) for child in left])  # noqa: C419 - each of them is asked
 
     def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:

@@ -42,7 +42,7 @@ from .callsite import is_user_code
 from .context import Lane
 from .process import process
 
-__all__ = ["MonitoredThread", "ThreadMonitor", "asleep"]
+__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes"]
 
 _TASKS: Final = "/proc/self/task"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -495,18 +495,21 @@ def _leads_below(fd: int) -> bool:
     """Whether a descriptor is one end of a pipe whose other end a child process of this one holds."""
     try:
         pipe, writes = os.readlink(f"/proc/self/fd/{fd}"), _writes("self", str(fd))
-        return pipe.startswith("pipe:") and any(_holds(child, pipe, not writes) for child in _children())
+        return pipe.startswith("pipe:") and any(_holds(child, pipe, not writes) for child in child_processes())
     except (OSError, ValueError):
         return False
 
 
-def _children() -> Iterator[str]:
-    for task in os.listdir(_TASKS):
+def child_processes() -> set[int]:
+    """The processes that this one has started and that are still there, whoever of its threads did; those that nobody awaited too."""
+    found: set[int] = set()
+    for task in os.listdir(_TASKS) if _PRECISE else ():
         with suppress(OSError):  # that thread has ended
-            yield from _contents(f"{_TASKS}/{task}/children").decode().split()
+            found.update(map(int, _contents(f"{_TASKS}/{task}/children").split()))
+    return found
 
 
-def _holds(pid: str, pipe: str, writes: bool) -> bool:
+def _holds(pid: int, pipe: str, writes: bool) -> bool:
     with suppress(OSError):  # that process has ended
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):  # it has just closed it
@@ -515,7 +518,7 @@ def _holds(pid: str, pipe: str, writes: bool) -> bool:
     return False
 
 
-def _writes(pid: str, fd: str) -> bool:
+def _writes(pid: int | str, fd: str) -> bool:
     """Whether a descriptor was opened for writing."""
     info = dict(line.split(":", 1) for line in _contents(f"/proc/{pid}/fdinfo/{fd}").decode().splitlines())
     return int(info["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
