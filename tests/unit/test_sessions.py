@@ -412,6 +412,23 @@ def test_a_span_may_change_what_it_is_given() -> None:
         assert program() == first == [0, 1]
 
 
+def test_an_iterator_that_a_tool_took_from_is_named() -> None:
+    """A replay does not advance it, nor call a function that the tool was given, and the recording says so."""
+
+    @traced_tool(side_effect="read_only")
+    def eat(items: Any, each: Any) -> int:
+        return sum(map(each, items))
+
+    with record("iterator") as run:
+        items = iter([1, 2])
+        assert (eat(items, abs), list(items)) == (3, [])
+    (remark,) = [sentence for sentence in run.warnings if "the input items" in sentence]
+    assert remark.endswith("a replay that answers the call neither calls it nor takes items from it.")
+    with replay(run):
+        items = iter([1, 2])
+        assert (eat(items, abs), list(items)) == (3, [1, 2])
+
+
 def test_an_input_that_cant_be_recorded_is_a_remark() -> None:
     """It is named in the trace with its tool, and no Python warning is made of it: a replay compares its type."""
 
@@ -424,7 +441,7 @@ def test_an_input_that_cant_be_recorded_is_a_remark() -> None:
         with record("remark") as run:
             hold(threading.Lock(), 1)
     (remark,) = [sentence for sentence in run.warnings if "the input lock of tool" in sentence]
-    assert remark.endswith("It is compared by its type and description only.")
+    assert "It is compared by its type and description only; a replay that answers the call" in remark
     with replay(run) as session:
         assert hold(threading.Lock(), 1) == 1
     assert session.report.exact

@@ -744,7 +744,11 @@ class Recording:
             names = [name for name, item in tree.items() if contains_opaque(item) is not None]
             inputs = f"the input {', '.join(names)}" if names and "$t" not in tree else "the input"
             said = f"{inputs} of {spec.family} {spec.name!r}: {encoded.notes[0]}"
-            self.report.warn(f"{said} It is compared by its type and description only.", quiet=True)
+            self.report.warn(
+                f"{said} It is compared by its type and description only; a replay that answers the call neither calls it nor takes "
+                "items from it.",
+                quiet=True,
+            )
         if encoded.redacted:
             about["redacted"] = encoded.redacted
 
