@@ -539,7 +539,8 @@ class Schedule:
 
     def _nothing_moves(self, *, here: bool = False) -> bool:
         """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
-        if self.threads.blocked() and (here or self.alone()):
+        # In this order: the end of a process wakes who waits for it before that process is seen to be gone.
+        if (here or self.alone()) and self.threads.blocked():
             return True
         if self.threads.blocked(by_processes=True) and self.others_rest(self.threads.wakes):
             self.threads.wakes += 1  # by what comes of this
