@@ -364,18 +364,20 @@ def state_file(report: str) -> str:
 
 class IdleReporter:
     """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
-    reached, ``waiting`` the threads that wait for the end of a child process, ``below`` the states of its child processes (``None``: one
-    is busy)."""
+    reached, ``unsettled`` whether the replay may hand out an event, ``waiting`` the threads that wait for the end of a child process,
+    ``below`` the states of its child processes (``None``: one is busy)."""
 
     def __init__(
         self,
         report: str,
         left: Callable[[], list[dict[str, Any]]],
+        unsettled: Callable[[], bool],
         waiting: Callable[[], Collection[int]],
         below: Callable[[], list[Any] | None],
     ) -> None:
         self._report: Final = report
         self._left: Final = left
+        self._unsettled: Final = unsettled
         self._waiting: Final = waiting
         self._below: Final = below
         self._parent: Final = os.getppid()
@@ -397,8 +399,8 @@ class IdleReporter:
                     os.kill(os.getpid(), signal.SIGKILL)  # what belongs to a replay does not outlive it
 
     def _write_state(self) -> None:
-        left = self._left()
         look, endless = self._look()
+        left = self._left()  # as it is between two looks: what is left of a process that runs is not known
         if look is None or look != self._look()[0]:
             look, endless = None, False
         busy = look is None or not (endless or not left)
@@ -418,6 +420,6 @@ class IdleReporter:
             found = asleep(self._waiting())
         except OSError:  # no such system: as far as it came is what can be seen
             return [below], False
-        if below is None or found is None:
+        if below is None or found is None or self._unsettled():
             return None, False
         return [found[0], below], found[1]

@@ -446,7 +446,8 @@ class _ReplayedProcess(_JoinedProcess):
         block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
         block.__enter__()
         block.session.state.joined = True
-        IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
+        unsettled = block.session.schedule.unsettled
+        IdleReporter(self._report, self._left, unsettled, block.waiting_for_children, block.idle_children)
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""

@@ -537,6 +537,11 @@ class Schedule:
         since = self._still_since
         return (monotonic_ns() - since) / 1e9 if since else 0.0
 
+    def unsettled(self) -> bool:
+        """Whether an event is asked for of which nobody has seen yet that it can't be handed out now: who waits for it may go on."""
+        with self._lock:
+            return self._first() is not None and not self._still_since
+
     def _nothing_moves(self, *, here: bool = False) -> bool:
         """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
         # In this order: the end of a process wakes who waits for it before that process is seen to be gone.
@@ -585,6 +590,7 @@ class Schedule:
             self._never.add(ticket)
         else:
             self._asked[seq] = ticket
+            self._still_since = 0
             heappush(self._order, seq)
 
     def _first(self) -> int | None:
@@ -624,6 +630,7 @@ class Schedule:
             seq = self._first()
             assert seq is not None
         ticket = self._asked.pop(seq)
+        self._still_since = 0
         self._hand_out(seq)
         self.threads.waking(ticket.member)
         return ticket

@@ -450,14 +450,15 @@ def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
     idents = {thread.native_id: ident for ident, thread in _known_threads()}
     found: list[Any] = []
     endless = True
+    here = get_native_id()
     for name in sorted(os.listdir(_TASKS)):
         native = int(name)
-        if native in but or native in process.observers:
+        if native in but or native == here:
             continue
         look = _glance(native)
-        if look is True:
+        if look is True:  # an observer's, too: somebody may wait for what it holds
             return None
-        if look is None:
+        if look is None or native in process.observers:
             continue
         found.append([native, str(look)])
         frame = frames.get(idents.get(native, 0))
