@@ -250,7 +250,8 @@ async def program():
     return found
 
 async def tell(name, process):
-    return name, (await process.communicate())[0], process.returncode
+    status = await process.wait()
+    return name, process.stdout and await process.stdout.read(), status
 
 def main():
     return asyncio.run(program())

@@ -547,7 +547,9 @@ class Schedule:
         # In this order: the end of a process wakes who waits for it before that process is seen to be gone.
         if (here or self.alone()) and self.threads.blocked():
             return True
-        if self.threads.blocked(by_processes=True) and self.others_rest(self.threads.wakes):
+        blocked = self.threads.blocked
+        # Once more afterwards, since a process that has ended meanwhile is none of the others that rest, and has woken somebody here.
+        if blocked(by_processes=True) and self.others_rest(self.threads.wakes) and blocked(by_processes=True):
             self.threads.wakes += 1  # by what comes of this
             return True
         return False
