@@ -480,7 +480,7 @@ def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
         if files and all(map(_leads_below, files)):
             return True
     loop = _resting_loop(frame)
-    return loop is not None and call[0] != _futex() and all(map(_is_pipe, loop._selector.get_map()))
+    return loop is not None and call[0] != _futex() and all(map(_is_pipe, _watched(loop)))
 
 
 def _is_pipe(fd: int) -> bool:
@@ -637,7 +637,14 @@ def _waits_by_its_frame(frame: FrameType) -> bool:
 def _idle_loop(frame: FrameType) -> Any:
     """The event loop of the standard library that waits in ``frame`` for nothing but other threads, or ``None``."""
     loop = _resting_loop(frame)
-    return loop if loop is not None and len(loop._selector.get_map()) <= 1 else None
+    return loop if loop is not None and len(_watched(loop)) <= 1 else None
+
+
+def _watched(loop: Any) -> Collection[int]:
+    """The descriptors that a loop of the standard library waits for; of one that is just being closed, some that say nothing."""
+    selector = loop._selector
+    found = None if selector is None else selector.get_map()
+    return (-1, -1) if found is None else found
 
 
 def _selects(frame: FrameType) -> bool:
