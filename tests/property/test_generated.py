@@ -6,13 +6,14 @@ import hashlib
 import json
 import random
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import generated
-from tests.support.generated import KINDS, Load, Pace, check, replayed
+from tests.support.generated import KINDS, Checker, Load, Pace, check, replayed, twice
 from tests.support.simulation import Shuffled
 
 
@@ -27,12 +28,6 @@ def test_each_kind_of_statement(kind: str) -> None:
     check(program, first=generated.loops()["uvloop"], recorded_at=Pace(0.2), replayed_at=Pace(0))
 
 
-def twice(program: Any, loop: str, seed: int) -> None:
-    """Record and replay a program on one kind of loop, each call and computation at another pace in each run."""
-    made = generated.loops()[loop]
-    check(program, first=made, recorded_at=Pace(None, seed), replayed_at=Pace(None, seed + 7))
-
-
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_programs(seed: int, loop: str) -> None:
@@ -40,14 +35,32 @@ def test_programs(seed: int, loop: str) -> None:
     twice(generated.generate(seed), loop, seed)
 
 
+@pytest.fixture(scope="module")
+def checker() -> Iterator[Checker]:
+    found = Checker()
+    yield found
+    found.close()
+
+
 @pytest.mark.programs_full
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("first", range(1, 1001, 50))
-def test_a_thousand_programs(first: int, loop: str) -> None:
-    """The same, of a thousand programs."""
-    for seed in range(first, first + 50):
-        twice(generated.generate(seed), loop, seed)
+@pytest.mark.parametrize("seed", range(1, 1001))
+def test_a_thousand_programs(seed: int, loop: str, checker: Checker, tmp_path: Path) -> None:
+    """The same, of a thousand programs; one that hangs says where, and the others go on."""
+    checker.check(seed, loop, tmp_path)
+
+
+def test_a_program_that_hangs_is_ended_with_its_stacks(tmp_path: Path) -> None:
+    """Whoever hangs is ended, his stacks are in the failure, and the next program is checked as ever."""
+    checker = Checker(hangs_after=0.001)
+    try:
+        with pytest.raises(generated.Differs, match=r"(?s)Timeout.*generated\.py"):
+            checker.check(1, "asyncio", tmp_path)
+        with pytest.raises(generated.Differs, match="Timeout"):
+            checker.check(2, "asyncio", tmp_path)
+    finally:
+        checker.close()
 
 
 #: Kinds of statements that have to do with threads.

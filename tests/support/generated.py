@@ -9,6 +9,7 @@ data. How long calls, native sleeps and computations take is multiplied by a *pa
     python -m tests.support.generated 4711           record and replay program 4711, and say what became of it
     python -m tests.support.generated 4711 --smaller make it smaller as long as it fails
     python -m tests.support.generated '[["fetch", 5]]'   a program by its text
+    python -m tests.support.generated --serve        check the programs that come in, for a ``Checker``
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import faulthandler
 import itertools
 import json
 import os
 import queue
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +38,7 @@ from typing import Any, NamedTuple
 from tracekit import Report, Run, record, replay, traced, traced_tool
 from tracekit.errors import ReplayError
 
-__all__ = ["KINDS", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller"]
+__all__ = ["KINDS", "Checker", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller", "twice"]
 
 Block = list[list[Any]]
 #: Sleeps below Python, where nothing can see it.
@@ -965,6 +969,62 @@ def check(
     return replayed(program, run, seen, second or first, replayed_at or Pace(1))
 
 
+def twice(program: Block, loop: str, seed: int) -> Report:
+    """Record and replay a program on one kind of loop, each call and computation at another pace in each run."""
+    made = loops()[loop]
+    return check(program, first=made, recorded_at=Pace(None, seed), replayed_at=Pace(None, seed + 7))
+
+
+class Checker:
+    """A process that checks programs, one by one. One that hangs is ended, with its stacks; the next has a new process."""
+
+    def __init__(self, hangs_after: float = 100) -> None:
+        self._hangs_after = hangs_after
+        self._process: subprocess.Popen[str] | None = None
+
+    def check(self, seed: int, loop: str, store: Path) -> None:
+        """:func:`twice`; raises :class:`Differs` also where the process ended meanwhile."""
+        with (store / "stderr").open("w+") as stderr:
+            process = self._process = self._process or self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([seed, loop, os.fspath(store)]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            if not answer:
+                self.close()
+                raise Differs(f"the process ended, or was ended after {self._hangs_after} s:\n{stderr.read()}")
+        if failure := json.loads(answer):
+            raise Differs(failure)
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "error", "-m", __name__, "--serve", "--hangs-after", str(self._hangs_after)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with process:  # which closes its input, and waits for its end
+                pass
+
+
+def _serve(hangs_after: float) -> None:
+    """The process of a :class:`Checker`."""
+    for line in sys.stdin:
+        seed, loop, store = json.loads(line)
+        os.environ["TRACEKIT_DIR"] = store
+        answer = ""
+        with Path(store, "stderr").open("w") as stderr:
+            faulthandler.dump_traceback_later(hangs_after, exit=True, file=stderr)
+            try:
+                twice(generate(seed), loop, seed)
+            except (Exception, ReplayError) as error:
+                answer = "".join(traceback.format_exception(error))
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(answer), flush=True)
+
+
 def smaller(program: Block, fails: Callable[[Block], bool]) -> Block:
     """``program`` with as many statements taken away or put in place of their surroundings as still ``fails``."""
     found = True
@@ -1015,12 +1075,17 @@ def _with(program: Block, i: int, n: int, argument: Any) -> Block:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("program", help="a number, or the program itself")
+    parser.add_argument("program", nargs="?", default="1", help="a number, or the program itself")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--hangs-after", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--smaller", action="store_true")
     parser.add_argument("--paces", default="1,1", help="of recording and replay; 0: another one each time")
     options = parser.parse_args()
+    if options.serve:
+        _serve(options.hangs_after)
+        return
     program: Block = generate(int(options.program)) if options.program.isdigit() else json.loads(options.program)
     recorded, replayed = (float(factor) or None for factor in options.paces.split(","))
 
