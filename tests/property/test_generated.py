@@ -119,6 +119,20 @@ def test_what_a_thread_gives_in_which_nothing_is_captured(program: Any, loop: st
         check(program, first=generated.loops()[loop], recorded_at=Pace(recorded_at), replayed_at=Pace(replayed_at))
 
 
+#: Programs that once were not exact: what they are about.
+FOUND: dict[str, Any] = {
+    "the end of a span is brought by nobody": [["t_span", [["t_threaded", 1]]], ["t_poll", 3, [["t_sleep", 2]]]],
+}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("about", FOUND)
+def test_programs_that_were_not_exact(about: str, loop: str) -> None:
+    """Each is the smallest program that showed its fault."""
+    for seed in range(3):
+        twice(FOUND[about], loop, seed)
+
+
 def test_a_failing_program_is_made_smaller() -> None:
     """What has nothing to do with a failure is taken out of the program that shows it, on all levels."""
     first = [[["t_fetch", 1], ["t_hop", 2]], [["t_hop", 1]]]

@@ -236,7 +236,7 @@ class RecordedStep(Step):
                     meta["redacted"] = replaced
                     session.redacted_output(spec)
                 tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
-            if info and "suspended" in info and not self.scope.live:
+            if info and "suspended" in info and not (self.scope.live or spec.structural):
                 tail += session.place(lane)
             if lane.id < 0:
                 session._enroll(lane)
@@ -367,7 +367,7 @@ class RecordedStep(Step):
     ) -> None:
         """Write the outcome. ``known``: whether it says what became of an effect."""
         session = self.session
-        if "suspended" in meta and not self.scope.live:
+        if "suspended" in meta and not (self.scope.live or self.spec.structural):  # the program itself ends a span
             fields += session.place(self.scope.lane)
         seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect)
         if self.spec.effect and known:

@@ -464,7 +464,7 @@ class Index:
                 return EVENT
         self.answer[seq] = step
         meta = entry.get("meta")
-        if meta and "suspended" in meta:
+        if meta and "suspended" in meta and family != "span":
             self.places.add(seq, lane, entry.get("place"))
         return self._event(seq)
 
