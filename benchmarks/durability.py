@@ -95,7 +95,7 @@ class Bench:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that ``directory`` is on, as the system tells it."""
+    """The type of the file system that ``directory`` is on, as the system names it."""
     done = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
@@ -130,8 +130,13 @@ def run(figures: Callable[[Path, bool], Iterator[Figure]], about: str | None) ->
     with synced_store(options.directory) as directory:
         facts = {**machine(), "file_system": file_system(directory)}
         if options.json != "-":
-            told = (f"Python {facts['python']}", facts["cpu"], f"{facts['cores']} cores", f"load {facts['load']:.1f}")
-            print(", ".join(told) + f", {facts['file_system']}")
+            header = (
+                f"Python {facts['python']}",
+                facts["cpu"],
+                f"{facts['cores']} cores",
+                f"load {facts['load']:.1f}",
+            )
+            print(", ".join(header) + f", {facts['file_system']}")
         found = []
         for figure in figures(directory, options.quick):
             found.append(figure)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
-from tracekit.integration import AMBIENT, Exchange, current, drive, elsewhere, here
+from tracekit.integration import AMBIENT, Exchange, current, drive, here, passes_untouched
 
 from ._library import Library, library_of
 
@@ -24,7 +24,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
 
     @wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if elsewhere(current.get()):
+        if passes_untouched(current.get()):
             return await original(self, *args, **kwargs)
         request = args[0] if args else kwargs["request"]
         scope = here()
@@ -95,7 +95,7 @@ async def _content(library: Library, request: Any) -> bytes:
 
 
 def _streams(library: Library) -> tuple[Any, Any]:
-    """The two streams as subclasses of the library's own: one that tells what it reads, one that is read from the log."""
+    """The two streams as subclasses of the library's own: one that reports what it reads, one that is read from the log."""
 
     class Reading(library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """The live stream of a response; each piece is on the log before the caller gets it."""
@@ -109,7 +109,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
             pieces = self._inner.__aiter__()
-            enter, leave, tell = current.set, current.reset, exchange.piece
+            enter, leave, report = current.set, current.reset, exchange.piece
             while True:
                 driven = drive(pieces.__anext__())
                 token = enter(body)
@@ -127,7 +127,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     raise
                 leave(token)
                 if decoder is None:
-                    tell(data, suspended=driven.suspended)
+                    report(data, suspended=driven.suspended)
                 else:
                     self._decoded(decoder.decode, data, suspended=driven.suspended)
                 try:

@@ -86,7 +86,7 @@ class Library:
         return also
 
     def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
-        """Tell of a response whose body has been read."""
+        """Report a response whose body has been read."""
         exchange.whole(
             response.status_code,
             response.headers.raw,
@@ -97,7 +97,7 @@ class Library:
         )
 
     def head(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
-        """Tell of a response whose body is still to come."""
+        """Report a response whose body is still to come."""
         exchange.head(response.status_code, response.headers.raw, also=self.also(response), suspended=suspended)
 
     def decoder(self, response: Any) -> Any:
@@ -110,7 +110,7 @@ class Library:
         )._get_content_decoder()
 
     def broke(self, exchange: Exchange, error: BaseException, *, suspended: bool = False) -> None:
-        """Tell of an exception; what hangs on it (the request with its headers) stays out of the log."""
+        """Report an exception; what hangs on it (the request with its headers) stays out of the log."""
         kind = type(error).__name__
         own = getattr(self.module, kind, None) is type(error)
         held: dict[str, Any] = {

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
-from tracekit.integration import AMBIENT, Exchange, current, elsewhere, here
+from tracekit.integration import AMBIENT, Exchange, current, here, passes_untouched
 
 from ._library import Library, library_of
 
@@ -24,7 +24,7 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
 
     @wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if elsewhere(current.get()):
+        if passes_untouched(current.get()):
             return original(self, *args, **kwargs)
         request = args[0] if args else kwargs["request"]
         scope = here()
@@ -94,7 +94,7 @@ def _content(library: Library, request: Any) -> bytes:
 
 
 def _streams(library: Library) -> tuple[Any, Any]:
-    """The two streams as subclasses of the library's own: one that tells what it reads, one that is read from the log."""
+    """The two streams as subclasses of the library's own: one that reports what it reads, one that is read from the log."""
 
     class Reading(library.SyncByteStream):  # type: ignore[misc, name-defined]
         """The live stream of a response; each piece is on the log before the caller gets it."""
@@ -108,7 +108,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
         def __iter__(self) -> Iterator[bytes]:
             exchange, body, decoder = self._exchange, self._exchange.body, self._decoder
             pieces = iter(self._inner)
-            enter, leave, tell = current.set, current.reset, exchange.piece
+            enter, leave, report = current.set, current.reset, exchange.piece
             while True:
                 token = enter(body)
                 try:
@@ -125,7 +125,7 @@ def _streams(library: Library) -> tuple[Any, Any]:
                     raise
                 leave(token)
                 if decoder is None:
-                    tell(data)
+                    report(data)
                 else:
                     self._decoded(decoder.decode, data)
                 try:

@@ -22,35 +22,40 @@ def teach(library: Library, name: str) -> None:
     """
     unkept = _unkept(library)
 
-    def tell_request(request: Any) -> dict[str, Any]:
+    def encode_request(request: Any) -> dict[str, Any]:
         headers = message(0, request.headers.raw, b"")["headers"]
         return {"method": request.method, "url": shown(str(request.url)), "headers": headers}
 
-    def request(told: dict[str, Any]) -> Any:
-        headers = Answer(Outcome(told, None, {}, {})).headers
-        return library.Request(told["method"], told["url"], headers=headers, stream=unkept())
+    def request(recorded: dict[str, Any]) -> Any:
+        headers = Answer(Outcome(recorded, None, {}, {})).headers
+        return library.Request(recorded["method"], recorded["url"], headers=headers, stream=unkept())
 
-    def tell_response(response: Any) -> dict[str, Any]:
+    def encode_response(response: Any) -> dict[str, Any]:
         content = getattr(response, "_content", None)
-        told = message(response.status_code, response.headers.raw, content or b"")
+        recorded = message(response.status_code, response.headers.raw, content or b"")
         if content is None:
-            del told["format"], told["body"]
+            del recorded["format"], recorded["body"]
         elapsed = getattr(response, "_elapsed", None)
         seconds = None if elapsed is None else elapsed.total_seconds()
-        return {**told, **library.also(response), "elapsed": seconds, "request": getattr(response, "_request", None)}
+        return {
+            **recorded,
+            **library.also(response),
+            "elapsed": seconds,
+            "request": getattr(response, "_request", None),
+        }
 
-    def response(told: dict[str, Any]) -> Any:
-        answer = Answer(Outcome(told, None, {}, {}))
+    def response(recorded: dict[str, Any]) -> Any:
+        answer = Answer(Outcome(recorded, None, {}, {}))
         stream = library.ByteStream(answer.content) if answer.read else unkept()
-        made = library.response(answer, told["request"], stream)
+        made = library.response(answer, recorded["request"], stream)
         if answer.read:
             made.read()
-        if told["elapsed"] is not None:
-            made.elapsed = timedelta(seconds=told["elapsed"])
+        if recorded["elapsed"] is not None:
+            made.elapsed = timedelta(seconds=recorded["elapsed"])
         return made
 
-    register_codec(library.Request, f"{name}.Request", tell_request, request)
-    register_codec(library.Response, f"{name}.Response", tell_response, response)
+    register_codec(library.Request, f"{name}.Request", encode_request, request)
+    register_codec(library.Response, f"{name}.Response", encode_response, response)
 
 
 def _unkept(library: Library) -> Any:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from ._capture.http import Exchange as Exchange
     from ._capture.http import Headers as Headers
     from ._capture.http import begin as begin
-    from ._capture.http import elsewhere as elsewhere
     from ._capture.http import events as events
     from ._capture.http import message as message
     from ._capture.http import outside as outside
+    from ._capture.http import passes_untouched as passes_untouched
     from ._capture.http import refuse as refuse
     from ._capture.instrumentation import instrumented as instrumented
     from ._capture.notes import caused as caused
@@ -157,7 +157,7 @@ _HOMES: Final = {
     "detach": "_capture.plugins",
     "discover": "_capture.plugins",
     "drive": "_capture.calls",
-    "elsewhere": "_capture.http",
+    "passes_untouched": "_capture.http",
     "entered": "_runtime.session",
     "events": "_capture.http",
     "exception_from_json": "_values",
@@ -237,7 +237,6 @@ __all__ = [
     "detach",
     "discover",
     "drive",
-    "elsewhere",
     "entered",
     "events",
     "exception_from_json",
@@ -251,6 +250,7 @@ __all__ = [
     "not_serialisable",
     "outside",
     "own_code",
+    "passes_untouched",
     "perform",
     "perform_async",
     "placed",

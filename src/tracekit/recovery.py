@@ -26,7 +26,7 @@ __all__ = ["Aborted", "Decision", "InDoubt", "UncertainStep", "abort", "in_doubt
 def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> Iterator[Decision]:
     """The decisions on the runs of a store that did not end, or are broken, in the order of their ids. Reads only.
 
-    A run whose last line is an end, and the one of which the head was kept, has ended and is left out; with ``all`` each run
+    A run whose last line is an end, and the one whose tip was kept, has ended and is left out; with ``all`` each run
     is verified whole, and those that have ended are among the decisions.
     """
     for path, segments in candidates(store_at(store), all=all):

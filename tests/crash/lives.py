@@ -25,7 +25,7 @@ __all__ = ["IRREVERSIBLE", "Agents", "Commands", "Life"]
 ROOT = Path(__file__).parents[2]
 IRREVERSIBLE = frozenset(("pay", "settle", "order", "pay_async", "order_async"))
 #: Points that a run passes a few times; the others come with each step.
-_RARE = frozenset(("before-seal", "after-seal-before-head", *RECOVERY_POINTS))
+_RARE = frozenset(("before-seal", "after-seal-before-tip", *RECOVERY_POINTS))
 
 
 class Agents:

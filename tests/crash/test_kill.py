@@ -34,7 +34,7 @@ def test_killed_at_a_named_point(point: str, kill: Kill) -> None:
     left.check()
     torn = point.startswith("mid-")
     assert bool(left.verdict.torn_bytes) is torn
-    assert left.verdict.state == ("complete" if point == "after-seal-before-head" else "incomplete")
+    assert left.verdict.state == ("complete" if point == "after-seal-before-tip" else "incomplete")
     left.check_reopened()
 
 

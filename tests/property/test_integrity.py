@@ -130,7 +130,7 @@ def test_a_kept_head_tells_a_cut_run_from_one_that_never_ended(kept: int) -> Non
 @given(st.integers(0, len(WHOLE) - 1))
 @settings(deadline=None)
 def test_an_edit_that_recomputes_every_hash_is_told_by_a_kept_head(number: int) -> None:
-    """The chain can't tell an editor who recomputes it; a kept head, and a head that the user knows, can."""
+    """The chain does not detect an editor who recomputes it; a kept tip, and a tip hash that the user knows, do."""
     entries = small_run()
     entries[number]["name"] = "edited"
     edited = b"".join(lines(entries))
@@ -149,7 +149,7 @@ def test_an_edit_that_recomputes_every_hash_is_told_by_a_kept_head(number: int) 
 
 
 def test_a_run_may_be_longer_than_its_kept_head() -> None:
-    """A run resumed after it was complete has more entries than its kept head says; that is right while the head stands in it."""
+    """A run resumed after it was complete has more entries than its kept tip says; that is right while the tip hash is in it."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(directory)
         path = Path(store.path(RUN))

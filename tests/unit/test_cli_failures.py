@@ -150,7 +150,7 @@ def rewritten(run_id: str, change: Any) -> None:
         head = sha256(head + text).hexdigest().encode()
         out.append(text + b',"hash":"' + head + b'"}\n')
     path.write_bytes(b"".join(out))
-    (Path(Store().heads) / run_id).unlink()
+    (Path(Store().tips) / run_id).unlink()
 
 
 def test_a_trace_without_recorded_failures_is_classified(shop: list[str]) -> None:

@@ -351,7 +351,7 @@ def test_an_abort_that_died_is_finished_and_never_resumed(shop: Path, tmp_path: 
     assert (started["type"], started["meta"]["abort"]["by"]) == ("recovery.started", "ann")
     whole = ["give back 12F", "refund bad", "refund one", "release a A"]
     for kept in range(count + 1, len(lines)):
-        (Path(Store().heads) / "shop").unlink(missing_ok=True)
+        (Path(Store().tips) / "shop").unlink(missing_ok=True)
         shop.write_bytes(b"".join(lines[:kept]))
         (decision,) = recovery.scan()
         assert decision.decision == "abort"
@@ -386,7 +386,7 @@ def test_an_abort_that_is_cut_off_goes_on_where_it_was(shop: Path, tmp_path: Pat
         entries = [*trace.entries()]
     begun = [entry["seq"] for entry in entries if "compensates" in ((entry.get("meta") or {}).get("info") or {})]
     lines = shop.read_bytes().splitlines(keepends=True)
-    os.unlink(Path(Store().heads) / "shop")
+    os.unlink(Path(Store().tips) / "shop")
     shop.write_bytes(b"".join(lines[: begun[2]]))  # the third had begun: a refund, which can't be taken back
     (tmp_path / "ledger").write_text("")
     again = json.loads(call("abort", "shop", "--reason", "x", "--tools", "shop").stdout)
@@ -432,7 +432,7 @@ def test_settle_takes_an_output_as_traces_write_it(tmp_path: Path) -> None:
         book()
     path = Path(Store().path("trip"))
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
-    os.unlink(Path(Store().heads) / "trip")
+    os.unlink(Path(Store().tips) / "trip")
     output = tmp_path / "output.json"
     output.write_text('{"when": {"$t": "date", "v": "2026-11-22"}}')
     done = call("settle", "trip", "2", "--done", str(output), "--reason", "the airline says so", "--by", "ann")

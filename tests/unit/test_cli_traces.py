@@ -82,7 +82,7 @@ def killed(path: Path) -> str:
 
 
 def without_last_line(path: str, to: Path) -> str:
-    """A copy outside the store, where no head is kept."""
+    """A copy outside the store, where no tip is kept."""
     to.write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:-1]))
     return str(to)
 
@@ -217,8 +217,8 @@ def test_verify_an_unsealed_run(tmp_path: Path) -> None:
     assert call("verify", killed(tmp_path)).exit_code == 3
 
 
-def test_verify_against_a_kept_head(tmp_path: Path) -> None:
-    """A head that was kept elsewhere tells a run that was cut or rewritten with a chain that holds."""
+def test_verify_against_a_kept_tip_hash(tmp_path: Path) -> None:
+    """A tip hash that was kept in another place detects a run that was cut or rewritten with a chain that holds."""
     path = recorded(bill)
     head = json.loads(call("verify", path).stdout)["head"]
     cut = without_last_line(path, tmp_path / "cut.jsonl")

@@ -113,11 +113,11 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("irreversible", {"fallback": pay}, "irreversible"),
     ("irreversible", {"fallback": look}, "irreversible"),
     ("irreversible", {"fallback": book}, "irreversible"),
-    ("read_only", {"fallback": pay}, "can't stand in"),
-    ("reversible", {"fallback": look}, "can't stand in"),
-    ("reversible", {"fallback": (pay, book)}, "can't stand in"),
+    ("read_only", {"fallback": pay}, "can't replace"),
+    ("reversible", {"fallback": look}, "can't replace"),
+    ("reversible", {"fallback": (pay, book)}, "can't replace"),
     ("reversible", {"fallback": (book, book)}, "twice"),
-    ("read_only", {"fallback": (book, look)}, "can't stand in"),
+    ("read_only", {"fallback": (book, look)}, "can't replace"),
     ("read_only", {"fallback": undo}, "no traced tool"),
     ("read_only", {"fallback": look_elsewhere}, "arguments"),
     ("read_only", {"fallback": look_later}, "coroutine"),
@@ -253,14 +253,14 @@ def test_a_tool_can_not_stand_in_for_itself() -> None:
         traced_tool(side_effect="read_only", fallback=again)(find)
 
 
-def test_the_stand_ins_of_a_stand_in_count() -> None:
+def test_the_fallbacks_of_a_fallback_count() -> None:
     """What a read_only tool comes to by way of others is no irreversible one either."""
 
     @traced_tool(side_effect="reversible", fallback=pay)
     def book_or_pay(x: int) -> int:
         return x
 
-    with pytest.raises(ContractViolationError, match="can't stand in"):
+    with pytest.raises(ContractViolationError, match="can't replace"):
         traced_tool(side_effect="read_only", fallback=book_or_pay)(lambda x: x)
 
 

@@ -858,7 +858,7 @@ def _ended_in_doubt(ledger: Ledger, end: str) -> tuple[Callable[..., Any], str, 
     if end == "aborted":
         path = Path(run.path)
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:step]))
-        (Path(Store().heads) / run.id).unlink()
+        (Path(Store().tips) / run.id).unlink()
         recovery.abort(run.id, reason="gone")
     return once(ledger.pay, store=True) if end == "aborted" else pay, run.id, step
 

@@ -225,7 +225,7 @@ def test_which_class_may_stand_in_for_which() -> None:
     """As fallbacks of a tool: what is reversible may lead to what is not, which is an escalation; never the other way round."""
     assert check_transition("look", "read_only", "search", "read_only") is False
     assert check_transition("hold", "reversible", "pay", "irreversible") is True
-    with pytest.raises(ContractViolationError, match="can't stand in"):
+    with pytest.raises(ContractViolationError, match="can't replace"):
         check_transition("pay", "irreversible", "look", "read_only")
 
 

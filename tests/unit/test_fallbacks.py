@@ -52,7 +52,7 @@ def test_every_transition(before: str, after: str, allowed: Any, tmp_path: Path)
     effects = Effects(tmp_path)
     other = tool(effects, "other", after)
     if allowed is None:
-        with pytest.raises(ContractViolationError, match="can't stand in"):
+        with pytest.raises(ContractViolationError, match="can't replace"):
             tool(effects, "first", before, fails=True, fallback=other)
         with pytest.raises(ContractViolationError):
             check_transition("first", before, "other", after)

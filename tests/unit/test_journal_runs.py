@@ -13,7 +13,7 @@ import pytest
 from tests.support.plain_writer import RUN, entry, lines, small_run, write
 from tests.support.processes import python
 from tracekit._journal.store import new_run_id, segment_of
-from tracekit._journal.tip import read_head, seal_key
+from tracekit._journal.tip import read_tip, seal_key
 from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceError, TraceIntegrityError
 from tracekit.integration import Store, Trace, valid_run_id
 
@@ -148,9 +148,9 @@ def test_what_is_created_is_private(store: Store) -> None:
         store.keep_tip(journal.run_id, journal.seq, journal.head.decode())
     finally:
         os.umask(before)
-    assert {_mode(path) for path in (store.root, store.runs, store.heads)} == {0o700}
-    assert {_mode(path) for path in (journal.path, os.path.join(store.heads, journal.run_id))} == {0o600}
-    assert os.listdir(store.heads) == [journal.run_id]
+    assert {_mode(path) for path in (store.root, store.runs, store.tips)} == {0o700}
+    assert {_mode(path) for path in (journal.path, os.path.join(store.tips, journal.run_id))} == {0o600}
+    assert os.listdir(store.tips) == [journal.run_id]
 
 
 def test_a_run_is_created_once(store: Store) -> None:
@@ -272,7 +272,7 @@ def test_a_signed_seal(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyP
     edited = small_run()
     edited[4]["name"] = "edited"
     path.write_bytes(b"".join(lines(edited)))
-    kept = Path(store.heads, RUN)
+    kept = Path(store.tips, RUN)
     facts = json.loads(kept.read_bytes())
     facts["head"] = Trace(path).status.head
     kept.write_text(json.dumps(facts), encoding="utf-8")
@@ -300,8 +300,8 @@ def test_a_head_that_is_none(store: Store, junk: bytes) -> None:
     """A head file that holds something else is told, not taken for a missing one."""
     path = _put(store)
     store.keep_tip(RUN, 8, Trace(path).status.head)
-    kept = Path(store.heads, RUN)
-    assert read_head(str(kept)) is not None
+    kept = Path(store.tips, RUN)
+    assert read_tip(str(kept)) is not None
     kept.write_bytes(junk)
     assert store.verify(RUN).state == "broken"
 

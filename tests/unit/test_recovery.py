@@ -539,7 +539,7 @@ def cut_after(path: str, seq: int) -> None:
     """Make of a run one that died after entry ``seq``."""
     lines = Path(path).read_bytes().splitlines(keepends=True)
     Path(path).write_bytes(b"".join(lines[:seq]))
-    os.unlink(os.path.join(Store().heads, Path(path).stem))
+    os.unlink(os.path.join(Store().tips, Path(path).stem))
 
 
 def end_of(path: str) -> None:

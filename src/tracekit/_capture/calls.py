@@ -513,8 +513,8 @@ class Point:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
         if process.outside is not None:
             process.outside(self.spec.family, self.spec.name)
-        if process.strayed is not None:
-            process.strayed[self.spec.name] = process.strayed.get(self.spec.name, 0) + 1
+        if process.outside_calls is not None:
+            process.outside_calls[self.spec.name] = process.outside_calls.get(self.spec.name, 0) + 1
         if self.require_run and self.spec.effect:
             raise ContractViolationError(
                 f"{self.spec.name!r} ({self.spec.side_effect}) was called outside a run; it was not executed",
@@ -698,7 +698,7 @@ def _function_wrapper(captured: Captured) -> Any:
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = get()
         if scope is None:
-            if free and process.outside is None and process.strayed is None and (calm or not open_calls):
+            if free and process.outside is None and process.outside_calls is None and (calm or not open_calls):
                 return function(*args, **kwargs)  # out of the way, at once
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
@@ -938,9 +938,7 @@ def names_of(tool: str, field: str, function: Callable[..., Any], known: Sequenc
     """Which of the ``known`` names ``function`` takes, and whether it takes whatever there is."""
     parameters = parameters_of(function)
     if parameters is None:
-        raise impossible(
-            tool, field, f"it can't be told what {function!r} takes", "give a function with named parameters"
-        )
+        raise impossible(tool, field, f"what {function!r} takes is not known", "give a function with named parameters")
     taken, every = [], False
     for one in parameters:
         if one.kind is one.VAR_KEYWORD:

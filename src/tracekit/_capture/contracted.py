@@ -237,7 +237,7 @@ class Compensation:
         taken, every = names_of(tool, "compensate", captured.inner if needs_object else given, [*names, "output"])
         if "output" in names and "output" in taken:
             raise impossible(
-                tool, "compensate", "both it and the tool have a parameter `output`: which one is meant can't be told"
+                tool, "compensate", "both it and the tool have a parameter `output`: which one is meant is not known"
             )
         return cls(tool, given, captured, taken, every=every, needs_object=needs_object)
 
@@ -533,7 +533,7 @@ class Terms:
         else:
             problem = self.passing.misfit(captured, one.instance)
         if problem is not None:
-            raise impossible(self.tool, "fallback", f"{captured.spec.name!r} can't stand in: {problem}")
+            raise impossible(self.tool, "fallback", f"{captured.spec.name!r} can't replace it: {problem}")
 
     # -- at each call ----------------------------------------------------------------------------------------------------
 
@@ -611,7 +611,7 @@ class Terms:
         if contains_opaque(tree) is not None:
             raise self._broken(
                 "exactly_once",
-                "its arguments can't all be encoded, so two calls can't be told apart: say idempotency_key="
+                "its arguments can't all be encoded, so two calls can't be distinguished: say idempotency_key="
                 if key is None
                 else "its idempotency key can't be encoded",
                 None,
@@ -834,10 +834,10 @@ class Ledger:
     def has(self, seq: int) -> bool:
         return seq in self._steps
 
-    def waits(self, *, elsewhere: bool) -> bool:
-        """Whether something is under way (``elsewhere``: in other threads), or goes on though it was given up."""
+    def waits(self, *, other_threads: bool) -> bool:
+        """Whether something is under way (``other_threads``: in another thread), or goes on though it was given up."""
         with self._lock:
-            return any(not (elsewhere and one.here) for one in self._under_way) or any(
+            return any(not (other_threads and one.here) for one in self._under_way) or any(
                 step.goes_on for step in self._steps.values()
             )
 
@@ -1383,7 +1383,7 @@ def _failed(
     if below.in_doubt is not None:
         about["final"] = True
     if about.get("in_doubt") and goes_on and one is not None:
-        one.doubt(spec.name)
+        one.note_in_doubt(spec.name)
     if not isinstance(error, Exception):
         about["final"] = True
     outcome_info: Mapping[str, Any] | None = {"info": about} if about else None if spec.redactor is None else _NONE

@@ -61,7 +61,7 @@ def traced_tool(
 
     ``contract``, or its fields as keywords, says how it may be called: see ``ExecutionContract``; a plain function with ``timeout_ms``
     needs ``timeout_in="thread"``. ``idempotency_key`` (a
-    parameter's name, or a function over the arguments that it names) tells calls apart, ``cost_units`` (a number, or such a function; 1
+    parameter's name, or a function over the arguments that it names) distinguishes calls, ``cost_units`` (a number, or such a function; 1
     where nothing is said) is what a call costs. ``fallback`` are traced tools to call instead, in this order, with the same arguments.
     ``compensate`` undoes a reversible tool: it is given the arguments that it names, and ``output``. ``redact`` are regular
     expressions for what is to be taken out of this tool's stored values.

@@ -34,7 +34,6 @@ __all__ = [
     "begin",
     "body_of",
     "decode",
-    "elsewhere",
     "encode",
     "events",
     "is_plain",
@@ -43,6 +42,7 @@ __all__ = [
     "outside",
     "pairs",
     "parsed",
+    "passes_untouched",
     "piece_of",
     "refuse",
     "request_body",
@@ -710,7 +710,7 @@ _SPECS: Final = 1024
 _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 
 
-def elsewhere(scope: Scope | None) -> bool:
+def passes_untouched(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
     of another request."""
     if scope is None:

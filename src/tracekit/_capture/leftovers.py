@@ -122,13 +122,13 @@ def _refuse(family: str, name: str) -> None:
 
 def _finalizes(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_told_of_a_death(frame):
+        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_weakref_callback(frame):
             return True
         frame = frame.f_back
     return False
 
 
-def _is_told_of_a_death(frame: FrameType) -> bool:
+def _is_weakref_callback(frame: FrameType) -> bool:
     """Whether this is the callback of a weak reference: it is called with that alone, which refers to nothing any more."""
     code = frame.f_code
     if code.co_flags & inspect.CO_VARARGS:

@@ -449,7 +449,7 @@ def _note(cut_off: Any) -> None:
 
 # -- queues ----------------------------------------------------------------------------------------------------------------
 
-#: Who is in a queue's lock right now, with the turn to be told of, by thread.
+#: Who is in a queue's lock right now, with the turn to be notified, by thread.
 _moving: Final[dict[int, Any]] = {}
 
 
@@ -899,7 +899,7 @@ def refuse_uncovered() -> None:
 
 def _not_covered() -> RunStateError:
     return RunStateError(
-        "trio is not covered: its tasks could not be told apart in a replay",
+        "trio is not covered: its tasks could not be distinguished in a replay",
         location=caller(),
         next_action="run it on asyncio (with anyio: backend='asyncio'), or call what needs trio inside a traced tool, which a replay "
         "answers as a whole",

@@ -2,7 +2,7 @@
 
 A key is one small file, ``keys/<64 hex digits>``: first ``{"run_id", "segment"?, "created", "by"}``, the run that makes the call; once
 its intent record is in that run's log, a second line ``{"seq"}``. The digits are the HMAC-SHA-256 of what distinguishes the call from
-others, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` tells
+others, under the store's ``secret`` (32 random bytes, in no trace): without it nobody can try out inputs against a trace. ``by`` says
 one secret from another: under another one every key is another key, and every call would be a first one.
 
 A file of this directory is there whole or not at all, and is on the device before the call that it stands for starts.

@@ -20,7 +20,7 @@ from .. import _reality
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .entry import DEFAULT, Limits, too_deep
 from .reader import ENDS, Trace, Verdict, not_found
-from .tip import check_head, check_kept, seal_key, sync_directory, write_head
+from .tip import check_kept, check_tip_hash, seal_key, sync_directory, write_tip
 from .writer import Durability, Journal
 
 __all__ = [
@@ -45,8 +45,8 @@ __all__ = [
     "new_run_id",
     "segment_in",
     "segment_of",
+    "segment_state",
     "summary",
-    "told_of",
     "valid_run_id",
     "with_segments",
     "writer",
@@ -432,7 +432,7 @@ def lane_of(first: dict[str, Any], name: str) -> str:
     return lane.strip("/") if isinstance(lane, str) else name
 
 
-def told_of(path: str) -> dict[str, Any]:
+def segment_state(path: str) -> dict[str, Any]:
     """What the last entry of a run says of the segment at ``path``: up to where it went, and whether it was open then."""
     with Trace(path) as trace:
         verdict = trace.status
@@ -494,7 +494,7 @@ def _judged(
 
 def _otherwise(found: int, count: int, said: dict[str, Any]) -> str:
     what = "it is empty" if not found else f"its last {count - found} of {count} entries were cut off"
-    return f"it is not what the run's end says: {count} entries with head {said.get('head')}" + (
+    return f"it is not what the run's end says: {count} entries with tip hash {said.get('head')}" + (
         f"; {what}" if found < count else ""
     )
 
@@ -592,7 +592,7 @@ def _same(fd: int, offset: int, kept: str) -> bool:
 #         runs/<run_id>.jsonl                 0600; one file a run
 #         runs/<run_id>.<16 hex>.jsonl        one more for each child process that joined it (a segment)
 #         runs/<run_id>.cut-<offset>          bytes that a recovery cut off at that offset, see ``cuts``
-#         heads/<run_id>                      what the run ended with, see ``heads``
+#         heads/<run_id>                      what the run ended with, see ``tip``
 #         secret                              0600; what keys are made with, see ``keys``
 #         keys/<64 hex>                       0600; one file a call that happens once in the whole store
 #         keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
@@ -621,7 +621,7 @@ class Store:
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
         self.runs: Final = os.path.join(self.root, "runs")
-        self.heads: Final = os.path.join(self.root, "heads")
+        self.tips: Final = os.path.join(self.root, "heads")
 
     def __repr__(self) -> str:
         return f"<Store {self.root}>"
@@ -836,10 +836,10 @@ class Store:
     ) -> None:
         """Keep the tip of a run (or segment) that has ended, signed if there is a key (``TRACEKIT_SEAL_KEY_FILE``)."""
         key = seal_key() if key is None else key
-        path = os.path.join(self.heads, _stem(run_id, segment))
+        path = os.path.join(self.tips, _stem(run_id, segment))
         try:
-            self._make(self.heads, durable)
-            write_head(path, count, head, key=key, sync=durable)
+            self._make(self.tips, durable)
+            write_tip(path, count, head, key=key, sync=durable)
         except OSError as error:
             raise _unwritable(path, run_id, error) from error
 
@@ -868,7 +868,7 @@ class Store:
         key: bytes | None = None,
         limits: Limits = DEFAULT,
     ) -> Verdict:
-        """The verdict on a run with all its segments, its kept tips, and the ``head`` that the user kept.
+        """The verdict on a run with all its segments, its kept tips, and ``head``, the tip hash that the user kept.
 
         ``key`` checks the seals (else ``TRACEKIT_SEAL_KEY_FILE``). ``segments`` of the verdict carry a ``state`` each.
         """
@@ -889,14 +889,14 @@ class Store:
             if verdict.state != "broken":
                 verdict = verdict._replace(state="broken", problem=problem, line=1)
             return verdict._replace(lost_tail=False)
-        head = os.path.join(os.path.dirname(directory), "heads", stem)
-        return check_kept(trace, verdict, head, seal_key() if key is None else key)
+        kept = os.path.join(os.path.dirname(directory), "heads", stem)
+        return check_kept(trace, verdict, kept, seal_key() if key is None else key)
 
     def judge_run(self, trace: Trace, *, key: bytes | None = None, head: str | None = None) -> Verdict:
         """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
         verdict = self.judge(trace, key=key)
         if head is not None:
-            verdict = check_head(verdict, head)
+            verdict = check_tip_hash(verdict, head)
         if verdict.state == "broken" or is_segment(trace.path):
             return verdict
         return with_segments(trace, verdict, lambda one: self.judge(one, key=key))

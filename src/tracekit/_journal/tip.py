@@ -16,13 +16,13 @@ from .. import _reality
 from ..errors import TraceError
 from .reader import Trace, Verdict
 
-__all__ = ["Head", "check_head", "check_kept", "read_head", "seal_key", "sync_directory", "write_head"]
+__all__ = ["KeptTip", "check_kept", "check_tip_hash", "read_tip", "seal_key", "sync_directory", "write_tip"]
 
 KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
 _MOST: Final = 64 << 10
 
 
-class Head(NamedTuple):
+class KeptTip(NamedTuple):
     """A kept tip: the number of entries, the hash of the last one, when (ns since the epoch), and its seal, if it has one."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
@@ -50,7 +50,7 @@ def seal_key(path: str | os.PathLike[str] | None = None) -> bytes | None:
     return key
 
 
-def write_head(path: str, count: int, head: str, *, key: bytes | None = None, sync: bool = True) -> None:
+def write_tip(path: str, count: int, head: str, *, key: bytes | None = None, sync: bool = True) -> None:
     """Keep a tip at ``path``: 0600, renamed into place, on the device when this returns if ``sync``."""
     name, sealed_at = os.path.basename(path), _reality.time_ns()
     facts: dict[str, Any] = {"run_id": name, "count": count, "head": head, "sealed_at": sealed_at}
@@ -78,7 +78,7 @@ def write_head(path: str, count: int, head: str, *, key: bytes | None = None, sy
         sync_directory(os.path.dirname(path))
 
 
-def read_head(path: str) -> Head | None:
+def read_tip(path: str) -> KeptTip | None:
     """The tip kept at ``path``; ``None`` if there is none. ``ValueError`` for a file that is none."""
     try:
         with open(path, "rb") as file:
@@ -86,26 +86,26 @@ def read_head(path: str) -> Head | None:
     except FileNotFoundError:
         return None
     try:
-        head = Head(facts["count"], facts["head"], facts["sealed_at"], facts.get("mac"))
+        kept = KeptTip(facts["count"], facts["head"], facts["sealed_at"], facts.get("mac"))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no head: {error!r}") from None
-    if facts.get("run_id") != os.path.basename(path) or [type(part) for part in head[:3]] != [int, str, int]:
-        raise ValueError(f"{path} is no head of this run")
-    return head
+        raise ValueError(f"{path} is no kept tip: {error!r}") from None
+    if facts.get("run_id") != os.path.basename(path) or [type(part) for part in kept[:3]] != [int, str, int]:
+        raise ValueError(f"{path} is no kept tip of this run")
+    return kept
 
 
-def check_head(verdict: Verdict, expected: str) -> Verdict:
+def check_tip_hash(verdict: Verdict, expected: str) -> Verdict:
     """The verdict, given that the last entry's hash should be ``expected`` (64 hex digits, kept by the user)."""
     if verdict.state == "broken" or verdict.head == expected.strip().lower():
         return verdict
-    problem = f"the head is {verdict.head}, expected was {expected}: entries were cut off, added or rewritten"
+    problem = f"the tip hash is {verdict.head}, expected was {expected}: entries were cut off, added or rewritten"
     return verdict._replace(state="broken", problem=problem, line=verdict.count or None)
 
 
 def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> Verdict:
     """The verdict, given the tip kept at ``path``. A run that was resumed after it may be longer, not different."""
     try:
-        kept = read_head(path)
+        kept = read_tip(path)
     except ValueError as error:
         return verdict._replace(state="broken", problem=verdict.problem or str(error), lost_tail=False)
     if verdict.state == "broken":
@@ -125,7 +125,7 @@ def check_kept(trace: Trace, verdict: Verdict, path: str, key: bytes | None) -> 
     )
 
 
-def _differs(trace: Trace, verdict: Verdict, kept: Head) -> str | None:
+def _differs(trace: Trace, verdict: Verdict, kept: KeptTip) -> str | None:
     if verdict.count < kept.count:
         return f"the run ended with {kept.count} entries; there are {verdict.count}: its last lines were cut off"
     if trace.hash_of(kept.count) != kept.head:
@@ -133,13 +133,13 @@ def _differs(trace: Trace, verdict: Verdict, kept: Head) -> str | None:
     return None
 
 
-def _unsigned(kept: Head, name: str, key: bytes) -> str | None:
+def _unsigned(kept: KeptTip, name: str, key: bytes) -> str | None:
     import hmac
 
     if kept.mac is None:
-        return "its kept head is not signed with this key"
+        return "its kept tip is not signed with this key"
     right = hmac.compare_digest(str(kept.mac).encode(), _mac(key, name, kept.count, kept.head, kept.sealed_at).encode())
-    return None if right else "the seal of its kept head is wrong: the head was changed, or this is another key"
+    return None if right else "the seal of its kept tip is wrong: the tip was changed, or this is another key"
 
 
 def _mac(key: bytes, *facts: object) -> str:

@@ -111,10 +111,10 @@ class Budget:
         return cls(prices=prices and {model: Price(**price) for model, price in prices.items()}, **given)
 
     def __repr__(self) -> str:
-        described = [
+        arguments = [
             f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if self._shows(one.name, one.default)
         ]
-        return f"Budget({', '.join(described)})"
+        return f"Budget({', '.join(arguments)})"
 
     def _shows(self, name: str, default: Any) -> bool:
         return name != "prices" and getattr(self, name) != default
@@ -300,21 +300,21 @@ class Reservation:
     def settle(
         self, usage: Mapping[str, Any] | None, answered: object, *, free: bool = False, usd: float | None = None
     ) -> float | None:
-        """The call was made: what it took stands in place of what was held. Returns its price where a limit asks for one.
+        """The call was made: what it took replaces what was held. Returns its price where a limit asks for one.
 
         Where nothing says the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
         ``answered`` names the model that did; ``usd`` is the price where that is known already.
         """
         free = free or self.free
         usd = 0.0 if free else usd
-        described: Mapping[str, Any] = {} if free else usage or self.estimate or {}
-        self._count_unknown(free or bool(described))
+        taken: Mapping[str, Any] = {} if free else usage or self.estimate or {}
+        self._count_unknown(free or bool(taken))
         price: float | None = None
         actual: list[tuple[Spending, dict[str, float]]] = []
         for level, _ in self.costs:
-            counted = dict(described)
+            counted = dict(taken)
             if self._spec.family == "llm" and level.budget.usd is not None:
-                cost = usd if usd is not None else self._price(level, answered, described) if described else 0.0
+                cost = usd if usd is not None else self._price(level, answered, taken) if taken else 0.0
                 counted["cost_usd"] = cost or 0.0
                 price = cost if price is None else price
             actual.append((level, self._cost(level, counted)))
@@ -682,11 +682,11 @@ class Spending:
 
     def include(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add what another process of the run has spent, by its log; its time passed here, too."""
-        described = list(entries)
+        entries = list(entries)
         with self._lock:
             for level in self.levels():
                 before = level._before
-                level.read(described)
+                level.read(entries)
                 level._before = before
 
     def add(self, other: Spending) -> None:
@@ -698,11 +698,11 @@ class Spending:
     def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add a step that the log answered, in every ledger that does not know it yet."""
         unaware = [level for level in self.levels() if not level.from_log]
-        described = list(entries) if unaware else []
+        entries = list(entries) if unaware else []
         with self._lock:
             for level in unaware:
                 before = level._before
-                level.read(described)
+                level.read(entries)
                 level._before = before
 
 
@@ -809,13 +809,13 @@ class MeteredStep:
         self._step.failed(error, output=output, info=self._settled(info, refused(output)))
 
     def _settled(self, info: Mapping[str, Any] | None, free: bool) -> Mapping[str, Any] | None:
-        described = info or {}
-        usd = described.get("cost_usd")
-        price = self._held.settle(described.get("usage"), described.get("model"), free=free or self._refused, usd=usd)
+        about = info or {}
+        usd = about.get("cost_usd")
+        price = self._held.settle(about.get("usage"), about.get("model"), free=free or self._refused, usd=usd)
         if price is None:
             return info
-        priced = self._held.price_of(described.get("model"))
-        return {**described, "cost_usd": price} if priced is None else {**described, "cost_usd": price, "price": priced}
+        priced = self._held.price_of(about.get("model"))
+        return {**about, "cost_usd": price} if priced is None else {**about, "cost_usd": price, "price": priced}
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class SideEffectClass(StrEnum):
 
 _READ, _UNDO, _NEVER = SideEffectClass
 
-#: Which class may stand in for which; ``True`` where it is an escalation, recorded as one.
+#: Which class may replace which; ``True`` where it is an escalation, recorded as one.
 _TRANSITIONS: Final = {
     (_READ, _READ): False,
     (_READ, _UNDO): False,
@@ -60,7 +60,7 @@ def check_transition(tool: str, before: str, other: str, after: str) -> bool:
     found = _TRANSITIONS.get((SideEffectClass(before), SideEffectClass(after)))
     if found is None:
         raise ContractViolationError(
-            f"{other!r} ({after}) can't stand in for {tool!r} ({before})",
+            f"{other!r} ({after}) can't replace {tool!r} ({before})",
             tool=tool,
             contract="fallback",
             actual=other,

@@ -103,7 +103,7 @@ class Call:
         self.stale = False
         self.of: int | Mapping[str, Any] = 0
         #: Why it can neither be made nor answered.
-        self.doubt: ContractViolationError | None = None
+        self.refusal: ContractViolationError | None = None
         #: The calls that something inside this one waits for.
         self.waiting: list[Call] = []
         self.pieces: list[Piece] = []
@@ -143,11 +143,11 @@ class Call:
         return call
 
     @classmethod
-    def doubtful(cls, doubt: ContractViolationError) -> Call:
+    def undecided(cls, refusal: ContractViolationError) -> Call:
         """One of which the log does not say whether it was made."""
         call = cls(None, 0, 0)
-        call.doubt = doubt
-        call.of = doubt.step or 0
+        call.refusal = refusal
+        call.of = refusal.step or 0
         call._is_open.release()
         return call
 
@@ -762,14 +762,14 @@ class Awaited(Call):
             pause = min(2 * pause, _LONGEST)
 
     def _ended(self, spec: Spec) -> bool:
-        if self.doubt is not None:
-            raise self.doubt.fresh()
+        if self.refusal is not None:
+            raise self.refusal.fresh()
         try:
             self._ask(spec)
             return not self.pending
         except ContractViolationError as error:
             if self._inherited:
-                self.doubt = error
+                self.refusal = error
             self.stale = not self._inherited
             raise
 
@@ -917,20 +917,20 @@ class Once:
     def _inherited(self, child: Once, digest: str, call: Call) -> Call:
         undoing = self._undoing(call)
         if undoing:
-            return Call.doubtful(self._half_undone(call, undoing))
-        if call.pending and call.doubt is None and call.seq and call.thread != get_ident():
+            return Call.undecided(self._half_undone(call, undoing))
+        if call.pending and call.refusal is None and call.seq and call.thread != get_ident():
             has = Owner(self._me.run_id, self._me.segment, call.seq)
             return Awaited(child._peers, digest, has, call.seq, inherited=True)
-        if call.pending and call.doubt is None and not isinstance(call, Awaited):
-            doubt = ContractViolationError(
+        if call.pending and call.refusal is None and not isinstance(call, Awaited):
+            refusal = ContractViolationError(
                 f"the process that this one was forked from is making this call (step {call.seq}); it was not executed here",
                 run_id=self.session.run_id,
                 step=call.seq or None,
                 contract="exactly_once",
                 next_action="fork when the call has ended",
             )
-            return Call.doubtful(doubt)
-        if type(call.of) is int and call.doubt is None:
+            return Call.undecided(refusal)
+        if type(call.of) is int and call.refusal is None:
             call.of = place_of(self._me, call.of)
         return call
 
@@ -1046,8 +1046,8 @@ class Once:
         call.not_made()
 
     def _duplicate(self, call: Call, scope: Scope, request: Request) -> DuplicateStep:
-        if call.doubt is not None:
-            raise call.doubt.fresh()
+        if call.refusal is not None:
+            raise call.refusal.fresh()
         if call.pending and (call.owner == owner() or call.encloses(scope.lane)):
             raise self._inside_itself(call, request.spec)
         request = request.saying({"duplicate_of": call.of})
@@ -1105,8 +1105,8 @@ class Once:
     def _other_secret(self) -> ContractViolationError:
         path = os.path.join(self._keys.root, "secret")
         return ContractViolationError(
-            f"run {self.session.run_id} made calls that happen once under a secret that is not in {path}: which of them were made can't be "
-            "told, so this one was not executed",
+            f"run {self.session.run_id} made calls that happen once under a secret that is not in {path}: which of them were made is not "
+            "known, so this one was not executed",
             run_id=self.session.run_id,
             path=path,
             contract="exactly_once",
@@ -1116,15 +1116,15 @@ class Once:
     def _recorded(self, call: LoggedCall, past: Trace) -> Call | None:
         """What the log says of a key; ``None`` where the call may be made (again)."""
         if call.undoing:
-            doubtful = Call.doubtful(self._half_undone(Call.logged(call, past), call.undoing))
-            doubtful.of = call.seq
-            return doubtful
+            undecided = Call.undecided(self._half_undone(Call.logged(call, past), call.undoing))
+            undecided.of = call.seq
+            return undecided
         if call.ended:
             supplied = self.session.supplied
             return Call.supplied(call.seq, supplied[call.seq]) if call.seq in supplied else Call.logged(call, past)
         if call.side_effect in ("read_only", "reversible"):
             return None
-        return Call.doubtful(
+        return Call.undecided(
             ContractViolationError(
                 f"{call.name!r} ({call.side_effect}) began in run {self.session.run_id} at step {call.seq} and the log does not say "
                 "whether it was made; it was not executed again",

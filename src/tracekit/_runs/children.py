@@ -996,7 +996,7 @@ class ReplayedChildren:
         self._concluded = True
         session = self.session
         until = None if session.failure is None else _reality.monotonic() + _AFTER_A_FAILURE
-        session.elsewhere = bool(self._path or self._children)
+        session.others_have_steps = bool(self._path or self._children)
         end = session.trace.entry(len(session.trace))["ts_ns"]
         failed = [failure for child, state in self._idle(until) if (failure := child.conclude(state, end)) is not None]
         for child in self._children:

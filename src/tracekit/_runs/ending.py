@@ -246,7 +246,7 @@ ExitStatus = Callable[[int], int]
 
 
 class _OsExit:
-    """What stands in the place of ``os._exit`` while somebody is asked for the status."""
+    """What replaces ``os._exit`` while somebody is asked for the status."""
 
     def __init__(self) -> None:
         #: Who is asked, the last one first, each with the process that it is for.

@@ -211,13 +211,13 @@ class _Reading:
         entry = self._last
         if not entry or entry["type"] in ENDS or holder(self._path):
             return None
-        doubtful = [step for step in self._open.values() if step.side_effect == "irreversible"]
-        inner = doubtful[-1] if doubtful else next(reversed(self._open.values()), None)
+        irreversible = [step for step in self._open.values() if step.side_effect == "irreversible"]
+        inner = irreversible[-1] if irreversible else next(reversed(self._open.values()), None)
         failure = StructuredFailure(
             type=FailureType.AGENT_CRASHED,
             reason=f"the run has no end; its last entry is {entry['seq']} ({entry['type']})",
-            details={"pending": list(self._open)[-32:], "in_doubt": [step.seq for step in doubtful][-32:]},
-            recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION if doubtful else None,  # type: ignore[arg-type]
+            details={"pending": list(self._open)[-32:], "in_doubt": [step.seq for step in irreversible][-32:]},
+            recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION if irreversible else None,  # type: ignore[arg-type]
         )
         step = _Step(inner.seq if inner else 0, inner and inner.name, self._agent, "run", None)
         return self._found(entry, step, failure)

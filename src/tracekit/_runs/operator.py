@@ -13,9 +13,9 @@ from .. import _reality
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SUFFIX, told_of
+from .._journal.store import SUFFIX, segment_state
 from .._policy.once import under_policies
-from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
+from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.recorder import ROOT, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
@@ -126,7 +126,7 @@ def said_by(redactor: Redactor, by: str | None, reason: str) -> dict[str, Any]:
 
 def segments(path: str, run_id: str) -> list[dict[str, Any]]:
     """The files of a run's other processes, each with entry count and tip hash, or as open."""
-    return [told_of(segment) for segment in store_of(path).segments(run_id)]
+    return [segment_state(segment) for segment in store_of(path).segments(run_id)]
 
 
 def completed(session: Recording) -> None:
@@ -410,17 +410,17 @@ def abort(
         after = _log(path) if steps else before
         left = tuple(step.seq for step in uncompensated(after))
         undone = tuple(sorted(step.undoes for step in after.steps.values() if step.undoes and step.state == "done"))
-        elsewhere = [step for step in decision.in_doubt if isinstance(step, str)]
-        doubt: tuple[int | str, ...] = (*doubtful_steps(after), *elsewhere)
+        in_segments = [step for step in decision.in_doubt if isinstance(step, str)]
+        in_doubt: tuple[int | str, ...] = (*steps_in_doubt(after), *in_segments)
         end = {
             **who_and_why(session, by, reason),
-            "in_doubt": [*doubt],
+            "in_doubt": [*in_doubt],
             "compensated": [*undone],
             "uncompensated": [*left],
         }
         _end(session, end)
     completed(session)
-    return Aborted(session.run_id, path, doubt, undone, left)
+    return Aborted(session.run_id, path, in_doubt, undone, left)
 
 
 def _log(path: str) -> RecoveredLog:

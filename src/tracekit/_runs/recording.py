@@ -12,7 +12,7 @@ from .. import _reality
 from .._capture import callers, clock, instrumentation, randomness, stdout, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
-from .._journal.store import Store, entries_of, told_of, writer
+from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
 from .._policy.budget import Budget, Spending, budget_or_none
 from .._policy.once import under_policies
@@ -42,7 +42,7 @@ __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "en
 # A *remark* is kept in the trace and in ``run.warnings``; a *warning* is raised as a Python warning too.
 
 
-class _Strayed:
+class _CalledOutside:
     """What had been called outside every run when a recording began."""
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class _Strayed:
 
 def begin(session: Recording) -> None:
     """Begin to note what ``session`` can't capture."""
-    session.state.extras.of(_Strayed).before = process.count_strays()
+    session.state.extras.of(_CalledOutside).before = process.count_outside()
     instrumentation.run_started(session)
 
 
 def end(session: Recording) -> None:
     """Report what ``session`` could not capture."""
     instrumentation.run_ended(session)
-    for name in process.strayed_since(session.state.extras.of(_Strayed).before)[:10]:
+    for name in process.called_outside_since(session.state.extras.of(_CalledOutside).before)[:10]:
         session.report.warn(
             f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it",
             uncaptured=True,
@@ -101,17 +101,17 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 class RecordedProgram(ProcessRole):
-    """A program that is recorded as a whole, by ``session``: it gives way to the first run that the program opens before any step."""
+    """A program that is recorded as a whole, by ``session``: the first run that the program opens before any step takes its place."""
 
     session: Recording | None = None
 
     def is_whole_program(self, session: Session) -> bool:
         return self.session is not None and session.state is self.session.state
 
-    def gives_way(self, session: Session) -> bool:
+    def is_replaced_by_run(self, session: Session) -> bool:
         whole = self.session
         if whole is None or session.state is not whole.state or whole.steps:
-            return super().gives_way(session)
+            return super().is_replaced_by_run(session)
         whole.discard()
         self.session = None
         self.not_opened()
@@ -152,7 +152,7 @@ class RecordBlock(Block[Run]):
 
     @classmethod
     def of_program(cls, name: str, program: Program, role: RecordedProgram) -> RecordBlock:
-        """The run of a whole program that may turn out to record itself: then this one gives way."""
+        """The run of a whole program that may turn out to record itself: then it is discarded."""
         block = cls({**DEFAULTS, "name": name, "input": {"arguments": list(program.arguments)}}, None)
         block._program, block._role = program, role
         return block
@@ -201,7 +201,7 @@ class RecordBlock(Block[Run]):
         if self._instead is not None:
             self._run = self._instead.begin_for(options)
             return self._run
-        if outer is not None and role.gives_way(outer.session):
+        if outer is not None and role.is_replaced_by_run(outer.session):
             outer = None
         self.ordinal = role.next_ordinal()
         if outer is not None and options["nested"] != "link" and not role.is_whole_program(outer.session):
@@ -368,7 +368,7 @@ class RecordBlock(Block[Run]):
 
     def _segments(self) -> list[dict[str, Any]]:
         """The files of the run's other processes, each with entry count and tip hash, or as open."""
-        return [told_of(path) for path in self._store.segments(self._session.run_id)]
+        return [segment_state(path) for path in self._store.segments(self._session.run_id)]
 
     def _last_entry(self, session: Recording, error: BaseException | None) -> None:
         journal = session.log.journal

@@ -14,14 +14,14 @@ from .. import _reality
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
-from .._journal.tip import read_head, sync_directory
-from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
+from .._journal.tip import read_tip, sync_directory
+from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
 
 __all__ = [
-    "DOUBTS",
     "FOR",
+    "IN_DOUBT",
     "Decision",
     "InDoubt",
     "Segment",
@@ -54,7 +54,7 @@ FOR: Final = frozenset(
 )
 
 #: Codes of steps of which nobody knows whether they happened, and of those that are being made right now.
-DOUBTS: Final = frozenset(
+IN_DOUBT: Final = frozenset(
     {"class_missing", "irreversible_pending", "irreversible_timed_out", "irreversible_lost", "irreversible_failed"}
     | {"unknown_effect", "running"}
 )
@@ -118,20 +118,20 @@ def decide(
     ``writer`` the reasons for or against the process that the log names as its last writer. ``run_id`` is for a file that holds no entry.
     """
     who, segments = verdict.run_id or run_id or "", [*segments]
-    elsewhere = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
+    in_segments = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
     running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
     writers: list[Mapping[str, Any]] = []
     log = RecoveredLog(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, is in doubt for good.
         left = [step for step in log.steps.values() if step.left_in_doubt and not (settled and settled(step.seq))]
-        reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_of_doubtful(who, segments)]
+        reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
         return Decision(
             who,
             verdict.state,
             "abort",
             tuple(reasons),
-            tuple(step.seq for step in left) + elsewhere,
+            tuple(step.seq for step in left) + in_segments,
             running=running,
         )
     by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
@@ -151,7 +151,7 @@ def decide(
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        doubtful_steps(log, live=live) + elsewhere,
+        steps_in_doubt(log, live=live) + in_segments,
         tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
         tuple(step.seq for step in log.steps.values() if live and step.effect and step.state == "pending") + running,
     )
@@ -262,7 +262,7 @@ def _of_segments(segments: Iterable[Segment]) -> Iterator[Reason]:
         yield _segment(segment, text)
 
 
-def _of_doubtful(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
+def _in_doubt_below(run_id: str, segments: Iterable[Segment]) -> Iterator[Reason]:
     """Child processes of a run that has ended: those with an effect in doubt."""
     for segment, _ in segments:
         if segment.in_doubt:
@@ -313,7 +313,7 @@ def _of_keys(log: RecoveredLog, secret: Callable[[], str | None] | None) -> Iter
 def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int], live: bool) -> Iterator[Reason]:
     if live and step.state == "pending" and not step.duplicate:
         yield _reason("running", step, "is being made right now")
-    elif step.doubtful:
+    elif step.may_have_happened:
         yield _in_doubt(step)
     elif step.state == "pending" and not step.duplicate:
         yield _again(log, step)
@@ -462,7 +462,7 @@ def in_doubt(store: Store) -> InDoubt:
     for path, segments in store.paths().items():
         for file in (path, *segments):
             try:
-                if (file != path or _has_ended(path, store.heads)) and _silent(file):
+                if (file != path or _has_ended(path, store.tips)) and _silent(file):
                     continue
                 steps, whole = _uncertain(file)
             except FileNotFoundError:
@@ -482,7 +482,7 @@ def in_doubt(store: Store) -> InDoubt:
 def _uncertain(path: str) -> tuple[list[UncertainStep], bool]:
     """The steps of one file, and whether the file can be read whole."""
     decision = decision_on(path, segments=())
-    reasons = {reason.get("step"): reason for reason in decision.reasons if reason["code"] in DOUBTS}
+    reasons = {reason.get("step"): reason for reason in decision.reasons if reason["code"] in IN_DOUBT}
     steps = [step for step in (*decision.in_doubt, *decision.running) if isinstance(step, int)]
     if not steps:
         return [], decision.state != "broken"
@@ -541,11 +541,11 @@ def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequen
     """The runs that did not end, or not as the tip hash kept for them says, or that leave something in doubt; with ``all`` every run: the
     file, and its segments'."""
     for path, segments in store.paths().items():
-        if all or not _has_ended(path, store.heads) or _leaves_doubt(path, segments):
+        if all or not _has_ended(path, store.tips) or _leaves_in_doubt(path, segments):
             yield path, segments
 
 
-def _leaves_doubt(path: str, segments: Sequence[str]) -> bool:
+def _leaves_in_doubt(path: str, segments: Sequence[str]) -> bool:
     """Whether a run that has ended leaves an effect in doubt, in a child process too; an operator who gave it up has looked."""
     try:
         last = last_entry(path)
@@ -567,11 +567,11 @@ def _meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _has_ended(path: str, heads: str) -> bool:
+def _has_ended(path: str, tips: str) -> bool:
     """Whether a file ends as it did when the run ended, so that a cut, or another end, is not taken for it."""
     try:
         last = last_entry(path)
-        kept = read_head(os.path.join(heads, os.path.basename(path)[: -len(SUFFIX)])) if last else None
+        kept = read_tip(os.path.join(tips, os.path.basename(path)[: -len(SUFFIX)])) if last else None
     except (OSError, ValueError):
         return False
     if kept is None or last.get("type") not in ENDS:
@@ -728,7 +728,7 @@ def store_at(store: Any) -> Store:
 
 
 def store_of(path: str) -> Store:
-    """The store that a trace file lies in; for a file elsewhere: one that has nothing of it."""
+    """The store that a trace file lies in; for a file outside every store: one that has nothing of it."""
     runs = os.path.dirname(os.path.abspath(path))
     return Store(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
 

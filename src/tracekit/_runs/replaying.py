@@ -308,7 +308,7 @@ class ReplayBlock(Block["ReplayBlock"]):
                     )
         verdict = session.report.verdict
         verdict.ended = True
-        session.tell()
+        session.close_verdict()
         say(f"replay of {session.run_id}: {verdict.line}; the process ended inside its block")
         for reason in verdict.reasons:
             say(f"  {reason.code}: {reason.text}")

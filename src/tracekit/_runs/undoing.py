@@ -24,7 +24,7 @@ from .._capture.contracted import Compensation, Completed, Done, Ledger, course,
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
 from .._runtime.context import Lane, Scope, current, enter
-from .._runtime.effects import RecoveredLog, RecoveredStep, doubtful_steps
+from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
 from .._runtime.recorder import ROOT, Closing, undoing
 from .._runtime.replayer import Replay
@@ -48,7 +48,6 @@ __all__ = [
     "Undoing",
     "compensate",
     "definitions",
-    "doubtful",
     "facts",
     "inherit",
     "to_run",
@@ -404,12 +403,12 @@ class AbortWait:
         return not self._left
 
 
-def doubtful(session: Session) -> tuple[list[int], list[int]]:
+def _in_doubt_and_pending(session: Session) -> tuple[list[int], list[int]]:
     """The steps whose effect may or may not have happened and was not undone, and those among them that have no outcome."""
     log, _ = _log(session)
     standing = {step.seq for step in uncompensated(log)}
     pending = {step.seq for step in _pending(log) if step.side_effect != "reversible" or step.seq in standing}
-    return sorted({*doubtful_steps(log), *pending}), sorted(pending)
+    return sorted({*steps_in_doubt(log), *pending}), sorted(pending)
 
 
 def _pending(log: RecoveredLog) -> Iterator[RecoveredStep]:
@@ -464,15 +463,15 @@ class Undoing:
         """The fields of the run's last entry. Warns of what was not undone."""
         book, session = ledger(self._session), self._session
         left = {*book.standing, *book.stuck, *self.uncompensated}
-        doubts: list[int] = []
+        in_doubt: list[int] = []
         if session.state.closing is not None:
-            doubts, pending = doubtful(session)
+            in_doubt, pending = _in_doubt_and_pending(session)
             _warn_of(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
             _warn_of(session, {*pending} - left, "nothing says whether they took effect")
         return {
             "by_program": True,
             "reason": self.reason,
-            "in_doubt": doubts,
+            "in_doubt": in_doubt,
             "compensated": sorted(self.compensated),
             "uncompensated": sorted(left),
         }
@@ -516,7 +515,7 @@ def undo(run: Any, reason: str) -> None:
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
         AbortWait(scope, book, end).wait()
-        for one in _plan(scope, book, elsewhere=True):
+        for one in _plan(scope, book, other_threads=True):
             if not isinstance(one, Completed):
                 log = scope.session.undo_log
                 book.wait(one, end if log is None else log.threads.wait_in)
@@ -538,7 +537,7 @@ async def undo_async(run: Any, reason: str) -> None:
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
         await AbortWait(scope, book, end).wait_async()
-        for one in _plan(scope, book, elsewhere=False):
+        for one in _plan(scope, book, other_threads=False):
             if not isinstance(one, Completed):
                 live = scope.session.undo_log is None
                 await book.wait_async(one, end - _reality.monotonic() if live else None)
@@ -552,8 +551,8 @@ async def undo_async(run: Any, reason: str) -> None:
     aborted.finish()
 
 
-def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed | Callable[[], bool]]:
-    """What is to be undone, the last first, and between, what is to be waited for: ``elsewhere``, only what other threads do.
+def _plan(scope: Scope, book: Ledger, *, other_threads: bool) -> Iterator[Completed | Callable[[], bool]]:
+    """What is to be undone, the last first, and between, what is to be waited for: with ``other_threads``, only what other threads do.
 
     Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
     """
@@ -571,7 +570,7 @@ def _plan(scope: Scope, book: Ledger, *, elsewhere: bool) -> Iterator[Completed 
     if log is not None and not session.state.live:
         left = log.left_standing()
     else:
-        yield lambda: not book.waits(elsewhere=elsewhere)
+        yield lambda: not book.waits(other_threads=other_threads)
         left = set()
     while (last := book.take(but=left)) is not None:
         yield last

@@ -162,7 +162,7 @@ class Lane:
         self.under: Final = under
         #: The run's own line.
         self.root: Final[Lane] = self if parent is None else parent.root
-        #: The lanes of those who arrived in this one from elsewhere, by owner.
+        #: The lanes of those who arrived in this one from another thread or task, by owner.
         self.callbacks: dict[int, Lane] | None = None
         self.id = id
         self.owner = owner

@@ -23,13 +23,13 @@ __all__ = [
     "OpenCall",
     "RecoveredLog",
     "RecoveredStep",
-    "doubtful_steps",
     "innermost",
     "lost",
     "never_sent",
     "open_calls",
     "outside_run",
     "placed",
+    "steps_in_doubt",
 ]
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ __all__ = [
 # The open calls of the process, and one question about each: has something irreversible happened below it, or may it have?
 #
 # A call is kept here while somebody may make it again, put another in its place, or undo it: an attempt at a tool with retries or
-# fallbacks, a compensation, an agent for which another may stand in. In a run the scope carries it, so that tasks, threads and pools
+# fallbacks, a compensation, an agent that another may replace. In a run the scope carries it, so that tasks, threads and pools
 # do; outside every run a context variable does, and what has lost its context there counts in every call that is open. What it
 # came to goes into the log with the call's outcome: a replay and a resumption read it there.
 
@@ -156,7 +156,7 @@ class OpenCall:
         with _lock:
             self._working = working
 
-    def doubt(self, name: str) -> None:
+    def note_in_doubt(self, name: str) -> None:
         """Something below it was given up, and may take effect yet."""
         with _lock:
             for one in self.around():
@@ -186,7 +186,7 @@ class OpenCall:
                 begun[step].end(failed=failed)
             if step in bodies and family[1] != "chunk":
                 if info.get("in_doubt") and info.get("final"):
-                    bodies[step].doubt(f"step {step}")
+                    bodies[step].note_in_doubt(f"step {step}")
                 if bodies[step].undoes:
                     bodies[step].end(failed=failed)
 
@@ -315,7 +315,7 @@ def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
 
 
 class EffectStep:
-    """A live step with an effect below an open call, which is told when it has ended; see ``session.Step``."""
+    """A live step with an effect below an open call, where its end is noted; see ``session.Step``."""
 
     __slots__ = ("_begun", "_step")
 
@@ -360,7 +360,7 @@ CLASSES: Final = frozenset(("read_only", "reversible", "irreversible"))
 _INTENTS: Final = frozenset(types.intent for types in FAMILIES.values())
 #: Types that are no step, whatever their ``meta`` says; ``REFUSALS`` were not made.
 _NO_EFFECTS: Final = SINGLES | READS | REFUSALS
-#: Types that only tell of steps to come, and may name their class.
+#: Types that only announce steps to come, and may name their class.
 _TOLD: Final = frozenset(("contract.validated", "budget.estimated"))
 
 
@@ -415,14 +415,14 @@ class RecoveredStep:
         return self.effect and self.state != "given_up"
 
     @property
-    def doubtful(self) -> bool:
+    def may_have_happened(self) -> bool:
         """Whether its effect may or may not have happened, and can't be taken back: with no end, any failure leaves that open."""
         return self.effect and (self.state == "pending" or (self.state == "failed" and not self.settled))
 
     @property
     def left_in_doubt(self) -> bool:
         """Whether that is so when its run has ended: its program knows of an ordinary failure, and has gone on with it."""
-        return self.doubtful and (self.state == "pending" or self.lost)
+        return self.may_have_happened and (self.state == "pending" or self.lost)
 
     def about(self) -> dict[str, Any]:
         """Its facts, for whoever makes it again."""
@@ -658,7 +658,7 @@ def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
     return meta, info if isinstance(info, dict) else {}
 
 
-def doubtful_steps(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
+def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
     """The steps whose effect may or may not have happened. ``live``: somebody goes on with them, so what is pending is being made."""
-    doubtful = (step.seq for step in log.steps.values() if step.doubtful and not (live and step.state == "pending"))
-    return tuple(sorted({*doubtful, *(entry["seq"] for entry in log.unknown)}))
+    steps = (one for one in log.steps.values() if one.may_have_happened and not (live and one.state == "pending"))
+    return tuple(sorted({*(one.seq for one in steps), *(entry["seq"] for entry in log.unknown)}))

@@ -30,7 +30,7 @@ _CERTAIN: Final = _EXPANDED // 48
 
 
 def oversized(tree: Any, data: bytes) -> bool:
-    """Whether a reader would refuse, by its default limits, a tree whose encoding is ``data``. RenderedSpec from the value alone."""
+    """Whether a reader would refuse, by its default limits, a tree whose encoding is ``data``. Seen from the value alone."""
     size = len(data)
     if size <= _CERTAIN:
         return False

@@ -2,7 +2,7 @@
 
 A tool may append to a list that its caller goes on with, fill in a dataclass, or return the very dictionary that it was given. A
 replay does not run the tool, so all that is a part of its outcome. Each container in the arguments has a *pointer*: where its
-node stood in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
+node had in the recorded input when the call began (RFC 6901, the method's own object under ``/self``). The outcome's
 ``arguments`` says by pointer what each container that is another one now has come to; a container that was there before stands in
 it as ``{"$t": "argument", "v": pointer}``, so a replay moves the program's own objects about instead of making equal ones.
 """
@@ -449,7 +449,7 @@ class Given:
                 tree = self._encoded(name)
                 before = dumps_in_order(tree)
                 _placed(tree, value, _key(name), found)
-            except Exception:  # another thread is changing it: what this call does to it can't be told
+            except Exception:  # another thread is changing it: what this call does to it is not known
                 continue
             if not found:
                 continue

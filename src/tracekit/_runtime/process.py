@@ -93,7 +93,7 @@ class ProcessRole:
         """Whether ``session`` records the whole program."""
         return False
 
-    def gives_way(self, session: Session) -> bool:
+    def is_replaced_by_run(self, session: Session) -> bool:
         """Whether ``session`` is discarded in favour of a run that the program opens in it."""
         return session.recording and session.state.discarded
 
@@ -131,10 +131,10 @@ class Process:
         "forbidden",
         "observers",
         "outside",
+        "outside_calls",
         "overspent",
         "role",
         "sessions",
-        "strayed",
     )
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Process:
         #: Called with family and name for a step outside every run, where that may not be; ``None`` otherwise.
         self.outside: Callable[[str, str], None] | None = None
         #: How often what was called outside every run while some run is being recorded (by a thread or a callback that lost it).
-        self.strayed: dict[str, int] | None = None
+        self.outside_calls: dict[str, int] | None = None
         #: Called with its name for each block that begins (``record``, ``replay`` …) while none may; ``None`` otherwise.
         self.forbidden: Callable[[str], None] | None = None
         #: Called before the process becomes another program, and so comes to the end of its part of a run.
@@ -214,26 +214,26 @@ class Process:
         self._refusals = refusals
         self.outside = refusals[-1] if refusals else None
 
-    def count_strays(self) -> dict[str, int]:
-        """Count what is called outside every run from now on, until :meth:`strayed_since`; returns what was counted before."""
+    def count_outside(self) -> dict[str, int]:
+        """Count what is called outside every run from now on, until :meth:`called_outside_since`; returns what was counted before."""
         with self._lock:
             self._watchers += 1
-            if self.strayed is None:
-                self.strayed = {}
-            return dict(self.strayed)
+            if self.outside_calls is None:
+                self.outside_calls = {}
+            return dict(self.outside_calls)
 
-    def strayed_since(self, before: Mapping[str, int]) -> list[str]:
-        """The names of what was called outside every run since :meth:`count_strays` returned ``before``."""
+    def called_outside_since(self, before: Mapping[str, int]) -> list[str]:
+        """The names of what was called outside every run since :meth:`count_outside` returned ``before``."""
         with self._lock:
-            after = dict(self.strayed or ())
+            after = dict(self.outside_calls or ())
             self._watchers -= 1
             if not self._watchers:
-                self.strayed = None
+                self.outside_calls = None
         return [name for name in after if after[name] != before.get(name, 0)]
 
     @contextmanager
     def nothing_begins(self, forbidden: Callable[[str], None]) -> Iterator[None]:
-        """A block in which ``forbidden`` is told of each run or replay that is about to begin, for it to raise."""
+        """A block in which ``forbidden`` is called for each run or replay that is about to begin, for it to raise."""
         before, self.forbidden = self.forbidden, forbidden
         try:
             yield

@@ -120,7 +120,7 @@ class Progress:
         self._made: dict[int, int] = {}
         #: In a replay: how long the recording had taken up to the last event that was handed out (ns).
         self.elapsed: Callable[[], int] = lambda: 0
-        #: That of the last event, and the real clock when it was first noticed; the latest instant that was told.
+        #: That of the last event, and the real clock when it was first noticed; the latest instant that was given out.
         self._event = 0, monotonic_ns()
         self._now = 0
         #: The loop in which what is asked for now counts for nobody.

@@ -376,7 +376,7 @@ class RecordedStep(Step):
             session.encoder.remember(places, seq)
 
     def _unwritten(self) -> bool:
-        """An outcome could not be logged. Whether the caller must be told so: an effect stays in doubt in the log."""
+        """An outcome could not be logged. Whether the caller must get the error: an effect stays in doubt in the log."""
         self.session.log.journal.lost += 1
         self.session.report.warn("the log could not be written for a while: outcomes are missing from it")
         return self.spec.effect
@@ -557,7 +557,7 @@ class Recording:
             return self._unlogged(scope, request)
         if places:
             self.encoder.remember(places, seq)
-        if not scope.live:  # what is inside a live step is none of a replay's: no timer there is told by it
+        if not scope.live:  # what is inside a live step is none of a replay's: no timer there is decided by it
             lane.last = seq
         self.steps += 1
         if info is not None and "compensates" in info:
@@ -872,7 +872,7 @@ class Recording:
     # -- lanes and blobs -------------------------------------------------------------------------------------------------
 
     def starts(self, lane: Lane) -> None:
-        """A process is about to be started in ``lane``: after a crash the log must tell, even if the process has written nothing."""
+        """A process is about to be started in ``lane``: after a crash the log must show it, even if the process has written nothing."""
         if lane.id < 0 and not self.state.ended:
             self._enroll(lane, process=True)
 

@@ -286,7 +286,7 @@ class Redactor:
     def suspicious(self, data: bytes) -> bool:
         """Whether the encoded JSON may hold a secret. Says no quickly; a yes may be wrong, a no is not.
 
-        With user patterns it is always yes: what they match can't be told from the encoded form.
+        With user patterns it is always yes: what they match can't be seen in the encoded form.
         """
         if self.look(data):
             return True

@@ -203,7 +203,7 @@ class ReplayedTimer(Timer):
         self._seq = seq
         self._lane = lane
         self._ticket: Ticket | None = None
-        #: RenderedSpec that it fires, before whoever waits for it goes on.
+        #: Called when it fires, before whoever waits for it goes on.
         self.on_delivery: Callable[[], object] | None = None
 
     @property
@@ -315,7 +315,7 @@ class Index:
 
     ``role`` says what an entry is; ``answer`` leads from an intent record to its outcome (0 where there is none) and from a chunk
     or outcome to its intent record; ``next_chunk`` from an intent record to its first chunk and on; ``lane`` to the lane.
-    ``intent records`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
+    ``intents`` holds, by lane and kind, the steps in order; ``items`` everything that happened in a lane.
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
@@ -547,7 +547,7 @@ def _mappings(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return False
     if one.keys() == other.keys():
         return all(alike(item, other[key]) for key, item in one.items())
-    # A key was replaced: its place in the order is left to tell which one.
+    # A key was replaced: its place in the order is left to say which one.
     return all(
         _texts(key, name) and alike(item, thing)
         for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
@@ -729,14 +729,14 @@ class Replay:
         self.progress: Final = self.schedule.progress
         self.progress.follow = self._follow
         self.progress.elapsed = self._elapsed
-        #: The hooks tell it which threads take part.
+        #: The hooks say which threads take part.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
-        self.elsewhere = False
+        self.others_have_steps = False
         #: The session that scopes point to.
         self.face: Any = self
         #: The step at which to stop in the debugger.
@@ -834,7 +834,7 @@ class Replay:
         return seq
 
     def _tail(self, scope: Scope, request: Request) -> bytes | None:
-        """How the line of this very step ends in a recording, where that is quickly told: the short way to an exact match."""
+        """How the line of this very step ends in a recording, where that is quickly said: the short way to an exact match."""
         if request.key is not None or scope.agent is not None:
             return None
         spec, info, data = request.spec, request.info, request.data
@@ -1194,8 +1194,8 @@ class Replay:
         return value  # type: ignore[no-any-return]
 
     def status_read(self, scope: Scope, function: str, process: str | None) -> Any:
-        """What the recorded program was told of ``process`` here; one question more than it asked is a divergence. ``None``: there
-        may be nothing to tell."""
+        """What the recorded program learnt of ``process`` here; one question more than it asked is a divergence. ``None``: nothing
+        need be known of one."""
         with self._lock:
             self._check()
             found, value = self._state(scope.lane).take(function, self._window)
@@ -1383,7 +1383,7 @@ class Replay:
         entry = loads(line)
         meta = entry.get("meta", {})
         if "redacted" in meta:
-            self._tell_placeholder(step)
+            self._report_placeholder(step)
         if "arguments" in entry:
             return self._changing(step, seq, entry)
         if 36 not in line and "error" not in entry:  # no dollar: neither a tag nor a reference
@@ -1493,7 +1493,7 @@ class Replay:
         go_on(loop, lambda: bool(came) or self.failure is not None)
         self._check()
 
-    def _tell_placeholder(self, step: ReplayedStep) -> None:
+    def _report_placeholder(self, step: ReplayedStep) -> None:
         sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"
         if step.seq not in self._handed_on:
             self._handed_on.add(step.seq)
@@ -1540,7 +1540,7 @@ class Replay:
                 # The program still has to unwind, and need not come out of that alive; at the end, the block raises it.
                 if not self.state.ended or code == "late":
                     brief = error.fresh()
-                    brief.next_action = None  # that comes at the end, in the words of whoever tells it
+                    brief.next_action = None  # that comes at the end, in the words of whoever reports it
                     say(f"the replay has failed: {brief}")
                 self.schedule.fail()
                 return error
@@ -1740,15 +1740,15 @@ class Replay:
             self.report.remark("place", what, step=seq)
 
     def finish(self) -> None:
-        """The program has ended: whatever was recorded and not asked for is told. Raises the first failure."""
+        """The program has ended: whatever was recorded and not asked for is reported. Raises the first failure."""
         self.account()
         with self._lock:
             if self.failure is None:
                 self._leftovers()
             self._check()
 
-    def tell(self) -> None:
-        """The verdict is about to be told, and the process to end: what is asked for from now on is refused, and changes nothing."""
+    def close_verdict(self) -> None:
+        """The verdict is about to be reported, and the process to end: nothing that is asked for from now on changes it."""
         with self._lock:
             self.report.verdict.final = True
 
@@ -1780,7 +1780,7 @@ class Replay:
             sys.stderr.write(f"{said}\n")
 
     def _leftovers(self) -> None:
-        if not any(self.index.role) and not self.elsewhere:
+        if not any(self.index.role) and not self.others_have_steps:
             self._fail(divergence.nothing_recorded(self.run_id))
         if self.report.unconsumed:
             self._fail(divergence.never_asked_for(self.run_id, self.report.unconsumed))

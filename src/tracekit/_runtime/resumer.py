@@ -149,7 +149,7 @@ class HeldTimer(LateTimer):
 class ResumedTimer:
     """A sleep or deadline that had not come when the log was cut off: ``live`` once the log is open.
 
-    ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and tells.
+    ``wait`` and ``on_fire`` return and call then: the capture point looks at ``live``, runs it on the real clock and reports.
     """
 
     __slots__ = ("_real", "_run", "_ticket")
@@ -210,7 +210,7 @@ class Followed(Replay):
     def complete(self) -> bool:
         """Whether the program has made every recorded step, and its threads have handed over what they had.
 
-        An item that is taken by one thread now, and was taken by another then, would lead them elsewhere.
+        An item that is taken by one thread now, and was taken by another then, would lead them another way.
         """
         return self.stepped and all(self._used[seq] for seq in self._moves.copy())
 
@@ -280,7 +280,7 @@ class Followed(Replay):
         """Whether the log has the outcome of a step."""
         return bool(self.index.answer[seq])
 
-    def told_of(self, step: int) -> Iterator[dict[str, Any]]:
+    def entries_of(self, step: int) -> Iterator[dict[str, Any]]:
         """The entries of a step: its intent record, all that happened inside, and its outcome, where there is one."""
         answer = self.index.answer[step]
         for seq in sorted({step, *self.index.inside(step), *((answer,) if answer else ())}):
@@ -373,7 +373,7 @@ class Resumption(Recording):
 
     @property
     def threads(self) -> ThreadMonitor | None:  # type: ignore[override]
-        """Whom the hooks tell which threads take part, while the log decides who goes first."""
+        """Whom the hooks notify of the threads that take part, while the log decides who goes first."""
         return None if self.followed else self.replay.threads
 
     def look(self) -> bool:
@@ -462,10 +462,10 @@ class Resumption(Recording):
         finally:
             self.look()
         if scope.spending is not None and not spec.structural:
-            scope.spending.recall(self.replay.told_of(step.seq))
+            scope.spending.recall(self.replay.entries_of(step.seq))
         if self.replay.answered(step.seq):
             if scope.call is not None:
-                scope.call.recall(self.replay.told_of(step.seq), self.run_id)
+                scope.call.recall(self.replay.entries_of(step.seq), self.run_id)
             return step
         if spec.structural:
             return ResumedSpan(self, scope, request, step.seq)

@@ -160,7 +160,7 @@ class Schedule:
             self._next = i
             if self._asked:
                 with self._lock:
-                    self._tell_loop()
+                    self._notify_loop()
         else:
             self._wait(seq)
 
@@ -417,7 +417,7 @@ class Schedule:
         while (absent := self._absent_hop()) is not None:
             self._skip_hop(absent)
             if self._next_asked() is not None:
-                self._tell_loop()
+                self._notify_loop()
                 self._nudge()
                 return True
         calls, self.held_calls = self.held_calls, []
@@ -453,7 +453,7 @@ class Schedule:
             queue.unpark()
             ticket.act()
 
-    def _tell_loop(self) -> None:
+    def _notify_loop(self) -> None:
         """The next event may be one that a loop at rest waits for."""
         ticket = self._next_asked()
         if ticket is not None and ticket.loop is not None:
@@ -565,7 +565,7 @@ class Schedule:
             if ticket.loop is not None:
                 if quiet:
                     self._granted = first
-                    self._tell_loop()  # which knows when the program is at the place of it
+                    self._notify_loop()  # which knows when the program is at the place of it
                 return None
             return first if quiet else None
         if not self._nothing_moves(here=self._in_order() or not self._abroad()):
@@ -659,7 +659,7 @@ class Schedule:
             i += 1
         self._next = i
         if self._asked:
-            self._tell_loop()
+            self._notify_loop()
         if self._hops and self._absent_hop() is not None:
             for queue in self.progress.queues:
                 if queue.resting:

@@ -84,7 +84,7 @@ class Step(Protocol):
     def seq(self) -> int: ...
 
     def holds(self, instance: object) -> None:
-        """The method's own object, where the call may change it: told right after the step has begun."""
+        """The method's own object, where the call may change it: named right after the step has begun."""
         raise AssertionError("nobody makes this step")
 
     # -- live: the capture point makes the call and reports the outcome --------------------------------------------------
@@ -457,7 +457,7 @@ class Session(Protocol):
         ...
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
-        """What polling code is told of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
+        """What polling code sees of another thread: ``real()`` recorded, or what was recorded, ``agree`` bringing it about first."""
         ...
 
     def random_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:

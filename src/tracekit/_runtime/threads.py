@@ -10,8 +10,8 @@ There is one definition. A thread is
   waits for (a sleep, a database's lock, a socket).
 
 On Linux the kernel says which: what system call a thread is in, at which address it waits, and how often it has run. The address
-of a Python lock is known, so that a mutex of some native library is not taken for one. Elsewhere only waits whose Python
-frames tell are known, and everything else counts as computing.
+of a Python lock is known, so that a mutex of some native library is not taken for one. On other systems only waits
+that Python frames show are known, and everything else counts as computing.
 
 A thread that is held or blocked is moved only by another one. So two looks at all threads between which none has run, and in
 which each is held or blocked, prove that nothing in the process can move.

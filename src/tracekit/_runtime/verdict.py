@@ -89,7 +89,7 @@ class ReplayVerdict:
         self.unknown: Final[list[Reason]] = []
         self.counts: Final[Counter[str]] = Counter()
         self.ended = False
-        #: Whether it is being told, so that nothing changes it any more.
+        #: Whether it is being reported, so that nothing changes it any more.
         self.final = False
         self._lock: Final = Lock()
 
@@ -346,7 +346,7 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
     ]
     final = [(one, step) for one, step in made if step.effect]
     running = [(one, step) for one, step in final if step.state == "pending" and one.live]
-    doubtful = [(one, step) for one, step in final if step.left_in_doubt and (one, step) not in running]
+    in_doubt = [(one, step) for one, step in final if step.left_in_doubt and (one, step) not in running]
     failed = [(one, step) for one, step in final if step.state == "failed" and not step.left_in_doubt]
     done = [(one, step) for one, step in final if step.state == "done" and step.side_effect is not None]
     classless = [(one, step) for one, step in final if step.state == "done" and step.side_effect is None]
@@ -354,8 +354,8 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
     unknown = [(one, entry) for one in read for entry in one.log.unknown]
     if running:
         yield False, _of_steps("running", "{} is being made right now", running)
-    if doubtful:
-        yield False, _of_steps("in_doubt", "{} may or may not have happened: find out before anything else", doubtful)
+    if in_doubt:
+        yield False, _of_steps("in_doubt", "{} may or may not have happened: find out before anything else", in_doubt)
     if failed:
         yield False, _of_steps("failed_effect", "{} failed and is irreversible: it may have happened in part", failed)
     if done:

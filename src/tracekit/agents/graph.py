@@ -319,7 +319,7 @@ def compare(first: Iterable[Event], second: Iterable[Event]) -> Difference | Non
             return None
     except Undecided:
         raise UndecidedComparisonError(
-            "whether the two recordings tell one workflow is undecided: they have the same events, most of which look alike, and too many"
+            "whether the two recordings are of one workflow is undecided: they have the same events, most of which look alike, and too many"
             " pairings of them are possible",
             ids=(),
             next_action="let payloads or tasks distinguish equal events, or compare smaller parts",

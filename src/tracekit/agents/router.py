@@ -82,7 +82,7 @@ def _unable(name: str, envelope: IntentEnvelope, registry: AgentRegistry) -> Str
 # The execution of one request: which agents are asked when, what is decided, and what is recorded.
 
 #: Why no other agent is asked.
-_NOBODY: Final = "nobody may stand in for it"
+_NOBODY: Final = "nobody may replace it"
 _NOT_OVER: Final = f"something in it may take effect yet, and {_NOBODY}"
 #: After these failures no other agent is asked: the same refusal would apply to it.
 _FINAL: Final = (FailureType.CONTRACT_VIOLATION, FailureType.BUDGET_EXCEEDED)
@@ -234,7 +234,7 @@ class Routing:
             return _NOT_OVER if attempt.below.in_doubt else ""
         attempt.failure = StructuredFailure(
             type=FailureType.IRREVERSIBLE_STEP_FAILED,
-            reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may stand in for it",
+            reason=f"agent {attempt.agent.name!r} failed after {done!r}, which can't be undone: nobody may replace it",
             run_id=attempt.run_id,
             agent=attempt.agent.name,
             caused_by=attempt.failure,

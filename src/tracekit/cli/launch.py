@@ -1035,7 +1035,7 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     """Print the outcome of a replay with the verdicts on its runs; returns the exit code."""
     error = ended.error
     for replay_block in replayed_runs.started:
-        replay_block.session.tell()
+        replay_block.session.close_verdict()
     failure = replayed_runs.failure
     if failure is None and isinstance(error, TracekitError) and not replayed_runs.expected(error):
         failure = error

@@ -164,8 +164,8 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
     with output.reported():
         where = named(store, existing=True)
         unread = [f"{path} is no file" for path in where.no_files()]
-        doubtful: list[str] = []
-        found = _collect_doubtful(_decisions(candidates(where, all=every), unread), doubtful)
+        in_doubt: list[str] = []
+        found = _collect_in_doubt(_decisions(candidates(where, all=every), unread), in_doubt)
         if output.structured(as_json):
             output.emit(decision.as_dict() for decision in found)
         else:
@@ -173,14 +173,14 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
                 output.message(f"Every run in {where.root} has ended.")
         for problem in unread:
             output.message(printable(problem))
-        sys.exit(output.USAGE_ERROR if unread else output.DIFFERENT if doubtful else output.RIGHT)
+        sys.exit(output.USAGE_ERROR if unread else output.DIFFERENT if in_doubt else output.RIGHT)
 
 
-def _collect_doubtful(decisions: Iterable[Decision], doubtful: list[str]) -> Iterator[Decision]:
+def _collect_in_doubt(decisions: Iterable[Decision], in_doubt: list[str]) -> Iterator[Decision]:
     """Pass the decisions on, and collect the runs with a step in doubt; a damaged log counts, as it may lack one."""
     for decision in decisions:
         if decision.in_doubt or decision.state == "broken":
-            doubtful.append(decision.run_id)
+            in_doubt.append(decision.run_id)
         yield decision
 
 

@@ -208,7 +208,7 @@ def _verdict(timeline: Timeline) -> Any:
 
     verdict = timeline.verdict
     if verdict.state == "complete":
-        return Text(f"complete, head {verdict.head[:16]}…", style="green")
+        return Text(f"complete, tip hash {verdict.head[:16]}…", style="green")
     style = "bold red" if verdict.state == "broken" else "bold yellow"
     return Text(f"{verdict.state}: {printable(verdict.problem or '')}", style=style)
 

@@ -26,7 +26,7 @@ _EXIT: Final = {"complete": output.RIGHT, "incomplete": output.INCOMPLETE, "brok
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--head", metavar="HASH", help="The hash of the last entry, as you kept it elsewhere.")
+@click.option("--head", metavar="HASH", help="The tip hash (that of the last entry) as you kept it.")
 @click.option("--schema", "by_schema", is_flag=True, help="Check each entry against the JSON Schema too.")
 @click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on a terminal too.")
@@ -39,7 +39,7 @@ def verify(run: str, head: str | None, by_schema: bool, store: str | None, as_js
     """
     with output.reported():
         if head is not None and not _is_hash(head):
-            raise click.BadParameter("a head is 64 hexadecimal digits", param_hint="--head")
+            raise click.BadParameter("a tip hash is 64 hexadecimal digits", param_hint="--head")
         where = Store(store)
         path = located(run, where)
         verdict = where.verify(path, head=head)
@@ -69,7 +69,7 @@ def _print(path: str, verdict: Verdict) -> None:
     if verdict.state == "broken":
         console.print(f"  the first {verdict.last_good_seq} entries verify", markup=False)
     else:
-        console.print(f"  {verdict.count} entries, head {verdict.head}", markup=False, soft_wrap=True)
+        console.print(f"  {verdict.count} entries, tip hash {verdict.head}", markup=False, soft_wrap=True)
     if verdict.lost:
         console.print(
             f"  {verdict.lost} more could not be written when it was recorded: they are missing", markup=False

@@ -452,7 +452,7 @@ def _instant(text: str | None) -> datetime | None:
 #: How far causes are followed, and how many members of a group are looked at.
 MAX_CAUSES: Final = 8
 MAX_MEMBERS: Final = 32
-#: What gives way to a wait that the other side asks for.
+#: What is replaced by waiting, where the other side asks for that.
 _AT_ONCE: Final = (RecoveryStrategy.RETRY, RecoveryStrategy.FALLBACK)
 #: Facts of our own errors that are worth querying.
 _FACTS: Final = (

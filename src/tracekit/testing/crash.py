@@ -34,7 +34,7 @@ CRASH_POINTS: Final = (
     "after-outcome-write",
     "after-outcome-sync",
     "before-seal",
-    "after-seal-before-head",
+    "after-seal-before-tip",
 )
 
 #: The same where a resumed run goes live, and where a step is skipped: cut off and made again, or answered by an earlier call.
@@ -115,7 +115,7 @@ def crash_at(point: str, *, nth: int = 1, act: Callable[[], object] = _die) -> I
     exchange(Recording, "begin", lambda original: _then(crash, original, "before-effect"))
     exchange(RecordedStep, "done", lambda original: _first(crash, "after-effect", original))
     exchange(RecordedStep, "failed", lambda original: _first(crash, "after-effect", original))
-    exchange(Store, "keep_tip", lambda original: _first(crash, "after-seal-before-head", original))
+    exchange(Store, "keep_tip", lambda original: _first(crash, "after-seal-before-tip", original))
     try:
         yield
     finally:
