@@ -364,20 +364,18 @@ def state_file(report: str) -> str:
 
 class IdleReporter:
     """A thread that reports the idle state of this process to its parent. ``left`` gives the recorded steps that the program has not
-    reached, ``unsettled`` whether the replay may hand out an event, ``waiting`` the threads that wait for the end of a child process,
-    ``below`` the states of its child processes (``None``: one is busy)."""
+    reached, ``waiting`` the threads that wait for the end of a child process, ``below`` the states of its child processes (``None``: one
+    is busy, or the replay of this one may hand out an event)."""
 
     def __init__(
         self,
         report: str,
         left: Callable[[], list[dict[str, Any]]],
-        unsettled: Callable[[], bool],
         waiting: Callable[[], Collection[int]],
         below: Callable[[], list[Any] | None],
     ) -> None:
         self._report: Final = report
         self._left: Final = left
-        self._unsettled: Final = unsettled
         self._waiting: Final = waiting
         self._below: Final = below
         self._parent: Final = os.getppid()
@@ -420,6 +418,6 @@ class IdleReporter:
             found = asleep(self._waiting())
         except OSError:  # no such system: as far as it came is what can be seen
             return [below], False
-        if below is None or found is None or self._unsettled():
+        if below is None or found is None:
             return None, False
         return [found[0], below], found[1]

@@ -385,8 +385,8 @@ class _SegmentReplay(ReplayBlock):
         return self._lane, self._reports
 
     def idle_children(self) -> list[Any] | None:
-        """The idle states of the running processes below this one; ``None`` if one of them is busy, or this one is about to go on."""
-        if self.session.schedule.will_hand_out:
+        """The idle states of the running processes below this one; ``None`` if one of them is busy, or this one may go on by itself."""
+        if self.session.schedule.may_hand_out:
             return None
         return [] if self._children is None else self._children.idle()
 
@@ -446,8 +446,7 @@ class _ReplayedProcess(_JoinedProcess):
         block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
         block.__enter__()
         block.session.state.joined = True
-        unsettled = block.session.schedule.unsettled
-        IdleReporter(self._report, self._left, unsettled, block.waiting_for_children, block.idle_children)
+        IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
 
     def _left(self) -> list[dict[str, Any]]:
         """The recorded steps that the program has not come to."""

@@ -390,11 +390,13 @@ class Schedule:
             return self._next_asked() is not None
 
     @property
-    def will_hand_out(self) -> bool:
-        """Whether somebody is held whom the observer lets go as soon as it looks."""
+    def may_hand_out(self) -> bool:
+        """Whether an event that is asked for may be handed out: nobody has looked since it was asked for, or its turn has come since."""
         with self._lock:
             first = self._first()
-            if first is None or not self._in_order() or self._owing(first):
+            if first is None or not self._still_since:
+                return first is not None
+            if not self._in_order() or self._owing(first):
                 return False
             ticket = self._asked[first]
             return ticket.loop is None or not self.threads.holds(ticket.thread)
@@ -536,11 +538,6 @@ class Schedule:
         """For how long (s) an event has been waited for while nobody had a processor: in native code, or outside, nobody knows for what."""
         since = self._still_since
         return (monotonic_ns() - since) / 1e9 if since else 0.0
-
-    def unsettled(self) -> bool:
-        """Whether an event is asked for of which nobody has seen yet that it can't be handed out now: who waits for it may go on."""
-        with self._lock:
-            return self._first() is not None and not self._still_since
 
     def _nothing_moves(self, *, here: bool = False) -> bool:
         """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
