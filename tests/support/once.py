@@ -10,16 +10,22 @@ from tracekit.integration import Request, Spec, current, here
 __all__ = ["once", "once_async"]
 
 
-def _spec(function: Any, side_effect: str, store: bool) -> Spec:
-    contract = {"exactly_once": "store" if store else True}
+def _spec(function: Any, side_effect: str, store: bool, limit_ms: int | None) -> Spec:
+    contract: dict[str, Any] = {"exactly_once": "store" if store else True}
+    if limit_ms is not None:
+        contract["timeout_ms"] = limit_ms
     return Spec("tool", function.__qualname__, side_effect=side_effect, signature={"contract": contract})
 
 
 def once(
-    function: Callable[[Any], Any], *, side_effect: str = "irreversible", store: bool = False
+    function: Callable[[Any], Any],
+    *,
+    side_effect: str = "irreversible",
+    store: bool = False,
+    limit_ms: int | None = None,
 ) -> Callable[..., Any]:
     """``function`` of one argument, whose key is that argument (or ``key``)."""
-    spec = _spec(function, side_effect, store)
+    spec = _spec(function, side_effect, store, limit_ms)
 
     def call(given: Any, key: bytes | None = None, **info: Any) -> Any:
         scope = here()
@@ -48,10 +54,14 @@ def once(
 
 
 def once_async(
-    function: Callable[[Any], Awaitable[Any]], *, side_effect: str = "irreversible", store: bool = False
+    function: Callable[[Any], Awaitable[Any]],
+    *,
+    side_effect: str = "irreversible",
+    store: bool = False,
+    limit_ms: int | None = None,
 ) -> Callable[..., Awaitable[Any]]:
     """The same for a coroutine function that gives control away."""
-    spec = _spec(function, side_effect, store)
+    spec = _spec(function, side_effect, store, limit_ms)
 
     async def call(given: Any, key: bytes | None = None) -> Any:
         scope = here()

@@ -724,14 +724,11 @@ def test_a_loop_goes_on_while_another_run_makes_the_call(ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_nobody_waits_for_ever_for_another_run(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
-) -> None:
-    """When the wait runs out the call is refused, with that run's name, and nothing is called; the next one asks again."""
-    monkeypatch.setattr(elsewhere, "PATIENCE", 0.01)
+def test_a_call_waits_for_another_run_as_long_as_its_own_limit(ledger: Ledger, asynchronous: bool) -> None:
+    """When the tool's ``timeout_ms`` is over the call is refused, with that run's name, and nothing is called; the next one asks again."""
     other = Meanwhile(ledger)
     if asynchronous:
-        call = once_async(other.function, store=True)
+        call = once_async(other.function, store=True, limit_ms=10)
 
         def pay() -> Any:
             async def work() -> Any:
@@ -739,15 +736,14 @@ def test_nobody_waits_for_ever_for_another_run(
 
             return asyncio.run(work())
     else:
+        limited = once(other.function, store=True, limit_ms=10)
 
         def pay() -> Any:
-            return other.pay("ACME")
+            return limited("ACME")
 
     def program() -> Any:
         said = _refused(pay)
-        if elsewhere.PATIENCE < 1:
-            monkeypatch.setattr(elsewhere, "PATIENCE", 60)
-            other.let_go()
+        other.let_go()
         return said, pay()
 
     run_id, (said, again) = recorded(program)
@@ -756,6 +752,119 @@ def test_nobody_waits_for_ever_for_another_run(
     assert again == {"paid": "ACME", "number": 1}
     assert ledger.lines == ["ACME"]
     assert replayed(run_id, program) == (said, again)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_makes_the_call_is_waited_for_as_long_as_it_lives(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], begun: bool
+) -> None:
+    """No time is too long, before the other's intent record is on its log (``begun``) and after it; stderr says who is waited for."""
+    other = Meanwhile(ledger) if begun else None
+    ready, go = threading.Event(), threading.Event()
+    pay = once(ledger.pay, store=True) if other is None else other.pay
+    names = [] if other is None else other.names
+
+    def later() -> None:
+        real = Keys.claim
+
+        def claim(self: Keys, digest: str, run_id: str, segment: str | None = None) -> Owner | None:
+            found = real(self, digest, run_id, segment)
+            if threading.current_thread() is thread:
+                ready.set()
+                go.wait()
+            return found
+
+        with record("other") as run, monkeypatch.context() as patch:
+            patch.setattr(Keys, "claim", claim)
+            names.append(run.id)
+            pay("ACME")
+
+    thread = threading.Thread(target=later)
+    if other is None:
+        thread.start()
+        ready.wait()
+    looks = [0]
+
+    def pause(seconds: float) -> None:
+        looks[0] += 1
+        if looks[0] == 50:
+            go.set()
+            if other is None:
+                thread.join()
+            else:
+                other.let_go()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(elsewhere._reality, "sleep", pause)
+        patch.setattr(elsewhere._reality, "monotonic", lambda: looks[0] * 1000.0)
+        _, result = recorded(lambda: pay("ACME"))
+    assert looks[0] == 50
+    assert result == {"paid": "ACME", "number": 1}
+    assert ledger.lines == ["ACME"]
+    said = [line for line in capsys.readouterr().err.splitlines() if "waits in run" in line]
+    assert len(said) == 1
+    assert names[0] in said[0]
+
+
+def test_runs_that_wait_for_each_other_do_not_hang(ledger: Ledger) -> None:
+    """Two runs, each inside a call for which the other one waits: that is found out at once, and no call is made twice."""
+    both, refused = threading.Barrier(2), []
+
+    def inside(given: Any) -> Any:
+        both.wait()
+        try:
+            return [given, pays["b" if given == "a" else "a"](given)]
+        except ContractViolationError as error:
+            refused.append(str(error))
+            return [given, "refused"]
+
+    def a(given: Any) -> Any:
+        return inside("a")
+
+    def b(given: Any) -> Any:
+        return inside("b")
+
+    pays = {"a": once(a, store=True), "b": once(b, store=True)}
+    pays = {name: lambda given, pay=pay: pay("same") for name, pay in pays.items()}
+
+    def other() -> None:
+        with record("other"):
+            pays["b"]("b")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    recorded(lambda: pays["a"]("a"))
+    thread.join()
+    assert refused
+    assert all("waits in it for one that this one is part of" in said for said in refused)
+
+
+def test_a_call_in_the_thread_that_another_run_needs_is_refused(ledger: Ledger) -> None:
+    """A run of this process makes the call in a task, and a blocking call under its key in the same thread could never end."""
+    began = asyncio.Event()
+
+    async def slow(given: Any) -> Any:
+        began.set()
+        await asyncio.sleep(0.01)
+        return ledger.pay(given)
+
+    first = once_async(slow, store=True)
+    said: list[str] = []
+
+    async def one() -> None:
+        async with record("one"):
+            await first("ACME")
+
+    async def program() -> None:
+        task = asyncio.create_task(one())
+        await began.wait()
+        async with record("two"):
+            said.append(_refused(lambda: once(slow, store=True)("ACME")))
+        await task
+
+    asyncio.run(program())
+    assert "in the thread in which run" in said[0]
+    assert ledger.lines == ["ACME"]
 
 
 @pytest.mark.parametrize("damage", ["gone", "broken", "cut"])

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.plain_writer import RUN, entry, lines, small_run, write
 from tests.support.processes import python
-from tracekit._journal.store import new_run_id, segment_of
+from tracekit._journal import store as journal_store
+from tracekit._journal.store import live_writer, new_run_id, segment_of
 from tracekit._journal.tip import read_tip, seal_key
 from tracekit.errors import LogWriteError, RunNotFoundError, RunStateError, TraceError, TraceIntegrityError
 from tracekit.integration import Store, Trace, valid_run_id
@@ -236,6 +237,25 @@ def test_a_second_live_writer_is_refused(store: Store) -> None:
         store.reopen("a")
     journal.close()
     store.reopen("a")[0].close()
+
+
+def test_who_only_looks_is_no_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long somebody reads a log to see whether it has a writer, who wants to write it waits, and is not refused."""
+    journal = store.create("a")
+    journal.append("run.started", 0, 0, b',"name":"x"')
+    journal.close()
+    looks: list[float] = []
+    looking = live_writer(store.path("a"))
+    assert not looking.__enter__()
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 100:
+            looking.__exit__(None, None, None)
+
+    monkeypatch.setattr(journal_store._reality, "sleep", pause)
+    store.reopen("a")[0].close()
+    assert len(looks) == 100
 
 
 def test_a_stale_lock_never_blocks(store: Store) -> None:

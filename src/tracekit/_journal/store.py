@@ -124,35 +124,43 @@ def segment_of(lane_path: str) -> str:
 #
 # One live writer a file. The kernel drops the lock with its holder, so a stale one never blocks.
 
-#: Somebody may be looking who writes it (see ``holder``), which takes no time: so often, and so many seconds apart, is asked again.
-_TRIES: Final = 5
+#: The pause between two looks whether those have gone that only look who writes a file (see ``live_writer``), in seconds.
 _APART: Final = 0.002
 
 
 def lock(fd: int, path: str) -> None:
-    """Take the writer's lock of the open file ``fd``, held until it is closed. ``RunStateError`` if there is a live writer."""
-    for _ in range(_TRIES):
-        if _taken(fd):
-            return
+    """Take the writer's lock of the open file ``fd``, held until it is closed. ``RunStateError`` if there is a live writer.
+
+    Who only looks shares its lock with others, so is no writer, and is waited for.
+    """
+    import fcntl
+
+    while not _taken(fd, fcntl.LOCK_EX):
+        if not _taken(fd, fcntl.LOCK_SH):
+            raise _is_written(fd, path)
+        fcntl.flock(fd, fcntl.LOCK_UN)
         _reality.sleep(_APART)
+
+
+def _taken(fd: int, kind: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_written(fd: int, path: str) -> RunStateError:
     pid = _holder(fd)
     who = "another process" if pid is None else f"process {pid}"
-    raise RunStateError(
+    return RunStateError(
         f"{path} is being written by {who}" + (" (this one)" if pid == os.getpid() else ""),
         path=path,
         pid=pid,
         next_action="wait until that run has ended, or end that process",
     )
-
-
-def _taken(fd: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def holder(path: str) -> int | bool:

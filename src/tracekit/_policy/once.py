@@ -6,7 +6,7 @@ import os
 import threading
 from _thread import allocate_lock, get_ident
 from asyncio import get_running_loop, sleep
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from itertools import islice
@@ -21,13 +21,15 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
 from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
 from .._runtime.around import Around
+from .._runtime.callsite import say
 from .._runtime.context import Lane, Scope, current
+from .._runtime.effects import RecoveredLog
+from .._runtime.process import process
 from .._runtime.recorder import RecordedStep, of_step
 from .._runtime.session import Outcome, Session, Step, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
 from ..errors import (
-    BudgetExceededError,
     ContractViolationError,
     LogWriteError,
     NotReplayableError,
@@ -187,12 +189,12 @@ class Call:
             with suppress(RuntimeError):  # a loop that is closed has nobody waiting
                 loop.call_soon_threadsafe(_wake, future, context=Context())
 
-    def wait(self, spec: Spec) -> None:
+    def wait(self, step: DuplicateStep) -> None:
         if self.pending:
             with self._has_ended:
                 pass
 
-    async def wait_async(self, spec: Spec) -> bool:
+    async def wait_async(self, step: DuplicateStep) -> bool:
         """Whether the event loop ran meanwhile."""
         loop = get_running_loop()
         with self._lock:
@@ -300,7 +302,7 @@ class FirstStep:
 class DuplicateStep(Step):
     """A later call under a key; see ``session.Step``. It is not made: what came of the first one is its answer."""
 
-    __slots__ = ("_next", "_once", "call", "request", "scope", "seq", "session", "spec")
+    __slots__ = ("_next", "_once", "around", "call", "request", "scope", "seq", "session", "spec")
 
     live: Final = False
     deferred: Final = False
@@ -313,6 +315,8 @@ class DuplicateStep(Step):
         self.spec: Final = request.spec
         self.seq: Final = seq
         self.call: Final = call
+        #: The calls that happen once and that this one is a part of.
+        self.around: set[Owner] = set()
         self._next = 0
 
     def body(self) -> Scope:
@@ -357,7 +361,7 @@ class DuplicateStep(Step):
         except ContractViolationError as refused:
             return refused
         try:
-            self.call.wait(self.spec)
+            self.call.wait(self)
         except ContractViolationError as refused:
             return refused
         except BaseException as error:  # Ctrl-C
@@ -375,7 +379,7 @@ class DuplicateStep(Step):
         except ContractViolationError as refused:
             return refused, False
         try:
-            return None, await self.call.wait_async(self.spec)
+            return None, await self.call.wait_async(self)
         except ContractViolationError as refused:
             return refused, True
         except BaseException as error:  # cancelled
@@ -604,9 +608,8 @@ def _once(entry: Mapping[str, Any]) -> str | None:
 #
 # What other runs, and other processes of the same run, say of a call that happens once: asked of their logs, and waited for.
 
-#: How long a call of another process is waited for where it has no limit of its own (s), and one that is about to begin.
-PATIENCE: Final = 60.0
-_ABOUT_TO: Final = 1.0
+#: After so long (s) it is reported on stderr whom a call waits for.
+_REPORTED_AFTER: Final = 10.0
 #: The pause between two looks at its log, to begin with and at most; and how many times as long as a look it is at least.
 _FIRST: Final = 0.005
 _LONGEST: Final = 0.25
@@ -624,27 +627,28 @@ class PeerCalls:
 
     def ask(self, file: str, digest: str, spec: Spec) -> Call | None:
         """What another run, or process of this one, says of the key; ``None`` if it is ours now, its ``file`` on the device."""
-        until = _reality.monotonic() + _ABOUT_TO
+        with self._session.log.journal.held():
+            pass  # there is a log that others can look into before there is a key
+        report = self.report(spec)
         while True:
             has = self._keys.claim(file, *self._me[:2])
             if has is None or has[:2] == self._me[:2]:
                 return None
-            begins = has.seq == 0 and _reality.monotonic() < until  # between its key and its intent record
             try:
                 # As long as nobody writes there and nobody can begin to, what the log says stays true.
                 with live_writer(self.log_of(has)) as writing:
                     known = self.asked(digest, has, spec, writing)
                     if known is not None or (not writing and self._keys.take_over(file, has, *self._me[:2])):
                         return known
-                if writing and not begins:
+                if writing and has.seq:  # else it is between its key and its intent record
                     raise self._refused(
                         has, 0, "is about to make this call, or may make it again", "wait until that run has ended"
                     )
             except LogWriteError:
                 raise
             except (TraceError, OSError) as error:
-                if not (begins and isinstance(error, FileNotFoundError)):
-                    raise self._unsure(has, getattr(error, "what", str(error))) from error
+                raise self._unsure(has, getattr(error, "what", str(error))) from error
+            report(has)
             _reality.sleep(_FIRST)
 
     def log_of(self, has: Owner) -> str:
@@ -670,12 +674,61 @@ class PeerCalls:
             if call is not None and call.ended:
                 return Call.answered(place_of(has, call.seq), call.result(log, spec))
         if writing:
-            return None if call is None else Awaited(self, digest, has, call.seq)
+            return None if call is None else Awaited(self, digest, has, call.seq)  # as long as that process lives
         if call is not None:
             raise self._in_doubt(has, call)
         if status.count < has.seq:
             raise self._unsure(has, f"its log ends before step {has.seq}, where it began the call")
         return None
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def report(self, spec: Spec) -> Callable[[Owner], None]:
+        """To be called again and again with who is waited for: says so on stderr, once, where that takes long."""
+        begun, said = _reality.monotonic(), False
+
+        def report(has: Owner) -> None:
+            nonlocal said
+            if not said and _reality.monotonic() - begun > _REPORTED_AFTER:
+                said = True
+                say(f"{spec.name!r} waits in run {self._session.run_id}: run {has.shown} makes this call")
+
+        return report
+
+    def thread_of(self, has: Owner) -> int:
+        """The thread of this process in which the call of another run is being made; 0 where it is none of them."""
+        for session in process.sessions:
+            once = session.state.extras.of(_Keys).once
+            if once is not None and once.me[:2] == has[:2]:
+                return once.thread_of(has.seq)
+        return 0
+
+    def waits_in(self, has: Owner) -> set[Owner]:
+        """The calls of whatever run that something inside the call of ``has`` waits for, by its log."""
+        found: set[Owner] = set()
+        with Trace(self.log_of(has)) as log:
+            steps = RecoveredLog(islice(log.entries(), log.check().count))
+            for step in steps.steps.values():
+                waits = step.duplicate and step.state == "pending"
+                if waits and any(one.seq == has.seq for one in steps.enclosing(step)):
+                    of = log.entry(step.seq)["meta"]["info"]["duplicate_of"]
+                    own = type(of) is int
+                    found.add(has._replace(seq=of) if own else Owner(of["run_id"], of.get("segment"), of["seq"]))
+        return found
+
+    def leads_to(self, waits: Iterable[Owner], calls: Collection[Owner]) -> bool:
+        """Whether what these wait for waits for one of ``calls``."""
+        seen: set[Owner] = set()
+        stack = [*waits]
+        while stack:
+            has = stack.pop()
+            if has in calls:
+                return True
+            if has not in seen:
+                seen.add(has)
+                with suppress(TraceError, OSError):  # in the middle of a line
+                    stack.extend(self.waits_in(has))
+        return False
 
     # -- refusals --------------------------------------------------------------------------------------------------------
 
@@ -688,6 +741,10 @@ class PeerCalls:
     def too_long(self, has: Owner, seq: int, waited: float) -> ContractViolationError:
         what = f"is making this call, and was waited for for {waited:g} s"
         return self._refused(has, seq, what, "wait until that call has ended, or give the tool a larger timeout_ms")
+
+    def each_other(self, has: Owner, seq: int) -> ContractViolationError:
+        what = "is making this call, and waits in it for one that this one is part of"
+        return self._refused(has, seq, what, "let no call that happens once wait for another that waits for it")
 
     def given_up(self, has: Owner, seq: int) -> ContractViolationError:
         return self._refused(has, seq, "has given up this call, or undone it", "call it again")
@@ -716,14 +773,17 @@ class PeerCalls:
 
 
 class Awaited(Call):
-    """A call that another process is making. Whoever waits looks at that one's log, now and then.
+    """A call that another process is making. Whoever waits looks at that one's log, now and then, for as long as that process lives.
 
     ``inherited`` is one that the parent of a forked process is making: it has no key file, so nobody else may ever make it here.
     """
 
     def __init__(self, peers: PeerCalls, digest: str, has: Owner, seq: int, *, inherited: bool = False) -> None:
-        super().__init__(None, 0, 0)
+        has = has._replace(seq=seq)
+        super().__init__(None, 0, peers.thread_of(has))
         self.of = place_of(has, seq)
+        #: What it waits for itself.
+        self._waits: set[Owner] = set()
         self._peers: Final = peers
         self._digest: Final = digest
         self._has: Final = has
@@ -732,13 +792,13 @@ class Awaited(Call):
         self._size = -1
         self._is_open.release()
 
-    def wait(self, spec: Spec) -> None:
-        for pause in self._looks(spec):
+    def wait(self, step: DuplicateStep) -> None:
+        for pause in self._looks(step):
             _reality.sleep(pause)
 
-    async def wait_async(self, spec: Spec) -> bool:
+    async def wait_async(self, step: DuplicateStep) -> bool:
         ran = False
-        for pause in self._looks(spec):
+        for pause in self._looks(step):
             token = current.set(None)  # the sleep itself is none of the run's own
             try:
                 ran = True
@@ -747,18 +807,23 @@ class Awaited(Call):
                 current.reset(token)
         return ran
 
-    def _looks(self, spec: Spec) -> Iterator[float]:
-        """How long to wait until the next look, until it has ended; ``ContractViolationError`` where it will not in time."""
-        patience = _patience(spec)
+    def _looks(self, step: DuplicateStep) -> Iterator[float]:
+        """How long to wait until the next look, until it has ended; ``ContractViolationError`` where it never can, or not within the
+        limit that the tool itself has."""
+        limit, report = _limit(step.spec), self._peers.report(step.spec)
         began, pause = _reality.monotonic(), _FIRST
         while self.pending:
             looked = _reality.monotonic()
-            if self._ended(spec):
+            if self._ended(step.spec):
                 return
+            if step.around and self._peers.leads_to(self._waits, step.around):
+                raise self._peers.each_other(self._has, self._step)
             now = _reality.monotonic()
-            if now - began >= patience:
-                raise self._peers.too_long(self._has, self._step, patience)
-            yield min(max(pause, _APART * (now - looked)), began + patience - now)
+            if limit is not None and now - began >= limit:
+                raise self._peers.too_long(self._has, self._step, limit)
+            report(self._has)
+            pause = max(pause, _APART * (now - looked))
+            yield pause if limit is None else min(pause, began + limit - now)
             pause = min(2 * pause, _LONGEST)
 
     def _ended(self, spec: Spec) -> bool:
@@ -781,6 +846,7 @@ class Awaited(Call):
                 return
             try:
                 known = self._peers.asked(self._digest, self._has, spec, writing)
+                self._waits = self._peers.waits_in(self._has) if writing and known is not None else set()
             except (TraceError, OSError) as error:
                 if writing:  # in the middle of a line
                     return
@@ -792,10 +858,10 @@ class Awaited(Call):
             self.end(known.result(spec))
 
 
-def _patience(spec: Spec) -> float:
+def _limit(spec: Spec) -> float | None:
     contract = spec.signature.get("contract")
     limit = contract.get("timeout_ms") if isinstance(contract, Mapping) else None
-    return PATIENCE if limit is None else limit / 1000
+    return None if limit is None else limit / 1000
 
 
 def place_of(has: Owner, seq: int) -> dict[str, Any]:
@@ -890,9 +956,9 @@ class Once:
         journal = session.log.journal
         runs, name = os.path.split(os.path.abspath(journal.path))
         part = SEGMENT.fullmatch(name.removesuffix(SUFFIX))
-        self._me: Final = Owner(session.run_id, None if part is None else part["segment"])
+        self.me: Final = Owner(session.run_id, None if part is None else part["segment"])
         self._keys: Final = Keys(os.path.dirname(runs), sync=journal.durability != "none")
-        self._peers: Final = PeerCalls(session, runs, self._keys, self._me)
+        self._peers: Final = PeerCalls(session, runs, self._keys, self.me)
         self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._calls: Final[dict[str, Call]] = {}
         self.shared = past is not None and _has_segments(runs, session.run_id)
@@ -919,7 +985,7 @@ class Once:
         if undoing:
             return Call.undecided(self._half_undone(call, undoing))
         if call.pending and call.refusal is None and call.seq and call.thread != get_ident():
-            has = Owner(self._me.run_id, self._me.segment, call.seq)
+            has = Owner(self.me.run_id, self.me.segment, call.seq)
             return Awaited(child._peers, digest, has, call.seq, inherited=True)
         if call.pending and call.refusal is None and not isinstance(call, Awaited):
             refusal = ContractViolationError(
@@ -931,7 +997,7 @@ class Once:
             )
             return Call.undecided(refusal)
         if type(call.of) is int and call.refusal is None:
-            call.of = place_of(self._me, call.of)
+            call.of = place_of(self.me, call.of)
         return call
 
     def share(self) -> None:
@@ -948,7 +1014,7 @@ class Once:
                 if call.opened() and not isinstance(call.of, Mapping) and self._undoing(call) != 0:
                     file = self._file(digest, False)
                     assert file is not None
-                    self._unsynced.restore(file, *self._me[:2], call.of)
+                    self._unsynced.restore(file, *self.me[:2], call.of)
             self._published = True
 
     # -- the door --------------------------------------------------------------------------------------------------------
@@ -1023,8 +1089,8 @@ class Once:
                 self.session.log.journal.sync(step.seq)
         except BaseException as error:
             self._put(digest, call, None)
-            if file is not None and isinstance(error, (LogWriteError, BudgetExceededError, RunEndedError)):
-                self._keys.release(file, *self._me[:2])
+            if file is not None and isinstance(error, Exception):  # else its intent record may be on the log
+                self._keys.release(file, *self.me[:2])
             raise
         if file is not None:
             self._keys.used(file, step.seq)
@@ -1035,7 +1101,7 @@ class Once:
         """The name of the key's file; ``None`` where it needs none."""
         if in_store or not self.shared:
             return digest if in_store else None
-        return self._keys.digest(self._me.run_id.encode(), digest.encode())
+        return self._keys.digest(self.me.run_id.encode(), digest.encode())
 
     def _put(self, digest: str, call: Call, instead: Call | None) -> None:
         with self._lock:
@@ -1064,6 +1130,20 @@ class Once:
             next_action="let the tool not call itself with the same input, or give the two calls different idempotency keys",
         )
 
+    def _in_its_thread(self, call: Call, spec: Spec) -> ContractViolationError:
+        return ContractViolationError(
+            f"{spec.name!r} was called in the thread in which run {call.of['run_id']} is making this call"  # type: ignore[index]
+            f" (step {call.of['seq']}), and can't end meanwhile; it was not executed",  # type: ignore[index]
+            run_id=self.session.run_id,
+            contract="exactly_once",
+            next_action="make the tool a coroutine function, or call it in another thread",
+        )
+
+    def thread_of(self, seq: int) -> int:
+        """The thread in which the call of this step is being made; 0 if none is."""
+        with self._lock:
+            return next((one.thread for one in self._calls.values() if one.pending and one.seq == seq), 0)
+
     # -- waiting ---------------------------------------------------------------------------------------------------------
 
     def may_wait(self, step: DuplicateStep, *, blocking: bool) -> None:
@@ -1072,10 +1152,16 @@ class Once:
         with self._lock:
             if not call.pending:
                 return
-            stuck = blocking and call.thread == get_ident()
+            if blocking and call.thread == get_ident():
+                raise (
+                    self._in_its_thread(call, step.spec)
+                    if isinstance(call, Awaited)
+                    else self._inside_itself(call, step.spec)
+                )
             around = [one for one in self._calls.values() if one.pending and one.encloses(step.scope.lane)]
-            if stuck or call in around or any(one in call.waits_for() for one in around):
+            if call in around or any(one in call.waits_for() for one in around):
                 raise self._inside_itself(call, step.spec)
+            step.around = {self.me._replace(seq=one.seq) for one in around}
             for one in around:
                 one.waiting.append(call)
 
@@ -1100,7 +1186,7 @@ class Once:
                 self._calls[digest] = known
             file = self._file(digest, call.in_store)
             if file is not None:
-                self._keys.restore(file, *self._me[:2], call.seq)
+                self._keys.restore(file, *self.me[:2], call.seq)
 
     def _other_secret(self) -> ContractViolationError:
         path = os.path.join(self._keys.root, "secret")

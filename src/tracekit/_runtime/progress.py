@@ -31,8 +31,6 @@ from .context import NOBODY, UNLIMITED, Lane, Scope
 __all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
 
 _bare_run: Final = Handle._run
-#: So often the callbacks of lanes of which the recording knows nothing may run before the next event comes all the same.
-_ROUNDS: Final = 1000
 
 
 class Counted(Handle):
@@ -81,8 +79,8 @@ class Deliverer(Protocol):
         """Whether the program has come to a step."""
         ...
 
-    def delivers_in(self, loop: AbstractEventLoop) -> bool:
-        """Whether the next event is asked for in ``loop``."""
+    def due_in(self, loop: AbstractEventLoop) -> int | None:
+        """The next event, if it is asked for in ``loop``."""
         ...
 
 
@@ -198,7 +196,7 @@ class Progress:
         if found is None:
             for old in [one for one in self._queues if one.is_closed()]:
                 del self._queues[old]
-            found = self._queues[loop] = LoopQueue(loop, self._deliverer)
+            found = self._queues[loop] = LoopQueue(loop, self._deliverer, self._places)
         return found
 
     @property
@@ -339,8 +337,8 @@ class LoopQueue:
         "_expected",
         "_kicked",
         "_parked",
+        "_places",
         "_queue",
-        "_rounds",
         "look_again",
         "loop",
         "out",
@@ -349,17 +347,17 @@ class LoopQueue:
         "thread",
     )
 
-    def __init__(self, loop: AbstractEventLoop, deliverer: Deliverer | None) -> None:
+    def __init__(self, loop: AbstractEventLoop, deliverer: Deliverer | None, places: PlaceIndex | None) -> None:
         self.loop: Final = loop
         self.thread: Final = get_ident()
         self._deliverer: Final = deliverer
+        self._places: Final = places
         self._queue: Final[deque[Counted]] = deque()
         self._parked: Final[deque[Counted]] = deque()
         #: What events of a recording are waited for with, and what leads on where somebody has cancelled that.
         self._expected: Final[set[Any]] = set()
         self._cancelled: Final[dict[Any, Counted]] = {}
         self._kicked = False
-        self._rounds = 0
         #: How many calls in threads are out that the recording does not have: what they lead to is nobody's to foretell.
         self.out = 0
         #: Whether some lane may go on that was held.
@@ -475,8 +473,6 @@ class LoopQueue:
                     if lane.moved is not None:
                         lane.moved.append(lane)
                         lane.moved = None
-                    if lane.limit != UNLIMITED:
-                        self._rounds = 0
                 _bare_run(handle)
             if self.look_again:
                 self.unpark()
@@ -490,22 +486,24 @@ class LoopQueue:
                 self.resting = not self._kicked
 
     def _rest(self, deliverer: Deliverer) -> None:
-        if self._queue:
-            if any(one.lane is not None and one.counted and one.lane.limit != UNLIMITED for one in self._queue):
-                return  # on the way to its place
-            # Somebody polls of whom the recording knows nothing.
-            self._rounds = self._rounds + 1 if deliverer.delivers_in(self.loop) else 0
-            if self._rounds < _ROUNDS:
-                return
-        self._rounds = 0
+        if self._queue and self._leads_to(deliverer.due_in(self.loop)):
+            return
         while deliverer.deliver(self) and not self._queue:
             pass
+
+    def _leads_to(self, due: int | None) -> bool:
+        """Whether what is left to run here may be on its way to the place of event ``due``. Who is not polls, and has no part in it."""
+        if due is None:
+            return True
+        before = () if self._places is None else self._places.ended_before(due)
+        lanes = (one.lane for one in self._queue if one.lane is not None and one.counted)
+        return any(lane.limit != UNLIMITED or lane.id in before for lane in lanes)
 
 
 class PlaceIndex:
     """The places of a recording, by lane: how far it may go until which event has come."""
 
-    __slots__ = ("_before", "_counts", "_ends", "_lane", "_loops", "_steps", "_until")
+    __slots__ = ("_before", "_counts", "_ended", "_ends", "_lane", "_loops", "_steps", "_until")
 
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
@@ -513,6 +511,8 @@ class PlaceIndex:
         #: The lane of an event, and which others are held until it has come.
         self._lane: Final[dict[int, int]] = {}
         self._ends: Final[dict[int, list[int]]] = {}
+        #: The lanes that came to their end, or ran something after it, between the loop's event before and this one.
+        self._ended: Final[dict[int, list[int]]] = {}
         #: The steps of each lane.
         self._steps: Final[dict[int, array[int]]] = {}
         #: How many callbacks of its lane had run before a hop.
@@ -532,6 +532,7 @@ class PlaceIndex:
             loop.ended.discard(other)
             if count is None:
                 loop.ended.add(other)
+                self._ended.setdefault(seq, []).append(other)
             else:
                 loop.ready[other] = count, loop.number
         own, _ = loop.ready.get(lane, (0, 0))
@@ -573,6 +574,10 @@ class PlaceIndex:
     def of(self, lane: int) -> tuple[array[int], array[int]]:
         """Events in their order, and how many callbacks of ``lane`` may run since its own last event before each."""
         return self._until[lane], self._counts[lane]
+
+    def ended_before(self, seq: int) -> Sequence[int]:
+        """The lanes whose last callbacks ran between the loop's event before and ``seq``: nothing says how many."""
+        return self._ended.get(seq, ())
 
     def is_own(self, lane: int, seq: int) -> bool:
         return self._lane.get(seq) == lane

@@ -409,10 +409,10 @@ class Schedule:
     def is_asked(self, seq: int) -> bool:
         return seq in self._asked
 
-    def delivers_in(self, loop: AbstractEventLoop) -> bool:
+    def due_in(self, loop: AbstractEventLoop) -> int | None:
         with self._lock:
             ticket = self._next_asked()
-            return ticket is not None and ticket.loop is loop
+            return ticket.seq if ticket is not None and ticket.loop is loop else None
 
     def _let_held_go(self) -> bool:
         """Nothing can go on any more: the lanes that are held at their places do. Whether there were some."""
