@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracekit._capture import callers, clock, randomness
-from tracekit._runtime.context import Lane, Scope, current
-from tracekit._runtime.session import owner
+from tracekit._runtime.lane import Lane
+from tracekit._runtime.session import Scope, current, owner
 
 ROUNDS, READS = 15, 20_000
 

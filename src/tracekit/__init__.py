@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     from ._capture.notes import policy_check as policy_check
     from ._capture.notes import state_transition as state_transition
     from ._journal.schema import SCHEMA_URI as SCHEMA_URI
-    from ._policy.budget import Budget as Budget
     from ._policy.budget import limit as limit
     from ._policy.contract import ExecutionContract as ExecutionContract
     from ._policy.contract import SideEffectClass as SideEffectClass
     from ._policy.forecast import estimate as estimate
-    from ._policy.prices import Price as Price
     from ._runs.failures import RecordedFailure as RecordedFailure
     from ._runs.failures import recorded_failures as recorded_failures
     from ._runs.recording import record as record
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from ._runs.resuming import resume as resume
     from ._runs.run import Run as Run
     from ._runs.run import current_run as current_run
+    from ._runtime.prices import Price as Price
+    from ._runtime.spending import Budget as Budget
     from ._runtime.verdict import Report as Report
     from .errors import BudgetExceededError as BudgetExceededError
     from .errors import ContractViolationError as ContractViolationError
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "SCHEMA_URI": "_journal.schema",
     "RecordedFailure": "_runs.failures",
-    "Budget": "_policy.budget",
-    "Price": "_policy.prices",
+    "Budget": "_runtime.spending",
+    "Price": "_runtime.prices",
     "ExecutionContract": "_policy.contract",
     "Report": "_runtime.verdict",
     "SideEffectClass": "_policy.contract",

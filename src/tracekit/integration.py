@@ -75,25 +75,25 @@ if TYPE_CHECKING:
     from ._journal.store import Store as Store
     from ._journal.store import segment_in as segment_in
     from ._journal.store import valid_run_id as valid_run_id
-    from ._policy.budget import Spending as Spending
     from ._policy.budget import cost_usd as cost_usd
     from ._policy.contract import check_transition as check_transition
     from ._runs.by_hand import OpenReplay as OpenReplay
     from ._runs.by_hand import OpenRun as OpenRun
-    from ._runtime.context import Scope as Scope
-    from ._runtime.context import current as current
     from ._runtime.effects import Below as Below
-    from ._runtime.effects import placed as placed
     from ._runtime.process import NextRun as NextRun
     from ._runtime.process import next_run as next_run
     from ._runtime.redaction import Redactor as Redactor
     from ._runtime.session import Outcome as Outcome
+    from ._runtime.session import Scope as Scope
     from ._runtime.session import Session as Session
     from ._runtime.session import Step as Step
     from ._runtime.session import Timer as Timer
     from ._runtime.session import Unfinished as Unfinished
+    from ._runtime.session import current as current
     from ._runtime.session import entered as entered
     from ._runtime.session import here as here
+    from ._runtime.session import placed as placed
+    from ._runtime.spending import Spending as Spending
     from ._runtime.step import HasSpecs as HasSpecs
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
@@ -134,10 +134,10 @@ _HOMES: Final = {
     "ReplaceableCall": "_capture.contracted",
     "Request": "_runtime.step",
     "SINGLES": "_journal.entry",
-    "Scope": "_runtime.context",
+    "Scope": "_runtime.session",
     "Session": "_runtime.session",
     "Spec": "_runtime.step",
-    "Spending": "_policy.budget",
+    "Spending": "_runtime.spending",
     "Step": "_runtime.session",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
@@ -153,7 +153,7 @@ _HOMES: Final = {
     "caused": "_capture.notes",
     "check_transition": "_policy.contract",
     "cost_usd": "_policy.budget",
-    "current": "_runtime.context",
+    "current": "_runtime.session",
     "detach": "_capture.plugins",
     "discover": "_capture.plugins",
     "drive": "_capture.calls",
@@ -173,7 +173,7 @@ _HOMES: Final = {
     "own_code": "_capture.callers",
     "perform": "_capture.calls",
     "perform_async": "_capture.calls",
-    "placed": "_runtime.effects",
+    "placed": "_runtime.session",
     "refuse": "_capture.http",
     "register": "_capture.plugins",
     "register_codec": "_values:register",

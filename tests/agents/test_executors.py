@@ -770,7 +770,7 @@ def test_the_price_of_an_answer_is_that_of_the_recording(
     assert 0 < first[1] < 0.001
     assert first[0]["cost"] == first[1]
     assert of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]["usd"] == pytest.approx(first[1])
-    monkeypatch.setattr("tracekit._policy.prices.Prices.of_answer", lambda *_: 7.0)
+    monkeypatch.setattr("tracekit._runtime.prices.Prices.of_answer", lambda *_: 7.0)
     with replay(run) as session:
         second = program()
     assert session.report.exact

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracekit._capture import clock, randomness
-from tracekit._runtime.context import Lane, enter
-from tracekit._runtime.session import owner
+from tracekit._runtime.lane import Lane
+from tracekit._runtime.session import enter, owner
 from tracekit.integration import Scope, current
 
 NUMPY = randomness.NUMPY

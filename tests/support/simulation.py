@@ -13,7 +13,7 @@ from typing import Any
 
 from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
-from tracekit._runtime.context import Lane
+from tracekit._runtime.lane import Lane
 from tracekit._runtime.progress import PlaceIndex, Progress
 from tracekit._runtime.schedule import Schedule
 from tracekit._runtime.session import RunState, owner

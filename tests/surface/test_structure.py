@@ -44,6 +44,11 @@ def test_rooms_and_circles(tmp_path: Path) -> None:
     }
 
 
+def test_no_two_modules_import_one_another() -> None:
+    """The imports of this checkout have no circle, those inside functions and those for types included."""
+    assert structure.sources(structure.ROOT)["circles"] == {level: [] for level in structure.LEVELS}
+
+
 def test_state_at_module_level(tmp_path: Path) -> None:
     """What a module fills later is counted, with every ``global`` and every question for the kind of a session."""
     made = checkout(

@@ -376,7 +376,7 @@ import datetime, faulthandler, gc, random, sys, threading, time, uuid
 faulthandler.enable()
 from tracekit._capture import clock, randomness
 from tests.support.reads import Reads, scope_of
-from tracekit._runtime.context import current
+from tracekit._runtime.session import current
 earlier, today, draw = datetime.datetime.now, datetime.date.today, random.Random(3).random
 sys.setswitchinterval(1e-5)
 stop, count = threading.Event(), [0] * 8

@@ -24,7 +24,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 import tracekit
 from tests.support.simulation import Recording
 from tracekit._capture import threads as concurrency
-from tracekit._runtime.context import Lane
+from tracekit._runtime.lane import Lane
 from tracekit._runtime.session import owned
 from tracekit.integration import current, here
 

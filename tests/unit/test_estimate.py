@@ -26,7 +26,7 @@ from tracekit import (
     traced_model,
     traced_tool,
 )
-from tracekit._policy.budget import answer_tokens, request_tokens
+from tracekit._runtime.spending import answer_tokens, request_tokens
 from tracekit.agents import AgentRegistry, IntentRouter
 from tracekit.integration import Spec
 

@@ -23,7 +23,7 @@ import pytest
 
 from tracekit._capture import guard as guard_module
 from tracekit._capture.guard import Guard, allow
-from tracekit._runtime.context import Lane
+from tracekit._runtime.lane import Lane
 from tracekit.errors import LiveCallBlockedError, RunStateError
 from tracekit.integration import Scope, current
 

@@ -9,26 +9,23 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import wrapt
 
 from .._policy.contract import impossible
 from .._runtime.callsite import caller
-from .._runtime.context import Scope, current, enter
 from .._runtime.effects import Begun, open_calls, outside_run
 from .._runtime.process import process
-from .._runtime.session import Outcome, here, settled
+from .._runtime.session import Outcome, Scope, current, enter, here, settled
 from .._runtime.step import Request, Spec
 from .._values import to_json
 from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
 
-if TYPE_CHECKING:
-    from .contracted import Terms
-
 __all__ = [
     "LAZY",
     "Binder",
+    "CallTerms",
     "Captured",
     "Point",
     "Tool",
@@ -487,13 +484,25 @@ def _named(module: str, qualname: str) -> Any:
 # means is decided by the session.
 
 
+class CallTerms(Protocol):
+    """What holds for each call of a tool beyond its side-effect class."""
+
+    def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
+        """The request of a call with arguments ``bound``. Raises if the call is not allowed."""
+        ...
+
+    def units(self, bound: Mapping[str, Any]) -> float | None:
+        """What the call costs, where that is declared."""
+        ...
+
+
 class Point:
     """Where a program makes calls of one kind: a decorated callable, or an ``effect`` block. What is the same at each of them."""
 
     __slots__ = ("own", "require_run", "shape", "spec", "terms")
 
     def __init__(
-        self, spec: Spec, shape: str, *, require_run: bool = False, terms: Terms | None = None, own: bool = False
+        self, spec: Spec, shape: str, *, require_run: bool = False, terms: CallTerms | None = None, own: bool = False
     ) -> None:
         self.spec: Final = spec
         #: How it is called: ``"function"``, ``"coroutine"``, ``"generator"`` or ``"async generator"``.
@@ -528,7 +537,7 @@ class Captured(Point):
     __slots__ = ("bind", "bind_bound", "inner", "sure", "wrapped", "wrapped_as")
 
     def __init__(
-        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: Terms | None = None
+        self, wrapped: Callable[..., Any], spec: Spec, *, require_run: bool = False, terms: CallTerms | None = None
     ) -> None:
         function = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
         inner = inspect.unwrap(function)

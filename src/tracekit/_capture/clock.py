@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _reality
-from .._runtime.context import Scope, current
-from .._runtime.session import here
+from .._runtime.session import Scope, current, here
 from . import exchange
 from .callers import by_user, library
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works

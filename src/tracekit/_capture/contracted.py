@@ -19,9 +19,9 @@ from weakref import WeakSet
 from .. import _reality
 from .._policy.contract import ExecutionContract, check_transition, impossible, is_number, shown
 from .._runtime.callsite import caller
-from .._runtime.context import NOBODY, Lane, Scope, current, started
-from .._runtime.effects import Begun, Below, OpenCall, innermost, outside_run
-from .._runtime.session import Session, here
+from .._runtime.effects import Begun, Below, OpenCall, outside_run
+from .._runtime.lane import NOBODY, Lane, started
+from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost
 from .._runtime.step import Request, Spec
 from .._values import contains_opaque, dumps, to_json
 from ..errors import (
@@ -118,7 +118,7 @@ class Fallback:
     def reached(self) -> list[tuple[str, str]]:
         """Name and side-effect class of this fallback and of all its own fallbacks."""
         found = [(self.captured.spec.name, str(self.captured.spec.side_effect))]
-        terms = self.captured.terms
+        terms = terms_of(self.captured)
         for one in () if terms is None else terms.fallback:
             found += one.reached()
         return found
@@ -630,6 +630,13 @@ class Terms:
         )
 
 
+def terms_of(point: Point) -> Terms | None:
+    """What a tool declares, where it declares anything."""
+    terms = point.terms
+    assert terms is None or isinstance(terms, Terms)
+    return terms
+
+
 def _is_none(key: Any) -> bool:
     """Whether a key is none: nothing, a blank text, an empty container."""
     if isinstance(key, str | bytes):
@@ -975,7 +982,7 @@ class Invocation:
         info: Mapping[str, Any] | None = None,
     ) -> None:
         self.captured: Final = captured
-        self.terms: Final = captured.terms
+        self.terms: Final = terms_of(captured)
         self.function: Final = function
         self.instance: Final = instance
         self.bound: Final = bound
@@ -1308,7 +1315,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     if call.undoes or call.followed or not lazily:  # what happens in it decides on what follows
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
         one = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
-        body = one.body(body)
+        body = body_of(one, body)
     work = Block() if call.function is None else Body(call, body, one, book, asynchronous)
     scoped = current.set(body)
     try:
@@ -1604,7 +1611,7 @@ class ReplaceableCall:
         if not self._counted:
             return nullcontext()
         self._open = OpenCall(innermost())
-        return self._open.entered()
+        return in_call(self._open)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it. What it returns is returned (of a coroutine function, a coroutine), what it raises is raised."""

@@ -11,17 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .._policy.contract import ExecutionContract, SideEffectClass
 from .._runtime.callsite import caller
-from .._runtime.context import Scope
 from .._runtime.redaction import Redactor, patterns_of
-from .._runtime.session import here
+from .._runtime.session import Scope, here
 from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
 from . import callers
 from .calls import Captured, Point, called, is_method, parameters_of, shape_of, wrap
-from .contracted import Block, Invocation, Plan, came_to, course, follow, follow_async, merged
+from .contracted import (
+    Block,
+    Invocation,
+    Plan,
+    Terms,
+    came_to,
+    course,
+    follow,
+    follow_async,
+    merged,
+    wrap_contracted,
+)
 
 if TYPE_CHECKING:
-    from .._policy.budget import Budget
+    from .._runtime.spending import Budget
 
 __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_tool"]
 
@@ -107,8 +117,6 @@ def traced_tool(
             return captured
 
         def terms(inner: Any, called: str, shape: str) -> Any:
-            from .contracted import Terms
-
             return Terms(
                 called,
                 inner,
@@ -134,7 +142,7 @@ def _body_budget(max_cost_units: float | None) -> Budget | None:
     """The budget for the calls that a tool makes itself; ``None`` without one."""
     if max_cost_units is None:
         return None
-    from .._policy.budget import Budget
+    from .._runtime.spending import Budget
 
     return Budget(cost_units=max_cost_units)
 
@@ -170,7 +178,7 @@ def traced(name: Any = None, *, budget: Budget | None = None) -> Any:
     if callable(name):
         return _captured("span", name, None, None, {}, False)
     if budget is not None:
-        from .._policy.budget import budget_or_none
+        from .._runtime.spending import budget_or_none
 
         budget = budget_or_none(budget)
 
@@ -214,8 +222,6 @@ def _captured(
     if terms is None:
         plain = Captured(inner, spec, require_run=_required(require_run))
         if plain.own and "generator" not in plain.shape:
-            from .contracted import wrap_contracted
-
             return wrap_contracted(plain, function)
         return wrap(plain, function)
     return _with_terms(inner, function, spec, _required(require_run), terms, patterns)
@@ -247,8 +253,6 @@ def _with_terms(
     terms: Callable[[Any, str, str], Any],
     patterns: tuple[re.Pattern[str], ...],
 ) -> Any:
-    from .contracted import wrap_contracted
-
     agreed = terms(inspect.unwrap(inner), spec.name, shape_of(inner))
     spec.compensation = agreed.compensation
     if patterns:

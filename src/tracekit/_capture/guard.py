@@ -14,9 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._runtime.around import Around
-from .._runtime.context import Scope, current, enter
 from .._runtime.process import process
-from .._runtime.session import Session, Step, here
+from .._runtime.session import Scope, Session, Step, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 

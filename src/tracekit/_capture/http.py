@@ -14,10 +14,9 @@ from typing import Any, Final
 import orjson
 
 from .._reality import monotonic_ns
-from .._runtime.context import Scope, current
 from .._runtime.effects import open_calls, outside_run
 from .._runtime.process import process
-from .._runtime.session import Outcome, Step
+from .._runtime.session import Outcome, Scope, Step, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
 from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError

@@ -19,8 +19,8 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 from .._runtime.callsite import caller
-from .._runtime.context import current
 from .._runtime.process import process
+from .._runtime.session import current
 from ..errors import LiveCallBlockedError
 from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch

@@ -16,8 +16,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
-from .._runtime.context import Scope, current
-from .._runtime.session import here
+from .._runtime.session import Scope, current, here
 from ..errors import ContractViolationError
 
 __all__ = [

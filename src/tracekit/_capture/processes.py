@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from .._runtime.context import Scope, current, started
+from .._runtime.lane import started
 from .._runtime.process import process
-from .._runtime.session import here
+from .._runtime.session import Scope, current, here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
 from .guard import Attempt

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from .. import _reality
-from .._runtime.context import Scope, current
-from .._runtime.session import Session, here
+from .._runtime.session import Scope, Session, current, here
 from .callers import by_user, pass_through
 from .exchange import (
     ONE,

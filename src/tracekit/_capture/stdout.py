@@ -13,7 +13,7 @@ from hashlib import sha256
 from io import TextIOWrapper
 from typing import Any, Final, NamedTuple
 
-from .._runtime.context import current
+from .._runtime.session import current
 
 __all__ = ["Difference", "Out", "PrintedLines", "capture", "differences", "observed"]
 

@@ -26,8 +26,8 @@ from types import FrameType, FunctionType
 from typing import Any, Final
 
 from .._runtime.callsite import caller, is_user_code
-from .._runtime.context import NOBODY, Lane, Scope, current, enter, started
-from .._runtime.session import owned, owner
+from .._runtime.lane import NOBODY, Lane, started
+from .._runtime.session import Scope, current, enter, owned, owner
 from ..errors import RunStateError
 from . import guard
 from .callers import by_user, is_background, pass_through, walk

@@ -17,8 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from .._reality import monotonic_ns, repoint
-from .._runtime.context import Scope, current
-from .._runtime.session import here
+from .._runtime.session import Scope, current, here
 from ..errors import ReplayError
 from . import threads as handover
 from .callers import by_user
@@ -427,7 +426,7 @@ def _call_soon(original: Any) -> Any:
         progress = scope.session.progress
         if progress is None:
             return original(self, callback, *args, context=context)
-        return progress.soon(self, scope, callback, args, context)
+        return progress.soon(self, None if scope.live else scope.lane, callback, args, context)
 
     call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
     return call_soon

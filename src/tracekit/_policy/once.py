@@ -20,13 +20,13 @@ from .._journal.entry import family_of
 from .._journal.keys import Keys, Owner
 from .._journal.reader import Trace
 from .._journal.store import SEGMENT, SUFFIX, live_writer, valid_run_id
-from .._runtime.around import Around
+from .._runtime.around import Around, AroundStep
 from .._runtime.callsite import say
-from .._runtime.context import Lane, Scope, current
 from .._runtime.effects import RecoveredLog
+from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import RecordedStep, of_step
-from .._runtime.session import Outcome, Session, Step, owner
+from .._runtime.session import Outcome, Scope, Session, Step, current, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
 from ..errors import (
@@ -242,29 +242,25 @@ def _wake(future: Any) -> None:
         future.set_result(None)
 
 
-class FirstStep:
+class FirstStep(AroundStep):
     """The live step of a call that happens once: what comes of it answers every later one."""
 
-    __slots__ = ("_step", "call")
+    __slots__ = ("_name", "_run_id", "call")
 
-    live: Final = True
-    deferred: Final = False
-
-    def __init__(self, step: Any, call: Call) -> None:
-        self._step: Final = step
+    def __init__(self, inner: Step, name: str, run_id: str, call: Call) -> None:
+        super().__init__(inner)
+        self._name: Final = name
+        self._run_id: Final = run_id
         self.call: Final = call
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._step, name)
-
     def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        self._step.chunk(output, info=info)
+        self.inner.chunk(output, info=info)
         self.call.pieces.append(Piece.of(output, info))
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         piece = Piece.of(output, info)
         try:
-            self._step.done(output, info=info, data=data)
+            self.inner.done(output, info=info, data=data)
         except BaseException as error:
             self._end(None, error, info)
             raise
@@ -275,7 +271,7 @@ class FirstStep:
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         try:
-            self._step.failed(error, output=output, info=info)
+            self.inner.failed(error, output=output, info=info)
         except BaseException as second:
             self._end(None, second, info)
             raise
@@ -291,9 +287,9 @@ class FirstStep:
 
     def _left(self) -> ContractViolationError:
         return ContractViolationError(
-            f"the call of {self._step.spec.name!r} that this one must repeat was left before its end (step {self._step.seq})",
-            run_id=self._step.session.run_id,
-            step=self._step.seq,
+            f"the call of {self._name!r} that this one must repeat was left before its end (step {self.seq})",
+            run_id=self._run_id,
+            step=self.seq,
             contract="exactly_once",
             next_action="take everything that the first one yields",
         )
@@ -1095,7 +1091,7 @@ class Once:
         if file is not None:
             self._keys.used(file, step.seq)
         call.made(step.seq)
-        return FirstStep(step, call)
+        return FirstStep(step, spec.name, self.session.run_id, call)
 
     def _file(self, digest: str, in_store: bool) -> str | None:
         """The name of the key's file; ``None`` where it needs none."""

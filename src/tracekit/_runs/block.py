@@ -18,12 +18,10 @@ from .._capture.plugins import task_sources
 from .._capture.threads import refuse_uncovered
 from .._journal.keys import Keys
 from .._journal.reader import Trace
-from .._policy.budget import Spending
-from .._runtime.context import Lane, Scope, current, enter
-from .._runtime.effects import innermost
+from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
-from .._runtime.recorder import ROOT
-from .._runtime.session import Session, here, owner
+from .._runtime.session import Scope, Session, current, enter, here, innermost, owner
+from .._runtime.spending import Spending
 from .._values import canonical
 from ..errors import RunStateError, TracekitError
 

@@ -14,13 +14,12 @@ from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
 from .._runtime.callsite import caller
-from .._runtime.context import Lane, Scope
 from .._runtime.divergence import describe, differences
-from .._runtime.effects import innermost
-from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.lane import ROOT, Lane
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.session import Session
+from .._runtime.session import Scope, Session, innermost
 from .._runtime.verdict import Report
 from .._values import canonical, to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError

@@ -21,13 +21,14 @@ from .. import _reality, errors
 from .._capture import guard, instrumentation
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
-from .._policy.budget import Spending
 from .._policy.once import share
 from .._runtime.callsite import caller, say
-from .._runtime.context import Lane, Scope
+from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.replayer import Replay
+from .._runtime.session import Scope
+from .._runtime.spending import Spending
 from .._runtime.threads import child_processes
 from .._values import from_json, to_json
 from ..errors import (

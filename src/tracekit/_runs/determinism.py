@@ -20,10 +20,11 @@ from .._journal.entry import family_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._runtime.callsite import caller
-from .._runtime.context import Lane, Scope
 from .._runtime.divergence import OPAQUE, describe, differences, steady
+from .._runtime.lane import Lane
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Index, Replay, ReplayedStep, alike
+from .._runtime.session import Scope
 from .._runtime.step import Request
 from .._values import dumps, exception_to_json, fingerprint, to_json
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError

@@ -19,13 +19,13 @@ from typing import Any, Final
 from .. import _reality
 from .._capture import guard
 from .._journal.reader import Trace
-from .._policy.budget import Spending
-from .._runtime.context import Lane, current
+from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import alike
-from .._runtime.session import Session
+from .._runtime.session import Session, current
+from .._runtime.spending import Spending
 from .._runtime.threads import asleep
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError

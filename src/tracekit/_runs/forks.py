@@ -17,10 +17,11 @@ from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import inherit_keys, share, under_policies
 from .._runtime.callsite import say
-from .._runtime.context import Lane, Root, Scope, current, started
+from .._runtime.lane import ROOT, Lane, Root, started
 from .._runtime.process import process
-from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
+from .._runtime.recorder import Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
+from .._runtime.session import Scope, current
 from .._values import dumps
 from ..errors import RunStateError
 from . import ending

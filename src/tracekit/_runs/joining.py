@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from .._capture import guard, instrumentation, plugins, processes, world
 from .._journal.reader import Trace
 from .._journal.store import Store, segment_of, summary, valid_run_id
-from .._policy.budget import Budget, Spending
-from .._runtime.context import Lane, Root, Scope, current, enter
+from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import ProcessRole, process
-from .._runtime.recorder import ROOT
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.session import Session, here, owner
+from .._runtime.session import Scope, Session, current, enter, here, owner
+from .._runtime.spending import Budget, Spending
 from .._runtime.step import Request, Spec
 from ..errors import (
     LiveCallBlockedError,

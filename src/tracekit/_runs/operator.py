@@ -16,7 +16,8 @@ from .._journal.reader import Trace, Verdict
 from .._journal.store import SUFFIX, segment_state
 from .._policy.once import under_policies
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
-from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.lane import ROOT
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError

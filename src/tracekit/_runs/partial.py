@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 from .._capture import instrumentation
 from .._journal.store import Store
 from .._policy.once import under_policies
-from .._runtime.context import Lane, Scope
+from .._runtime.lane import ROOT, Lane
 from .._runtime.progress import Progress
-from .._runtime.recorder import ROOT, RecordedStep, Recording, encode_reads
+from .._runtime.recorder import RecordedStep, Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
-from .._runtime.session import Log, Outcome, Refusal
+from .._runtime.session import Log, Outcome, Refusal, Scope
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import TracekitError

@@ -14,15 +14,15 @@ from .._capture.guard import Attempt
 from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
-from .._policy.budget import Budget, Spending, budget_or_none
 from .._policy.once import under_policies
 from .._runtime.callsite import caller
 from .._runtime.callsite import say as say_now
-from .._runtime.context import Scope, current
+from .._runtime.lane import ROOT
 from .._runtime.process import ProcessRole, Replacement, process
-from .._runtime.recorder import ROOT, Recording, encode_reads, of_run
+from .._runtime.recorder import Recording, encode_reads, of_run
 from .._runtime.redaction import Redactor
-from .._runtime.session import Session, Unfinished
+from .._runtime.session import Scope, Session, Unfinished, current
+from .._runtime.spending import Budget, Spending, budget_or_none
 from .._runtime.verdict import captured
 from .._values import canonical
 from ..errors import LogWriteError, NotReplayableError, RunStateError

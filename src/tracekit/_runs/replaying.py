@@ -14,10 +14,10 @@ from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store
 from .._runtime.callsite import caller, say
-from .._runtime.context import current
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
+from .._runtime.session import current
 from .._runtime.verdict import CAN_BE_INEXACT, Report
 from .._values import from_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError

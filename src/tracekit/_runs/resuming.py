@@ -14,14 +14,15 @@ from .._capture import guard as guards
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, writer
 from .._journal.writer import Durability, Journal
-from .._policy.budget import Spending
 from .._policy.once import under_policies
 from .._runtime.callsite import caller
-from .._runtime.context import current
+from .._runtime.lane import ROOT
 from .._runtime.process import process
-from .._runtime.recorder import ROOT, Recording, encode_reads
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.resumer import Followed, Resumption
+from .._runtime.session import current
+from .._runtime.spending import Spending
 from .._values import dumps_in_order, from_json
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
 from . import block, children, forks, recording

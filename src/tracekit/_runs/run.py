@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .._runtime.context import current
-from .._runtime.session import Session
+from .._runtime.session import Session, current
 from .undoing import Undoing, undo, undo_async
 
 __all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]

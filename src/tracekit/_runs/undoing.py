@@ -23,12 +23,10 @@ from .._capture.calls import captured_of
 from .._capture.contracted import Compensation, Completed, Done, Ledger, course, follow, follow_async, ledger
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
-from .._runtime.context import Lane, Scope, current, enter
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
+from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
-from .._runtime.recorder import ROOT, Closing, undoing
-from .._runtime.replayer import Replay
-from .._runtime.session import Session, here, owner
+from .._runtime.session import Closing, Scope, Session, UndoLog, current, enter, here, owner, undoing
 from .._runtime.step import Spec
 from .._values import from_json
 from ..errors import (
@@ -576,14 +574,12 @@ def _plan(scope: Scope, book: Ledger, *, other_threads: bool) -> Iterator[Comple
         yield last
 
 
-def _there(log: Replay, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
+def _there(log: UndoLog, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
     """Whether step ``of`` has come to its end, it may be another thread's, and so have those that had when it was undone."""
-    by = log.index.compensations.get(of, 0)
-
-    def had_ended(seq: int) -> bool:
-        return 0 < log.index.answer[seq] < by if seq < len(log.index.answer) else False
-
-    return lambda: (book.has(of) and not book.any_under_way(had_ended)) or log.next_undone(scope) != of
+    return lambda: (
+        (book.has(of) and not book.any_under_way(lambda seq: log.ended_before_undoing(seq, of)))
+        or log.next_undone(scope) != of
+    )
 
 
 @contextmanager

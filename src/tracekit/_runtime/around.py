@@ -1,4 +1,4 @@
-"""A session that stands around another one: whatever it does not decide itself, the inner one does."""
+"""Sessions and steps that stand around others: whatever they do not decide themselves, the inner one does."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import ReplayError, TracekitError
-from .context import Lane, Scope
+from .lane import Lane
 from .redaction import Redactor
-from .session import Log, Refusal, Reporting, RunState, Session, Step, Timer
+from .session import Log, Refusal, Reporting, RunState, Scope, Session, Step, ThreadHooks, Timer, UndoLog
 from .step import Request, Spec
 
 if TYPE_CHECKING:
     from .progress import Progress
-    from .replayer import Replay
-    from .threads import ThreadMonitor
 
-__all__ = ["Around"]
+__all__ = ["Around", "AroundStep"]
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class Around:
         self.redactor: Final[Redactor] = inner.redactor
 
     @property
-    def threads(self) -> ThreadMonitor | None:
+    def threads(self) -> ThreadHooks | None:
         return self.inner.threads
 
     @property
@@ -107,7 +105,7 @@ class Around:
         self.inner.part_ended(step, name, result)
 
     @property
-    def undo_log(self) -> Replay | None:
+    def undo_log(self) -> UndoLog | None:
         return self.inner.undo_log
 
     def starts(self, lane: Lane) -> None:
@@ -115,3 +113,37 @@ class Around:
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         self.inner.skip_deliveries(here, tasks)
+
+
+class AroundStep(Step):
+    """The live step ``inner``, and what a subclass adds to its outcome."""
+
+    __slots__ = ("inner",)
+
+    live: Final = True
+    deferred: Final = False
+
+    def __init__(self, inner: Step) -> None:
+        self.inner: Final = inner
+
+    @property
+    def seq(self) -> int:
+        return self.inner.seq
+
+    def holds(self, instance: object) -> None:
+        self.inner.holds(instance)
+
+    def body(self) -> Scope:
+        return self.inner.body()
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self.inner.chunk(output, info=info)
+
+    def resumed(self) -> None:
+        self.inner.resumed()
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self.inner.done(output, info=info, data=data)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self.inner.failed(error, output=output, info=info)

@@ -13,7 +13,7 @@ from pdb import Pdb
 from types import FrameType
 from typing import Any, Final
 
-from .context import current
+from .session import current
 
 __all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller"]
 

@@ -5,30 +5,25 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
 from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import Trace
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
-from .context import Scope, current
-from .step import Spec
 
 __all__ = [
     "CLASSES",
     "Begun",
     "Below",
-    "EffectStep",
     "OpenCall",
     "RecoveredLog",
     "RecoveredStep",
-    "innermost",
     "lost",
     "never_sent",
     "open_calls",
+    "outside",
     "outside_run",
-    "placed",
     "steps_in_doubt",
 ]
 
@@ -46,7 +41,7 @@ open_calls: Final[set[OpenCall]] = set()
 #: The side-effect classes of what is no mere look.
 EFFECTS: Final = frozenset(("reversible", "irreversible"))
 #: The innermost open call of code outside every run; in a run it is the scope's.
-_outside: Final[ContextVar[OpenCall | None]] = ContextVar("tracekit.open_call", default=None)
+outside: Final[ContextVar[OpenCall | None]] = ContextVar("tracekit.open_call", default=None)
 _lock: Final = threading.Lock()
 
 
@@ -94,31 +89,6 @@ class OpenCall:
     def steps(self, run_id: str) -> list[int]:
         """The steps of this one and those around it in the run ``run_id``, innermost first."""
         return [one.seq for one in self.around() if one.seq and one.run_id == run_id]
-
-    def body(self, scope: Scope | None) -> Scope | None:
-        """The scope of its body; outside every run, where there is none, the running context is in it from here on."""
-        if scope is None:
-            _outside.set(self)
-            return None
-        return scope.within_call(self)
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """A block that is (a part of) its body."""
-        scope = current.get()
-        if scope is None:
-            before = _outside.get()
-            _outside.set(self)
-            try:
-                yield
-            finally:
-                _outside.set(before)  # no reset: the block may be left in another context
-            return
-        token = current.set(scope.within_call(self))
-        try:
-            yield
-        finally:
-            current.reset(token)
 
     # -- what happens below it -------------------------------------------------------------------------------------------
 
@@ -216,8 +186,8 @@ class OpenCall:
                     one._irreversible = one._irreversible or below.irreversible
         if self._working is None or not self._working():  # else when its thread has come to its end
             self.over()
-        if _outside.get() is self:
-            _outside.set(self.outer)
+        if outside.get() is self:
+            outside.set(self.outer)
         return below
 
     def over(self) -> None:
@@ -258,21 +228,6 @@ class Begun:
                     one._irreversible = one._irreversible or self.name
 
 
-def innermost() -> OpenCall | None:
-    """The open call that the running code is in."""
-    scope = current.get()
-    return _outside.get() if scope is None else scope.call
-
-
-def placed(scope: Scope) -> Scope:
-    """Where a step is that is made here in the line of ``scope``: inside the step of its run that is running, its effects counted in
-    the call that is open."""
-    around, call = current.get(), innermost() or scope.call
-    if around is None or around.session is not scope.session:
-        return scope.within_call(call)
-    return Scope(scope.session, scope.lane, around.parent, around.agent or scope.agent, around.live, call=call)
-
-
 def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
     """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
 
@@ -281,7 +236,7 @@ def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> 
     """
     if side_effect not in EFFECTS:
         return None
-    call = _outside.get()
+    call = outside.get()
     if call is not None:
         return call.begins(name, side_effect, undoes=undoes)
     if side_effect == "irreversible" and not undoes:
@@ -312,39 +267,6 @@ def _too_late(one: OpenCall, name: str, side_effect: str) -> RunEndedError:
         step=one.seq or None,
         next_action="give the call more time, or make its function look at a deadline itself",
     )
-
-
-class EffectStep:
-    """A live step with an effect below an open call, where its end is noted; see ``session.Step``."""
-
-    __slots__ = ("_begun", "_step")
-
-    live: Final = True
-    deferred: Final = False
-
-    def __init__(self, step: Any, begun: Begun) -> None:
-        self._step: Final = step
-        self._begun: Final = begun
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._step, name)
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        self._begun.end()  # between two pieces nothing goes on by itself
-        self._step.chunk(output, info=info)
-
-    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
-        self._begun.end()
-        self._step.done(output, info=info, data=data)
-
-    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
-        self._begun.end(failed=True)
-        self._step.failed(error, output=output, info=info)
-
-
-def once_of(spec: Spec) -> object:
-    """Whether a second call of a step of ``spec`` is answered by the first: in its run, or (``"store"``) everywhere."""
-    return (spec.signature.get("contract") or {}).get("exactly_once")
 
 
 # -- the recovered log -------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import orjson
 from .._journal.entry import DEFAULT, too_costly
 from .._journal.intern import Interner, Places
 from .._values import dumps, dumps_in_order, fingerprint, noted, snapshot, to_json
-from .context import current
 from .redaction import Redactor
+from .session import current
 
 __all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 

@@ -21,7 +21,7 @@ from orjson import loads
 
 from .._values import Decoder, Walk, attributes_of, dumps, dumps_in_order, noted, refuse, to_json
 from .._values.registry import set_state, state_of
-from .context import current
+from .session import current
 
 __all__ = ["LARGEST", "CalledWith", "Changes", "Given", "Linking", "changeable", "given_to", "grafted", "state_hash"]
 

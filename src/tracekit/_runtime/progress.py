@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from .._reality import monotonic_ns
-from .context import NOBODY, UNLIMITED, Lane, Scope
+from .lane import NOBODY, UNLIMITED, Lane
 
 __all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
 
@@ -128,13 +128,15 @@ class Progress:
 
     # -- what runs -------------------------------------------------------------------------------------------------------
 
-    def soon(self, loop: Any, scope: Scope, callback: Any, args: tuple[Any, ...], context: Context | None) -> Handle:
-        """``loop.call_soon`` for a callback in ``scope``."""
+    def soon(
+        self, loop: Any, lane: Lane | None, callback: Any, args: tuple[Any, ...], context: Context | None
+    ) -> Handle:
+        """``loop.call_soon`` for a callback in ``lane``, or inside a live call (``None``)."""
         if loop._closed if hasattr(loop, "_closed") else loop.is_closed():
             raise RuntimeError("Event loop is closed")
         handle = Counted(callback, args, loop, context)
         handle.counted = self._uncounted is not loop
-        lane = handle.lane = None if scope.live else scope.lane
+        handle.lane = lane
         if lane is not None and lane.loop is not loop:
             lane.loop = loop
             self._of(loop).moved.append(lane)

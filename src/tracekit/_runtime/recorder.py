@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -15,26 +14,25 @@ from .._journal.intern import Places
 from .._journal.writer import Journal
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
-from .context import ROOT, Lane, Scope
-from .effects import Begun, EffectStep, lost, once_of
+from .around import AroundStep
+from .effects import Begun, lost
 from .encoding import Encoded, Encoder
+from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
 from .redaction import Redactor, StreamRedactor
 from .replayer import CUT_OFF, IN_LOOP, Replay
-from .session import Refusal, RunState, Step, Timer, WrittenLog, here
+from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, here
 from .step import Circumstances, Request, Spec
 from .verdict import RunReport
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-    from .._policy.budget import Budget, Spending
     from ..failures import StructuredFailure
-    from .threads import ThreadMonitor
+    from .spending import Budget, Spending
 
 __all__ = [
-    "ROOT",
-    "Closing",
+    "EffectStep",
     "Raised",
     "RecordedStep",
     "RecordedTimer",
@@ -43,7 +41,6 @@ __all__ = [
     "UnloggedStep",
     "of_run",
     "of_step",
-    "undoing",
 ]
 
 # -- classified --------------------------------------------------------------------------------------------------------
@@ -476,7 +473,7 @@ class Recording:
     reach: Final = None
     decides: Final = False
     #: Who runs is of no account while recording.
-    threads: ThreadMonitor | None = None
+    threads: ThreadHooks | None = None
 
     def __init__(
         self,
@@ -1032,6 +1029,38 @@ def encode_reads(values: list[Any]) -> bytes:
     return dumps_in_order(to_json(values))
 
 
+# -- effects -----------------------------------------------------------------------------------------------------------
+#
+# Steps that an open call around them counts.
+
+
+class EffectStep(AroundStep):
+    """A live step with an effect below an open call, which is told when it has ended."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, inner: Step, begun: Begun) -> None:
+        super().__init__(inner)
+        self._begun: Final = begun
+
+    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
+        self._begun.end()  # between two pieces nothing goes on by itself
+        self.inner.chunk(output, info=info)
+
+    def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
+        self._begun.end()
+        self.inner.done(output, info=info, data=data)
+
+    def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
+        self._begun.end(failed=True)
+        self.inner.failed(error, output=output, info=info)
+
+
+def once_of(spec: Spec) -> object:
+    """Whether a second call of a step of ``spec`` is answered by the first: in its run, or (``"store"``) everywhere."""
+    return (spec.signature.get("contract") or {}).get("exactly_once")
+
+
 # -- undone ------------------------------------------------------------------------------------------------------------
 #
 # Steps that undo others: a call that happens once and was undone may be made again.
@@ -1050,49 +1079,3 @@ class UndoingStep(RecordedStep):
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         super().done(output, info=info, data=data)
         self.session.undone[self._of] = 0
-
-
-# -- closing -----------------------------------------------------------------------------------------------------------
-#
-# A run that is being aborted: from then on no effect of it begins but those that undo others.
-
-#: Whether a compensation is called here.
-undoing: Final[ContextVar[bool]] = ContextVar("tracekit.undoing", default=False)
-
-
-class Closing:
-    """What may still begin in a run that is aborted for ``reason``.
-
-    When the abort is ``over``, the line of execution that asked for it, ``lane``, goes on with what it likes. Others don't.
-    """
-
-    def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[Scope], bool]) -> None:
-        self._run_id: Final = run_id
-        self._reason: Final = reason
-        self.lane = lane
-        self.over = False
-        #: The last entry before.
-        self.at = at
-        #: Whether it is inside a step that is waited for, or that undoes something.
-        self._within: Final = within
-
-    def admits(self, scope: Scope, request: Request) -> bool:
-        """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
-        info = request.info
-        if not request.spec.effect or undoing.get() or (info is not None and "compensates" in info):
-            return True
-        return self._within(scope) or (self.over and self._is_askers(scope.lane))
-
-    def _is_askers(self, lane: Lane) -> bool:
-        line: Lane | None = self.lane
-        while line is not None and line is not lane:
-            line = line.parent
-        return line is not None
-
-    def refusal(self, spec: Spec) -> RunEndedError:
-        return RunEndedError(
-            f"{spec.family} {spec.name!r} ({spec.side_effect}) was called when run {self._run_id} was being aborted ({self._reason}); "
-            "it was not executed",
-            run_id=self._run_id,
-            next_action="let the tasks and threads of the run end before it is aborted, or let them see this error",
-        )

@@ -31,20 +31,20 @@ from ..errors import (
 )
 from . import divergence
 from .callsite import caller, say, stop_in_caller
-from .context import Lane, Scope
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
+from .lane import Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
-from .session import Log, Outcome, Refusal, RunState, Step, Timer, here
+from .session import Log, Outcome, Refusal, RunState, Scope, Step, Timer, here
 from .step import Circumstances, RenderedSpec, Request, Spec
 from .verdict import Report
 
 if TYPE_CHECKING:
-    from .._policy.budget import Budget, Spending
     from .schedule import Ticket
+    from .spending import Budget, Spending
 
 __all__ = [
     "EVENT",
@@ -1317,6 +1317,11 @@ class Replay:
                 return of
             self.take(seq)
             scope.lane.last = seq
+
+    def ended_before_undoing(self, seq: int, of: int) -> bool:
+        """Whether step ``seq`` had come to its end when step ``of`` was undone."""
+        answer = self.index.answer
+        return seq < len(answer) and 0 < answer[seq] < self.index.compensations.get(of, 0)
 
     def left_standing(self) -> set[int]:
         """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""

@@ -13,12 +13,12 @@ from .._journal.writer import Journal
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
-from .context import Lane, Scope
-from .recorder import ROOT, RecordedStep, RecordedTimer, Recording
+from .lane import ROOT, Lane
+from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import CUT_OFF, HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_go_on, go_on
-from .session import Outcome, Refusal, Step, Timer
+from .session import Outcome, Refusal, Scope, Step, Timer
 from .step import Request
 from .threads import ThreadMonitor
 

@@ -15,9 +15,10 @@ from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
 from typing import Any, Final
 
 from .._reality import monotonic_ns
-from .context import Lane, current, enter
+from .lane import Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
+from .session import current, enter
 from .threads import MonitoredThread, ThreadMonitor
 
 __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]

@@ -1,4 +1,4 @@
-"""What a capture point may ask of a session: the protocols of sessions, steps and timers, and who is asked.
+"""Where in a run the running code is, and what it may ask there: scopes, and the protocols of sessions, steps and timers.
 
 A capture point (tool, HTTP seam, clock, timer …) describes what is about to happen as a ``Request``, asks :func:`here` for
 the scope, and opens a step on its session. The session alone decides: a *live* step is made by the capture point and its
@@ -12,42 +12,191 @@ from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar, Token
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from ..errors import BudgetExceededError, UnknownPriceError
-from .context import NOBODY, Lane, Scope, current, enter, started
+from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
+from .effects import outside
+from .lane import NOBODY, ROOT, Lane, started
 
 if TYPE_CHECKING:
+    from _thread import LockType
+    from asyncio import Task
+
     from .._journal.reader import Trace
     from .._journal.writer import Journal
-    from .._policy.budget import Spending
-    from ..errors import ContractViolationError, ReplayError, RunEndedError, TracekitError
+    from ..errors import ContractViolationError, ReplayError, TracekitError
+    from .effects import OpenCall
     from .progress import Progress
-    from .recorder import Closing
     from .redaction import Redactor
-    from .replayer import Replay
+    from .spending import Spending
     from .step import Request, Spec
-    from .threads import ThreadMonitor
 
 __all__ = [
+    "Closing",
     "Log",
     "Outcome",
     "Refusal",
     "Reporting",
     "RunState",
+    "Scope",
     "Session",
     "Step",
+    "ThreadHooks",
     "Timer",
+    "UndoLog",
     "Unfinished",
     "WrittenLog",
+    "body_of",
+    "current",
+    "enter",
     "entered",
     "here",
+    "in_call",
+    "innermost",
     "owner",
+    "placed",
     "settled",
+    "undoing",
 ]
 
 T = TypeVar("T")
+
+# -- scope -------------------------------------------------------------------------------------------------------------
+#
+# Where a step happens: the session, the lane and the enclosing step that the context variable points to.
+#
+# A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
+# threads get theirs from the hooks in ``_capture.threads``.
+
+
+class Scope:
+    """One point in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
+
+    ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
+    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay. ``spending`` is the
+    innermost budget that calls made here are counted in, ``call`` the innermost open call in which their effects are.
+    """
+
+    # No __slots__: from 3.13 on Python makes objects without them faster.
+
+    def __init__(
+        self,
+        session: Session,
+        lane: Lane,
+        parent: int,
+        agent: str | None = None,
+        live: int = 0,
+        spending: Spending | None = None,
+        call: OpenCall | None = None,
+    ) -> None:
+        self.session: Final = session
+        self.lane: Final = lane
+        self.parent: Final = parent
+        self.agent: Final = agent
+        self.live: Final = live
+        self.spending: Final = spending
+        self.call: Final = call
+
+    def inside(self, seq: int, *, live: bool) -> Scope:
+        """The scope of the body of step ``seq``."""
+        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending, self.call)
+
+    def in_lane(self, lane: Lane) -> Scope:
+        """The same enclosing step, another line of execution."""
+        return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
+
+    def own_lane(self, name: str) -> Scope:
+        """In a line of execution of its own that starts here, for a worker, a connection, a thread: the next of this name."""
+        return self.in_lane(started(self.lane, name))
+
+    def task(self, name: str, n: int | None = None) -> Scope:
+        """In a line of execution of its own for work that came from outside, inside no step: the next of this name in the run.
+
+        In a replay ``n`` says which one it was.
+        """
+        root = self.lane.root
+        if n is None:
+            lane = started(root, name)
+        else:
+            lane = Lane(name, n, root)
+            root.counted(name, n)
+        return Scope(self.session, lane, ROOT, self.agent, call=self.call)
+
+    def acting(self, agent: str | None) -> Scope:
+        return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
+
+    def within(self, spending: Spending | None) -> Scope:
+        """The same place, its calls counted in ``spending``."""
+        return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending, self.call)
+
+    def within_call(self, call: OpenCall | None) -> Scope:
+        """The same place, the effects of its calls counted in ``call``."""
+        return Scope(self.session, self.lane, self.parent, self.agent, self.live, self.spending, call)
+
+
+#: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.
+current: Final[ContextVar[Scope | None]] = ContextVar("tracekit.scope", default=None)
+
+
+def enter(scope: Scope) -> Token[Scope | None]:
+    """Set ``scope`` where there may be none yet; ``current.reset`` takes it back.
+
+    Resetting to "no value" deletes the entry, and Python 3.11 may collect garbage in the middle of that: a collection's
+    callback or finalizer that reads the variable just then (any read of a clock does) leaves a dangling pointer in its
+    cache. So there is always a value to go back to.
+    """
+    token = current.set(scope)
+    if token.old_value is Token.MISSING:
+        current.set(None)
+        token = current.set(scope)
+    return token
+
+
+def innermost() -> OpenCall | None:
+    """The open call that the running code is in."""
+    scope = current.get()
+    return outside.get() if scope is None else scope.call
+
+
+def body_of(call: OpenCall, scope: Scope | None) -> Scope | None:
+    """The scope of the body of ``call``; outside every run, where there is none, the running context is in it from here on."""
+    if scope is None:
+        outside.set(call)
+        return None
+    return scope.within_call(call)
+
+
+@contextmanager
+def in_call(call: OpenCall) -> Iterator[None]:
+    """A block that is (a part of) the body of ``call``."""
+    scope = current.get()
+    if scope is None:
+        before = outside.get()
+        outside.set(call)
+        try:
+            yield
+        finally:
+            outside.set(before)  # no reset: the block may be left in another context
+        return
+    token = current.set(scope.within_call(call))
+    try:
+        yield
+    finally:
+        current.reset(token)
+
+
+def placed(scope: Scope) -> Scope:
+    """Where a step is that is made here in the line of ``scope``: inside the step of its run that is running, its effects counted in
+    the call that is open."""
+    around, call = current.get(), innermost() or scope.call
+    if around is None or around.session is not scope.session:
+        return scope.within_call(call)
+    return Scope(scope.session, scope.lane, around.parent, around.agent or scope.agent, around.live, call=call)
+
+
+# -- steps and timers --------------------------------------------------------------------------------------------------
 
 Refusal: TypeAlias = "ContractViolationError | BudgetExceededError | RunEndedError"
 
@@ -184,6 +333,9 @@ class Timer(Protocol):
         return
 
 
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
 class Log:
     """The trace that answers a session's steps (``None``: nothing does), and the file that it stands in."""
 
@@ -299,6 +451,48 @@ class Children(Protocol):
         ...
 
 
+#: Whether a compensation is called here.
+undoing: Final[ContextVar[bool]] = ContextVar("tracekit.undoing", default=False)
+
+
+class Closing:
+    """What may still begin in a run that is aborted for ``reason``.
+
+    When the abort is ``over``, the line of execution that asked for it, ``lane``, goes on with what it likes. Others don't.
+    """
+
+    def __init__(self, run_id: str, reason: str, lane: Lane, at: int, within: Callable[[Scope], bool]) -> None:
+        self._run_id: Final = run_id
+        self._reason: Final = reason
+        self.lane = lane
+        self.over = False
+        #: The last entry before.
+        self.at = at
+        #: Whether it is inside a step that is waited for, or that undoes something.
+        self._within: Final = within
+
+    def admits(self, scope: Scope, request: Request) -> bool:
+        """What has no effect, what undoes something, and what happens inside a step that is waited for, or inside one of those."""
+        info = request.info
+        if not request.spec.effect or undoing.get() or (info is not None and "compensates" in info):
+            return True
+        return self._within(scope) or (self.over and self._is_askers(scope.lane))
+
+    def _is_askers(self, lane: Lane) -> bool:
+        line: Lane | None = self.lane
+        while line is not None and line is not lane:
+            line = line.parent
+        return line is not None
+
+    def refusal(self, spec: Spec) -> RunEndedError:
+        return RunEndedError(
+            f"{spec.family} {spec.name!r} ({spec.side_effect}) was called when run {self._run_id} was being aborted ({self._reason}); "
+            "it was not executed",
+            run_id=self._run_id,
+            next_action="let the tasks and threads of the run end before it is aborted, or let them see this error",
+        )
+
+
 class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
@@ -364,6 +558,53 @@ class Reporting(Protocol):
         ...
 
 
+class ThreadHooks(Protocol):
+    """Whom the hooks report to which threads take part in a replay, and what they wait for."""
+
+    def launching(self) -> None:
+        """The calling thread starts a thread; until ``launched`` nothing counts as blocked."""
+        ...
+
+    def launched(self, native: int | None, ident: int | None) -> None:
+        """The thread has been started, or (``None``) could not be."""
+        ...
+
+    def submitted(self) -> None:
+        """The calling thread hands a call to a pool: another thread will run it."""
+        ...
+
+    def begun(self, lane: Lane) -> None:
+        """A call that was handed to a pool, or a thread's own, is begun by the calling thread, in this lane."""
+        ...
+
+    def created(self, task: Task[Any]) -> None:
+        """A task of the run was created, in the loop of the calling thread."""
+        ...
+
+    def wait_in(self, gate: LockType) -> None:
+        """Wait until another thread releases ``gate``; where nothing can move and the replay has failed, raise that failure."""
+        ...
+
+
+class UndoLog(Protocol):
+    """A recording that is replayed, as an abort asks it: which steps were undone, and in which order."""
+
+    @property
+    def threads(self) -> ThreadHooks: ...
+
+    def next_undone(self, scope: Scope) -> int | None:
+        """What the next recorded step of the scope's lane undoes, or ``None``."""
+        ...
+
+    def left_standing(self) -> set[int]:
+        """The steps that the recorded run has undone at some time, or says it has not: none that an abort now would undo too."""
+        ...
+
+    def ended_before_undoing(self, seq: int, of: int) -> bool:
+        """Whether step ``seq`` had come to its end when step ``of`` was undone."""
+        ...
+
+
 class Session(Protocol):
     """What a scope points to: a recording, or a replay."""
 
@@ -406,7 +647,7 @@ class Session(Protocol):
         ...
 
     @property
-    def threads(self) -> ThreadMonitor | None:
+    def threads(self) -> ThreadHooks | None:
         """Whom the hooks report to which threads take part; ``None`` where nothing waits for them (a recording)."""
         ...
 
@@ -485,8 +726,8 @@ class Session(Protocol):
         ...
 
     @property
-    def undo_log(self) -> Replay | None:
-        """The replay whose log says which steps an abort undoes, and in which order; ``None`` where the abort decides it."""
+    def undo_log(self) -> UndoLog | None:
+        """What says which steps an abort undoes, and in which order; ``None`` where the abort decides it."""
         ...
 
     def starts(self, lane: Lane) -> None:
@@ -499,6 +740,9 @@ class Session(Protocol):
         It is what happened in lanes that have no step, and in ``here`` since its last step. A recording has no use for it.
         """
         ...
+
+
+# -- who is running ----------------------------------------------------------------------------------------------------
 
 
 def owner() -> int:

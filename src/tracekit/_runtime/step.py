@@ -11,8 +11,8 @@ from .._journal.entry import FAMILIES, EntryFamily
 from .._values import dumps_in_order, to_json
 
 if TYPE_CHECKING:
-    from .._policy.budget import Budget
     from .redaction import Redactor
+    from .spending import Budget
 
 __all__ = ["Circumstances", "Family", "HasSpecs", "RenderedSpec", "Request", "Spec"]
 

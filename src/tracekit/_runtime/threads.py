@@ -39,7 +39,7 @@ from weakref import WeakSet
 
 from .._reality import sleep
 from .callsite import is_user_code
-from .context import Lane
+from .lane import Lane
 from .process import process
 
 __all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes"]

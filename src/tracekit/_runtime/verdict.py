@@ -18,6 +18,7 @@ from .._journal.reader import Verdict
 from ..errors import InexactReplayError
 from .effects import RecoveredLog, RecoveredStep
 from .redaction import Redactor
+from .spending import usage_of
 
 __all__ = [
     "CAN_BE_INEXACT",
@@ -503,8 +504,6 @@ class Report:
     def recorded(self) -> dict[str, Any]:
         """What the recorded run took: calls, tokens, ``cost_usd`` (``None`` where a price is not known) and seconds."""
         if self._recorded is None:
-            from .._policy.forecast import usage_of
-
             self._recorded = {} if self._path is None else usage_of(self._path)
         return self._recorded
 

@@ -11,7 +11,7 @@ import orjson
 
 from .._policy.forecast import LATEST, Estimate
 from .._policy.forecast import estimate as foresee
-from .._policy.prices import Price
+from .._runtime.prices import Price
 from . import output
 from .output import printable
 

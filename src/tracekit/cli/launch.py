@@ -41,9 +41,9 @@ from .._runs.replaying import ReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import caller
-from .._runtime.context import current
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import PLACEHOLDER
+from .._runtime.session import current
 from .._runtime.verdict import Report
 from .._values import from_json, to_json
 from ..errors import (

@@ -1,120 +1,19 @@
-"""Where in a run the running code is: its session, its lane and the step around it."""
+"""The logical lines of execution of a run.
+
+A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first step. Its
+identity is its path: which name, the how-manieth of that name that the parent lane started, under which live step. Neither scheduling
+nor what a library starts beside it changes that path.
+"""
 
 from __future__ import annotations
 
 import threading
-from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from .._policy.budget import Spending
-    from .effects import OpenCall
-    from .session import Session
-
-__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "Scope", "current", "enter", "started"]
-
-# -- scope -------------------------------------------------------------------------------------------------------------
-#
-# Where a step happens: the session, the lane and the enclosing step that the context variable points to.
-#
-# A scope is immutable. Who enters a step, a lane or an agent sets a new one and restores the old one after; tasks and
-# threads get theirs from the hooks in ``_capture.threads``.
-
+__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
 #: The entry that encloses what happens in no step: the run's first.
 ROOT: Final = 1
-
-
-class Scope:
-    """One point in a run: ``session``, ``lane``, the ``seq`` of the enclosing step, the acting agent.
-
-    ``live`` is the ``seq`` of the innermost enclosing step whose body replay does not run (a tool, a model call, an HTTP
-    exchange), or 0: what is started in there is numbered under that step, and is not there in a replay. ``spending`` is the
-    innermost budget that calls made here are counted in, ``call`` the innermost open call in which their effects are.
-    """
-
-    # No __slots__: from 3.13 on Python makes objects without them faster.
-
-    def __init__(
-        self,
-        session: Session,
-        lane: Lane,
-        parent: int,
-        agent: str | None = None,
-        live: int = 0,
-        spending: Spending | None = None,
-        call: OpenCall | None = None,
-    ) -> None:
-        self.session: Final = session
-        self.lane: Final = lane
-        self.parent: Final = parent
-        self.agent: Final = agent
-        self.live: Final = live
-        self.spending: Final = spending
-        self.call: Final = call
-
-    def inside(self, seq: int, *, live: bool) -> Scope:
-        """The scope of the body of step ``seq``."""
-        return Scope(self.session, self.lane, seq, self.agent, seq if live else self.live, self.spending, self.call)
-
-    def in_lane(self, lane: Lane) -> Scope:
-        """The same enclosing step, another line of execution."""
-        return Scope(self.session, lane, self.parent, self.agent, self.live, self.spending, self.call)
-
-    def own_lane(self, name: str) -> Scope:
-        """In a line of execution of its own that starts here, for a worker, a connection, a thread: the next of this name."""
-        return self.in_lane(started(self.lane, name))
-
-    def task(self, name: str, n: int | None = None) -> Scope:
-        """In a line of execution of its own for work that came from outside, inside no step: the next of this name in the run.
-
-        In a replay ``n`` says which one it was.
-        """
-        root = self.lane.root
-        if n is None:
-            lane = started(root, name)
-        else:
-            lane = Lane(name, n, root)
-            root.counted(name, n)
-        return Scope(self.session, lane, ROOT, self.agent, call=self.call)
-
-    def acting(self, agent: str | None) -> Scope:
-        return Scope(self.session, self.lane, self.parent, agent, self.live, self.spending, self.call)
-
-    def within(self, spending: Spending | None) -> Scope:
-        """The same place, its calls counted in ``spending``."""
-        return Scope(self.session, self.lane, self.parent, self.agent, self.live, spending, self.call)
-
-    def within_call(self, call: OpenCall | None) -> Scope:
-        """The same place, the effects of its calls counted in ``call``."""
-        return Scope(self.session, self.lane, self.parent, self.agent, self.live, self.spending, call)
-
-
-#: The scope of the running code, or ``None`` outside every run. Read it with ``current.get()``.
-current: Final[ContextVar[Scope | None]] = ContextVar("tracekit.scope", default=None)
-
-
-def enter(scope: Scope) -> Token[Scope | None]:
-    """Set ``scope`` where there may be none yet; ``current.reset`` takes it back.
-
-    Resetting to "no value" deletes the entry, and Python 3.11 may collect garbage in the middle of that: a collection's
-    callback or finalizer that reads the variable just then (any read of a clock does) leaves a dangling pointer in its
-    cache. So there is always a value to go back to.
-    """
-    token = current.set(scope)
-    if token.old_value is Token.MISSING:
-        current.set(None)
-        token = current.set(scope)
-    return token
-
-
-# -- lanes -------------------------------------------------------------------------------------------------------------
-#
-# Lanes: the logical lines of execution of a run.
-#
-# A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first
-# step. Its identity is its path: which name, the how-manieth of that name that the parent lane started, under which live
-# step. Neither scheduling nor what a library starts beside it changes that path.
 
 #: The ``owner`` of a lane whose task, thread or call has ended: an ident that is given again misleads nobody.
 NOBODY: Final = -1

@@ -1,0 +1,830 @@
+"""Budgets: limits, what calls have spent of them and what is reserved for calls under way, and what a recorded run took."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from .. import _reality
+from .._journal.reader import Trace
+from .._journal.store import beside
+from ..errors import BudgetExceededError, RunStateError, TraceError, UnknownPriceError
+from .effects import never_sent
+from .prices import Price, PriceList, Prices, checked
+
+__all__ = [
+    "LIMITS",
+    "OF_TOKENS",
+    "Budget",
+    "Call",
+    "CallSpec",
+    "Reservation",
+    "Spending",
+    "answer_tokens",
+    "refused",
+    "request_tokens",
+    "usage_of",
+]
+
+# -- budget ------------------------------------------------------------------------------------------------------------
+#
+# What a run, or a part of one, may spend.
+
+#: The limits of a budget, in the order in which they are listed.
+LIMITS: Final = ("usd", "llm_calls", "input_tokens", "output_tokens", "tool_calls", "cost_units", "seconds")
+_COUNTS: Final = frozenset(("llm_calls", "input_tokens", "output_tokens", "tool_calls"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of what a run, a span or a block may spend; immutable. ``None`` limits nothing, a count of 0 allows none.
+
+    ``usd`` is the price of the model calls, ``llm_calls`` counts the requests (an SDK's retries too), ``tool_calls`` the calls of tools.
+    ``cost_units`` adds what each tool declares (1, where it says nothing) and one unit per ``tokens_per_unit`` tokens of a model
+    call. ``seconds`` is time on a clock that never goes back, from the beginning of the run, span or block.
+
+    Tokens and dollars are checked before the call from an estimate: the request's size, and the most that it lets the model
+    answer, ``assumed_output_tokens`` where it sets no limit. ``prices`` names models' prices (a mapping of :class:`Price`, or a function
+    from a model's name to one); for what it does not know, and without it, the data of the package ``genai-prices`` are used.
+    """
+
+    usd: float | None = None
+    llm_calls: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    tool_calls: int | None = None
+    cost_units: float | None = None
+    seconds: float | None = None
+    prices: PriceList | None = None
+    tokens_per_unit: float = 1000
+    assumed_output_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in LIMITS:
+            value = getattr(self, name)
+            if value is not None:
+                (_count if name in _COUNTS else _amount)(name, value)
+        if not self.limits:
+            raise ValueError(f"a budget limits something: set one of {', '.join(LIMITS)}")
+        _amount("tokens_per_unit", self.tokens_per_unit)
+        _count("assumed_output_tokens", self.assumed_output_tokens)
+        if self.prices is not None:
+            object.__setattr__(self, "prices", checked(self.prices))
+
+    def opened(self, name: str, outer: Spending | None) -> Spending:
+        """What is counted of it from now on, in the body of a step of this name."""
+        return Spending(self, name=name, outer=outer)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The budget as JSON values; of prices that a function gives, only that (each call says what it gave)."""
+        described: dict[str, Any] = dict(self.limits)
+        described.update(tokens_per_unit=self.tokens_per_unit, assumed_output_tokens=self.assumed_output_tokens)
+        if isinstance(self.prices, Mapping):
+            described["prices"] = {model: price.as_dict() for model, price in self.prices.items()}
+        elif self.prices is not None:
+            described["prices_by"] = "function"
+        return described
+
+    @classmethod
+    def of_dict(cls, described: Mapping[str, Any]) -> Budget:
+        """The budget that ``as_dict`` gave; ``TypeError`` or ``ValueError`` where it is none."""
+        prices = described.get("prices")
+        given = {one.name: described[one.name] for one in fields(cls) if one.name in described and one.name != "prices"}
+        return cls(prices=prices and {model: Price(**price) for model, price in prices.items()}, **given)
+
+    def __repr__(self) -> str:
+        arguments = [
+            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if self._shows(one.name, one.default)
+        ]
+        return f"Budget({', '.join(arguments)})"
+
+    def _shows(self, name: str, default: Any) -> bool:
+        return name != "prices" and getattr(self, name) != default
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in LIMITS))
+
+
+def budget_or_none(value: object) -> Budget | None:
+    """``value`` if it is a budget or ``None``, else ``TypeError``."""
+    if value is None or isinstance(value, Budget):
+        return value
+    hint = f": write Budget(**{value!r})" if isinstance(value, Mapping) else ""
+    raise TypeError(f"budget is a Budget, not {value!r}{hint}")
+
+
+def _count(name: str, value: object) -> None:
+    if type(value) is not int:
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if value < 0:
+        raise ValueError(f"{name} is 0 or more, not {value!r}")
+
+
+def _amount(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} is a finite number above 0, not {value!r}")
+
+
+class CallSpec(Protocol):
+    """Of a step what its costs depend on: its family, its name (of a model, where the signature names none) and its signature."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def signature(self) -> Mapping[str, Any]: ...
+
+
+class Call(Protocol):
+    """A call that is about to be made, as a budget looks at it."""
+
+    @property
+    def spec(self) -> CallSpec: ...
+    @property
+    def input(self) -> object: ...
+    @property
+    def info(self) -> Mapping[str, Any] | None: ...
+
+
+class _Logged(NamedTuple):
+    """The same of a step in a log."""
+
+    family: str
+    name: str
+    signature: Mapping[str, Any]
+
+
+# -- estimate ----------------------------------------------------------------------------------------------------------
+#
+# How many tokens a call will take, before it is made.
+
+#: Of English text and JSON a token takes four bytes and more; other scripts take more bytes and more tokens alike.
+_BYTES_PER_TOKEN: Final = 4
+#: What stands around a message or a part of one.
+_PER_ITEM: Final = 3
+#: A picture or another file sent inside a request, whatever its size.
+_PER_FILE: Final = 1600
+_LONG: Final = 1024
+#: Where requests hold files as base64.
+_FILES: Final = frozenset(("data", "file_data", "b64_json"))
+#: How requests limit the answer.
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
+
+def request_tokens(input: object) -> int:
+    """The tokens of a request, by its size: a quarter of the bytes of its texts, and a little around each message."""
+    body = input.get("body", input) if isinstance(input, Mapping) else input
+    size = 0
+    stack: list[tuple[str, Any]] = [("", body)]
+    while stack:
+        key, value = stack.pop()
+        if isinstance(value, str):
+            size += _text(key, value)
+        elif isinstance(value, Mapping):
+            size += _PER_ITEM * _BYTES_PER_TOKEN
+            for name, item in value.items():
+                size += len(str(name))
+                stack.append((str(name), item))
+        elif isinstance(value, (list, tuple)):
+            stack.extend((key, item) for item in value)
+        elif isinstance(value, (bytes, bytearray)):
+            size += _PER_FILE * _BYTES_PER_TOKEN if len(value) > _LONG else len(value)
+        elif value is not None:
+            size += 4
+    return -(-size // _BYTES_PER_TOKEN)
+
+
+def answer_tokens(spec: CallSpec, input: object, assumed: int) -> int:
+    """The most tokens that a request lets the model answer; ``assumed`` where it sets no limit."""
+    signature = spec.signature
+    if signature.get("operation") == "embeddings":
+        return 0
+    given = input if isinstance(input, Mapping) else {}
+    limit = next((found for found in (_limit(signature), _limit(given)) if found is not None), assumed)
+    several = signature.get("n")
+    return limit * several if type(several) is int and several > 1 else limit
+
+
+def _limit(given: Mapping[str, Any]) -> int | None:
+    for name in _LIMITS:
+        value = given.get(name)
+        if type(value) is int and value >= 0:
+            return value
+    return None
+
+
+def _text(key: str, value: str) -> int:
+    """The bytes of a text; a file that is written as text counts as a file."""
+    if len(value) > _LONG and (key in _FILES or value.startswith("data:")):
+        return _PER_FILE * _BYTES_PER_TOKEN
+    return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+
+
+# -- held --------------------------------------------------------------------------------------------------------------
+#
+# What one call holds back of the budgets around it, until what it took is known.
+
+#: Limits that need the tokens of a call to be foreseen.
+OF_TOKENS: Final = frozenset(("usd", "input_tokens", "output_tokens", "cost_units"))
+
+
+class Reservation:
+    """The costs of one call in each of ``levels``: foreseen, and then as they were.
+
+    ``estimate`` is what was foreseen of tokens and dollars, ``None`` where no limit asks for it, ``price`` what a function gave as the
+    model's price. ``free`` is a call that the other side did not take.
+    """
+
+    __slots__ = ("_about", "_closed", "_levels", "_spec", "costs", "estimate", "free", "price")
+
+    def __init__(self, levels: Sequence[Spending], spec: CallSpec, info: Mapping[str, Any] | None) -> None:
+        self._levels: Final = levels
+        self._spec: Final = spec
+        self._about: Final = info or {}
+        self._closed = False
+        self.costs: list[tuple[Spending, dict[str, float]]] = []
+        self.estimate: dict[str, float] | None = None
+        self.price: Mapping[str, float] | None = None
+        self.free = False
+
+    @classmethod
+    def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
+        """What an intent record in a log held back, in ``level`` alone."""
+        signature = dict(entry.get("meta") or {})
+        about = signature.pop("info", None) or {}
+        spec = _Logged("llm" if entry["type"] == "llm.request" else "tool", str(entry.get("name")), signature)
+        held = cls((level,), spec, about)
+        held.estimate, held.price = about.get("estimate"), about.get("price")
+        held.costs = [(level, held._cost(level, held.estimate or {}))]
+        return held
+
+    def foresee(self, input: object) -> None:
+        """Work out what the call may cost; ``UnknownPriceError`` where a limit in dollars can't be kept without one."""
+        if self._spec.family != "llm" or all(OF_TOKENS.isdisjoint(level.budget.limits) for level in self._levels):
+            self.costs = [(level, self._cost(level, {})) for level in self._levels]
+            return
+        asked = request_tokens(input)
+        for level in self._levels:
+            answered = answer_tokens(self._spec, input, level.budget.assumed_output_tokens)
+            usage: dict[str, float] = {"input_tokens": asked, "output_tokens": answered}
+            if level.budget.usd is not None:
+                self._foresee_price(level, usage)
+            self.estimate = {**usage, **(self.estimate or {})}
+            self.costs.append((level, self._cost(level, usage)))
+
+    def _foresee_price(self, level: Spending, usage: dict[str, float]) -> None:
+        try:
+            usage["cost_usd"] = round(level.prices.of(self.model, *self._place, usage), 9)
+        except UnknownPriceError:
+            if not self._about.get("own_price"):  # else the answer says what it cost
+                raise
+        else:
+            self.price = level.prices.given(self.model)  # the outermost one's, where there are several
+
+    @property
+    def model(self) -> str:
+        """The model that is asked."""
+        return str(self._spec.signature.get("model", self._spec.name))
+
+    @property
+    def _place(self) -> tuple[str | None, str | None]:
+        return self._about.get("provider"), self._about.get("origin")
+
+    def _cost(self, level: Spending, usage: Mapping[str, Any]) -> dict[str, float]:
+        if self._spec.family == "tool":
+            return {"tool_calls": 1, "cost_units": self._about.get("cost_units", 1)}
+        if self._spec.family != "llm":
+            return {}
+        asked, answered = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        return {
+            "llm_calls": 1,
+            "input_tokens": asked,
+            "output_tokens": answered,
+            "cost_units": (asked + answered) / level.budget.tokens_per_unit,
+            "usd": usage.get("cost_usd", 0.0),
+        }
+
+    # -- after the call --------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, usage: Mapping[str, Any] | None, answered: object, *, free: bool = False, usd: float | None = None
+    ) -> float | None:
+        """The call was made: what it took replaces what was held. Returns its price where a limit asks for one.
+
+        Where nothing says the tokens, what was foreseen counts; where nothing was, the call is counted as one that is not known.
+        ``answered`` names the model that did; ``usd`` is the price where that is known already.
+        """
+        free = free or self.free
+        usd = 0.0 if free else usd
+        taken: Mapping[str, Any] = {} if free else usage or self.estimate or {}
+        self._count_unknown(free or bool(taken))
+        price: float | None = None
+        actual: list[tuple[Spending, dict[str, float]]] = []
+        for level, _ in self.costs:
+            counted = dict(taken)
+            if self._spec.family == "llm" and level.budget.usd is not None:
+                cost = usd if usd is not None else self._price(level, answered, taken) if taken else 0.0
+                counted["cost_usd"] = cost or 0.0
+                price = cost if price is None else price
+            actual.append((level, self._cost(level, counted)))
+        self._close(actual)
+        return price
+
+    def _price(self, level: Spending, answered: object, usage: Mapping[str, Any]) -> float | None:
+        try:
+            return round(level.prices.of_answer(answered, self.model, *self._place, usage), 9)
+        except UnknownPriceError as error:
+            foreseen = (self.estimate or {}).get("cost_usd")
+            if foreseen is None:  # it was to say so itself, and has not
+                level.unpriced(error)
+            return foreseen  # it was known before the call
+
+    def price_of(self, answered: object) -> Mapping[str, float] | None:
+        """What a function gave as the price of the model that answered, where that is another than the one that was asked."""
+        asks = [level for level in self._levels if level.budget.usd is not None]
+        return asks[-1].prices.given(answered) if asks and answered != self.model else None
+
+    def keep(self) -> None:
+        """Nobody will say what it took: what was held is spent."""
+        self._count_unknown(self.estimate is not None)
+        self._close(self.costs)
+
+    def _count_unknown(self, known: bool) -> None:
+        if self._spec.family == "llm" and not known and not self._closed:
+            for level, _ in self.costs:
+                level.unreported += 1
+
+    def give_back(self) -> None:
+        """The call was not made."""
+        self._close([])
+
+    def _close(self, actual: list[tuple[Spending, dict[str, float]]]) -> None:
+        if not self._closed:
+            self._closed = True
+            self._levels[0].move(self.costs, actual)
+
+
+def refused(output: object) -> bool:
+    """Whether an answer (its status, or what was raised instead) is of a call that the other side did not take."""
+    if not isinstance(output, Mapping):
+        return False
+    status = output.get("status")
+    return (type(status) is int and status >= 400) or never_sent(output)
+
+
+# -- spending ----------------------------------------------------------------------------------------------------------
+#
+# What has been spent of a budget: a ledger, and what calls that are under way hold back of it.
+#
+# Ledgers are nested: a call counts in each one around it, and each limit holds. A call reserves what it may cost before it is made,
+# and settles what it did cost after, so that concurrent calls can't overshoot together what each of them could have afforded.
+
+#: Sums of fractions are not exact.
+_SLACK: Final = 1e-9
+#: What is left of an amount where nothing is.
+_NOTHING: Final = 1e-12
+#: What is counted, and can be added up from a log.
+_COUNTED: Final = tuple(name for name in LIMITS if name != "seconds")
+
+
+Costs: TypeAlias = "Iterable[tuple[Spending, Mapping[str, float]]]"
+
+
+class Spending:
+    """The ledger of ``budget``, of which ``name`` says whose it is: ``"run"``, a span, a block. ``outer`` holds as well.
+
+    In a run that is resumed, its root is made by :meth:`of_log`; those inside it learn by :meth:`recall` what their steps
+    cost that the log answers.
+    """
+
+    __slots__ = (
+        "_before",
+        "_held",
+        "_lock",
+        "_spent",
+        "_started",
+        "_unpriced",
+        "budget",
+        "from_log",
+        "look",
+        "name",
+        "outer",
+        "prices",
+        "refused",
+        "unreported",
+    )
+
+    def __init__(
+        self, budget: Budget, *, name: str = "run", outer: Spending | None = None, prices: Prices | None = None
+    ) -> None:
+        self.budget: Final = budget
+        self.name: Final = name
+        self.outer: Final = outer
+        if prices is None and outer is not None and budget.prices is None:
+            prices = outer.prices
+        self.prices: Final[Prices] = Prices(budget.prices) if prices is None else prices
+        if budget.usd is not None and prices is None:
+            self.prices.prepare()
+        #: One for all that are nested: what is reserved is reserved in all of them.
+        self._lock: Final[threading.RLock] = threading.RLock() if outer is None else outer._lock
+        self._spent: Final = dict.fromkeys(_COUNTED, 0.0)
+        self._held: Final = dict.fromkeys(_COUNTED, 0.0)
+        self._started = _reality.monotonic()
+        self._before = 0.0
+        #: The first refusal: from then on nothing is allowed any more.
+        self.refused: BudgetExceededError | None = None
+        #: Why it is not known what was spent: a call was let go without a price, and did not say what it cost.
+        self._unpriced: UnknownPriceError | None = None
+        #: How many model calls there were of which nothing says what they took: neither the provider nor an estimate.
+        self.unreported = 0
+        #: Whether it was made from the log of a run that is resumed, and knows already what is in there.
+        self.from_log = False
+        #: Adds what other processes of the run have spent by now, where there are some.
+        self.look: Callable[[], None] | None = None
+
+    def copy(self) -> Spending:
+        """The same as it is now, for a forked process: what the two spend from here on is not added up."""
+        outer = None if self.outer is None else self.outer.copy()
+        made = Spending(self.budget, name=self.name, outer=outer, prices=self.prices)
+        made._spent.update(self._spent)
+        made._started, made._before, made.refused = self._started, self._before, self.refused
+        made.unreported, made._unpriced = self.unreported, self._unpriced
+        return made
+
+    def remainder(self) -> Budget:
+        """What is left now in all ledgers that hold here, as a budget for a process that is started."""
+        left: dict[str, Any] = {}
+        if self.look is not None:
+            self.look()
+        with self._lock:
+            for level in self.levels():
+                for name, limit in level.budget.limits.items():
+                    if name == "seconds":
+                        rest = limit - level.seconds
+                    else:
+                        rest = limit - level._spent[name] - level._held[name]
+                    least = 0 if isinstance(limit, int) and name not in ("usd", "cost_units", "seconds") else _NOTHING
+                    left[name] = min(left.get(name, limit), max(rest, least))
+                    if least == 0:
+                        left[name] = int(left[name])
+                if level.refused is not None:  # nothing is allowed any more
+                    left.update(llm_calls=0, tool_calls=0)
+        prices = next((one.budget.prices for one in self.levels() if one.budget.prices), None)
+        return replace(self.budget, **{**dict.fromkeys(LIMITS), **left, "prices": prices})
+
+    def levels(self) -> Iterator[Spending]:
+        """This ledger and those around it, innermost first."""
+        level: Spending | None = self
+        while level is not None:
+            yield level
+            level = level.outer
+
+    @property
+    def root(self) -> Spending:
+        """The outermost ledger."""
+        *_, last = self.levels()
+        return last
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been since the beginning, the time before a resumption included."""
+        return self._before + _reality.monotonic() - self._started
+
+    @property
+    def spent(self) -> dict[str, float | None]:
+        """What has been spent, by the names of a budget's limits; ``usd`` only where a limit in US dollars is set.
+
+        ``None`` where there were calls of which nothing says what they took.
+        """
+        unknown = OF_TOKENS if self.unreported else ()
+        found = {name: None if name in unknown else _plain(value) for name, value in self._spent.items()}
+        if self.budget.usd is None:
+            del found["usd"]
+        found["seconds"] = round(self.seconds, 3)
+        return found
+
+    @property
+    def exceeded(self) -> list[str]:
+        """The limits that a call was refused for, or that what was spent went over."""
+        refused = None if self.refused is None else self.refused.resource
+        limits = self.budget.limits
+        return [name for name in limits if name == refused or self._spent.get(name, 0.0) > limits[name] + _SLACK]
+
+    # -- a call ----------------------------------------------------------------------------------------------------------
+
+    def reserve(self, call: Call) -> Reservation:
+        """Hold back what a call may cost, in every ledger; ``BudgetExceededError`` where one can't afford it."""
+        if self.look is not None:
+            self.look()
+        held = Reservation(tuple(self.levels()), call.spec, call.info)
+        held.foresee(call.input)
+        with self._lock:
+            for level, cost in held.costs:
+                level._afford(cost)
+            for level, cost in held.costs:
+                _add(level._held, cost, 1)
+        return held
+
+    def unpriced(self, error: UnknownPriceError) -> None:
+        """A call was made whose price nothing says: no limit in dollars can be kept from now on."""
+        self.unreported += 1
+        self._unpriced = self._unpriced or UnknownPriceError(
+            f"a call of {error.model!r} did not say what it cost, and the model has no known price: what {self._whose} has left is not "
+            "known; no further call is made",
+            model=error.model,
+            provider=error.provider,
+            next_action=error.next_action,
+        )
+
+    def afford(self, cost: Mapping[str, float], own_units: float = 0.0) -> None:
+        """``BudgetExceededError`` where calls to come can't be afforded together; nothing is held back.
+
+        ``own_units`` are counted in this ledger alone, as by :meth:`charge`.
+        """
+        with self._lock:
+            for level in self.levels():
+                units = cost.get("cost_units", 0.0) + (own_units if level is self else 0.0)
+                level._afford({**cost, "cost_units": units})
+
+    def _afford(self, cost: Mapping[str, float]) -> None:
+        if self.refused is not None:
+            raise self._again(self.refused)
+        if self._unpriced is not None:
+            raise self._unpriced.fresh()
+        limits = self.budget.limits
+        if "seconds" in limits and self.seconds >= limits["seconds"]:
+            raise self._refuse("seconds", limits["seconds"], self.seconds, 0.0)
+        for name, estimate in cost.items():
+            limit = limits.get(name)
+            if limit is None:
+                continue
+            spent = self._spent[name] + self._held[name]
+            if spent > limit + _SLACK or spent + estimate > limit + _SLACK:
+                raise self._refuse(name, limit, spent, estimate)
+        for name in ("usd", "input_tokens", "output_tokens", "cost_units"):
+            if name in limits and self._spent[name] > limits[name] + _SLACK:
+                raise self._refuse(name, limits[name], self._spent[name], 0.0)
+
+    def _refuse(self, resource: str, limit: float, spent: float, estimate: float) -> BudgetExceededError:
+        more = f", and the next call may take {_shown(resource, estimate)}" if estimate else ""
+        self.refused = BudgetExceededError(
+            f"{self._whose} allows {_shown(resource, limit)}; {_shown(resource, spent)} spent or held back{more}; "
+            "the call was not made",
+            resource=resource,
+            limit=_plain(limit),
+            spent=_plain(spent),
+            estimate=_plain(estimate),
+            budget=self.name,
+            next_action="raise the limit, or let the agent do with less; `tracekit estimate` shows what its runs take",
+        )
+        return _copy(self.refused)
+
+    def _again(self, first: BudgetExceededError) -> BudgetExceededError:
+        return BudgetExceededError(
+            f"{self._whose} was exceeded before ({first.resource}); no further call is made",
+            resource=first.resource,
+            limit=first.limit,
+            spent=first.spent,
+            estimate=first.estimate,
+            budget=self.name,
+            next_action=first.next_action,
+        )
+
+    @property
+    def _whose(self) -> str:
+        if self.name == "process":
+            return "what the run had left for this process"
+        return "the budget of the run" if self.name == "run" else f"the budget of {self.name!r}"
+
+    def charge(self, units: float) -> None:
+        """Write down, in this ledger alone, what costs ``units`` and is no call; ``BudgetExceededError`` where it can't be afforded."""
+        with self._lock:
+            self._afford({"cost_units": units})
+            _add(self._spent, {"cost_units": units}, 1)
+
+    def move(self, held: Costs, spent: Costs) -> None:
+        """Give back what was held, and write down what was spent, in one go."""
+        with self._lock:
+            for level, cost in held:
+                _add(level._held, cost, -1)
+            for level, cost in spent:
+                _add(level._spent, cost, 1)
+
+    # -- from a log ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def of_log(
+        cls,
+        budget: Budget,
+        entries: Iterable[Mapping[str, Any]],
+        *,
+        name: str = "run",
+        prices: Prices | None = None,
+    ) -> Spending:
+        """The ledger of a run that is resumed: what its log says was spent. The time in which no process ran it is not counted."""
+        made = cls(budget, name=name, prices=prices)
+        made.from_log = True
+        made.read(entries)
+        return made
+
+    @classmethod
+    def resumed(cls, trace: Trace, given: Budget | None = None) -> Spending | None:
+        """The ledger of the run in ``trace``, by the budget that it was given; ``None`` where it had none.
+
+        Where a function gave its prices, that of the budget which the program has ``given`` now does, or else the log says what it gave.
+        """
+        described = (trace.entry(1).get("meta") or {}).get("budget")
+        if described is None:
+            return None
+        prices: Prices | None = None
+        if described.get("prices_by") == "function":
+            prices = Prices(given.prices if given is not None and callable(given.prices) else None)
+        return cls.of_log(Budget.of_dict(described), trace.entries(), prices=prices)
+
+    def read(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Add what these entries of one log say was spent, in this ledger alone."""
+        open_calls: dict[int, Reservation] = {}
+        since = last = None
+        for entry in entries:
+            if entry["type"] == "recovery.started" or since is None:
+                self._before += 0.0 if since is None or last is None else (last - since) / 1e9
+                since = entry["ts_ns"]
+            last = entry["ts_ns"]
+            self._read(entry, open_calls)
+        for held in open_calls.values():  # cut off, and so in doubt: it may have cost what it was let go for
+            held.keep()
+        if since is not None and last is not None:
+            self._before += (last - since) / 1e9
+
+    def _read(self, entry: Mapping[str, Any], open_calls: dict[int, Reservation]) -> None:
+        kind = entry["type"]
+        if kind in ("llm.request", "tool.call"):
+            held = open_calls[entry["seq"]] = Reservation.of_entry(self, entry)
+            self.prices.learn(held.model, held.price)
+            _add(self._held, held.costs[0][1], 1)
+        elif kind == "budget.exceeded":
+            self._remember(entry.get("error") or {})
+        elif entry.get("step") not in open_calls:
+            pass
+        elif kind.endswith(".chunk"):
+            output = entry.get("output")
+            if isinstance(output, Mapping) and refused(output.get("head")):
+                open_calls[entry["step"]].free = True
+        else:
+            held = open_calls.pop(entry["step"])
+            meta = entry.get("meta") or {}
+            self.prices.learn(meta.get("model"), meta.get("price"))
+            if kind.endswith(".skipped"):  # answered by an earlier call; or given up for another attempt, and then made
+                held.give_back() if "output" in entry or "error" in entry else held.keep()
+            else:
+                free = refused(entry.get("output"))
+                held.settle(meta.get("usage"), meta.get("model"), free=free, usd=meta.get("cost_usd"))
+
+    def _remember(self, error: Mapping[str, Any]) -> None:
+        about = error.get("attrs") or {}
+        if about.get("budget") != self.name or about.get("resource") not in LIMITS or self.refused is not None:
+            return
+        self.refused = BudgetExceededError(
+            str(about.get("what")),
+            **{key: about.get(key) for key in ("resource", "limit", "spent", "estimate", "budget", "next_action")},
+        )
+
+    def include(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Add what another process of the run has spent, by its log; its time passed here, too."""
+        entries = list(entries)
+        with self._lock:
+            for level in self.levels():
+                before = level._before
+                level.read(entries)
+                level._before = before
+
+    def add(self, other: Spending) -> None:
+        """Add what the ledger ``other`` has, in this one alone."""
+        with self._lock:
+            _add(self._spent, other._spent, 1)
+            self.unreported += other.unreported
+
+    def recall(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Add a step that the log answered, in every ledger that does not know it yet."""
+        unaware = [level for level in self.levels() if not level.from_log]
+        entries = list(entries) if unaware else []
+        with self._lock:
+            for level in unaware:
+                before = level._before
+                level.read(entries)
+                level._before = before
+
+
+def _add(to: dict[str, float], cost: Mapping[str, float], sign: int) -> None:
+    for name, value in cost.items():
+        to[name] += sign * value
+
+
+def _copy(error: BudgetExceededError) -> BudgetExceededError:
+    """The same without the frames that it passes on its way."""
+    copy = error.fresh()
+    assert isinstance(copy, BudgetExceededError)
+    return copy
+
+
+def _plain(value: float) -> float:
+    """A whole number as one."""
+    return int(value) if float(value).is_integer() else round(value, 9)
+
+
+def _shown(resource: str, value: float) -> str:
+    if resource == "usd":
+        return f"${value:.6f}".rstrip("0").rstrip(".")
+    number = _plain(round(value, 3))
+    what = resource.replace("_", " ")
+    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+#
+# What a recorded run took: calls, tokens, dollars, units, time.
+
+#: More than any run takes: counts without limiting.
+_ANY = Budget(cost_units=1e18)
+_SUMMED: Final = ("llm_calls", "tool_calls", "input_tokens", "output_tokens", "cost_units")
+
+
+def usage_of(path: str, prices: Prices | None = None) -> dict[str, Any]:
+    """What the run in the file at ``path`` took, its child processes included.
+
+    What a call took that reports no usage is what was foreseen for it, where a budget asked for that; else nobody knows, and the call is
+    counted in ``unreported``: the tokens, units and dollars of such a run are ``None``. ``cost_usd`` is ``None`` too where a model's
+    price is not known or the package of prices not there; ``unpriced`` names the models.
+    """
+    try:
+        own, *others = [_usage(one, prices or Prices()) for one in (path, *beside(path))]
+    except TraceError:
+        return {}
+    files = [own, *others]
+    unreported = sum(one["unreported"] for one in files)
+    unpriced = sorted({model for one in files for model in one["unpriced"]})
+    taken = {
+        name: None if any(one[name] is None for one in files) else sum(one[name] for one in files) for name in _SUMMED
+    }
+    cost = None if unreported or unpriced else round(sum(one["cost"] for one in files), 9)
+    return {**taken, "cost_usd": cost, "unpriced": unpriced, "unreported": unreported, "seconds": own["seconds"]}
+
+
+def _usage(path: str, prices: Prices) -> dict[str, Any]:
+    """What the steps in one file took."""
+    with Trace(path) as trace:
+        ledger = Spending.of_log(_ANY, trace.entries())
+        cost, unpriced = _cost(trace.entries(), prices)
+        lasted = (trace.entry(len(trace))["ts_ns"] - trace.entry(1)["ts_ns"]) / 1e9 if len(trace) else 0.0
+    about = {"unreported": ledger.unreported, "cost": cost, "unpriced": unpriced, "seconds": round(lasted, 3)}
+    return {**ledger.spent, **about}
+
+
+def _cost(entries: Iterable[Mapping[str, Any]], prices: Prices) -> tuple[float | None, list[str]]:
+    """The price of the model calls that report what they took, or of what was foreseen; and the models that have none."""
+    asked: dict[int, Mapping[str, Any]] = {}
+    total = 0.0
+    unpriced: set[str] = set()
+    for entry in entries:
+        if entry["type"] == "llm.request":
+            asked[entry["seq"]] = entry.get("meta") or {}
+        elif entry["type"] in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in asked:
+            meta, request = entry.get("meta") or {}, asked.pop(entry["step"])
+            total += _price(prices, request, meta, unpriced, free=refused(entry.get("output")))
+        elif entry["type"] == "llm.chunk" and entry["step"] in asked and _refused_stream(entry.get("output")):
+            asked.pop(entry["step"])
+    for request in asked.values():  # cut off
+        total += _price(prices, request, {}, unpriced, free=False)
+    return (None if unpriced else round(total, 9)), sorted(unpriced)
+
+
+def _refused_stream(output: object) -> bool:
+    return isinstance(output, Mapping) and refused(output.get("head"))
+
+
+def _price(
+    prices: Prices, request: Mapping[str, Any], meta: Mapping[str, Any], unpriced: set[str], *, free: bool
+) -> float:
+    about = request.get("info") or {}
+    foreseen: Mapping[str, Any] = {} if free else about.get("estimate") or {}
+    usage = meta.get("usage") or foreseen
+    known = meta.get("cost_usd", None if meta.get("usage") else foreseen.get("cost_usd"))
+    if known is not None or not usage:
+        return float(known or 0.0)
+    model = str(request.get("model") or meta.get("model"))
+    try:
+        return prices.of_answer(meta.get("model"), model, about.get("provider"), about.get("origin"), usage)
+    except (UnknownPriceError, RunStateError):
+        unpriced.add(model)
+        return 0.0
