@@ -891,7 +891,7 @@ class ExactlyOnce(Around):
         straight = ("clock_read", "random_read", "question", "arm", "note")
         vars(self).update({name: getattr(recorder, name) for name in straight})
 
-    def begin(self, scope: Scope, request: Request) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Step:
         if request.once_key is None:
             return self._write(scope, request) if scope.spending is None else self._inner.begin(scope, request)
         recorder = self._recorder

@@ -8,12 +8,13 @@ from typing import Any, Final, TypeVar
 from .._capture import instrumentation
 from .._journal.store import Store
 from .._policy.once import under_policies
+from .._runtime.around import AroundStep
 from .._runtime.lane import ROOT, Lane
 from .._runtime.progress import Progress
-from .._runtime.recorder import RecordedStep, Recording, encode_reads
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep, ReplayedTimer
-from .._runtime.session import Log, Outcome, Refusal, Scope
+from .._runtime.session import Log, Outcome, Refusal, Scope, Step, UndoLog
 from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import TracekitError
@@ -81,17 +82,17 @@ class PartialReplay:
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 
-    def begin(self, scope: Scope, request: Request) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Step:
         mirrored = self._mirrored(scope)
         if goes_live(request.spec, self.live):
             seq = self.replay.pass_over(scope, request.spec)
-            made: Any = self._seen.begin(mirrored, request)
+            made = self._seen.begin(mirrored, request)
             if not made.live:
                 return made  # an earlier call of the new run answers it
             self.replay.report.allow("live", f"{request.spec.family} {request.spec.name!r} went live", step=seq)
-            return LiveStep(self, made, seq)
+            return LiveStep(self, made, request.spec, seq)
         step = self.replay.begin(scope, request)
-        copy: Any = self.new.begin(mirrored, request.unkeyed())
+        copy = self.new.begin(mirrored, request.unkeyed())
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
@@ -151,7 +152,7 @@ class PartialReplay:
         pass
 
     @property
-    def undo_log(self) -> Replay | None:
+    def undo_log(self) -> UndoLog | None:
         return None  # what is undone follows from what went live
 
     def starts(self, lane: Lane) -> None:
@@ -181,10 +182,6 @@ class PartialReplay:
             self.originals[found] = lane
         return found
 
-    def compare(self, step: LiveStep, output: object) -> None:
-        """Note how a live outcome differs from the recorded one."""
-        self.replay.compare_outcome(step.recorded, step.copy.spec, to_json(output))
-
 
 class _Mirrored(Progress):
     """The places of events in a new run, whose callbacks are those of the replay."""
@@ -200,63 +197,52 @@ class _Mirrored(Progress):
         return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)), hop=hop)
 
 
-class LiveStep:
+class LiveStep(AroundStep):
     """A step that is made live in a replay; it is recorded in the new run and compared with the old one."""
 
-    __slots__ = ("_out", "copy", "recorded", "session")
+    __slots__ = ("_out", "_recorded", "_session", "_spec")
 
-    live: Final = True
-    deferred: Final = False
-
-    def __init__(self, session: PartialReplay, copy: RecordedStep, recorded: int | None) -> None:
-        self.session: Final = session
-        self.copy: Final = copy
-        self.recorded: Final = recorded
+    def __init__(self, session: PartialReplay, inner: Step, spec: Spec, recorded: int | None) -> None:
+        super().__init__(inner)
+        self._session: Final = session
+        self._spec: Final = spec
+        self._recorded: Final = recorded
         self._out = False
-
-    @property
-    def seq(self) -> int:
-        return self.copy.seq
 
     def body(self) -> Scope:
         self._away(True)
-        return self.copy.body()
+        return self.inner.body()
 
     def _away(self, away: bool) -> None:
         """A block around a live call, during which nothing counts as stuck."""
         if away is not self._out:
             self._out = away
-            threads = self.session.threads
+            threads = self._session.threads
             (threads.away if away else threads.back)()
-
-    def holds(self, instance: object) -> None:
-        self.copy.holds(instance)
-
-    def resumed(self) -> None:
-        self.copy.resumed()
-
-    def chunk(self, output: object, *, info: Mapping[str, Any] | None = None) -> None:
-        self.copy.chunk(output, info=info)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         self._away(False)
-        self.copy.done(output, info=info, data=data)
-        self.session.compare(self, output)
+        self.inner.done(output, info=info, data=data)
+        self._compare(output)
 
     def failed(self, error: BaseException, *, output: object = None, info: Mapping[str, Any] | None = None) -> None:
         self._away(False)
-        self.copy.failed(error, output=output, info=info)
-        self.session.compare(self, {"error": str(error)})
+        self.inner.failed(error, output=output, info=info)
+        self._compare({"error": str(error)})
+
+    def _compare(self, output: object) -> None:
+        """Note how the live outcome differs from the recorded one."""
+        self._session.replay.compare_outcome(self._recorded, self._spec, to_json(output))
 
 
-class CopiedStep:
+class CopiedStep(Step):
     """A step answered from the recorded run, and copied into the new one as it is answered."""
 
     __slots__ = ("copy", "live", "seq", "session", "step")
 
     deferred: Final = False
 
-    def __init__(self, step: ReplayedStep, copy: RecordedStep) -> None:
+    def __init__(self, step: ReplayedStep, copy: Step) -> None:
         self.step: Final = step
         self.copy: Final = copy
         self.seq: Final = step.seq

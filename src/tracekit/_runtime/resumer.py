@@ -54,14 +54,14 @@ class DeferredStep(Step):
     def seq(self) -> int:
         return self.given_up or 0
 
-    def go(self) -> Any:
+    def go(self) -> Step:
         waited = self.session.wait_open(self.spec.family, self.spec.name)
         compensation = self._compensation()
         if compensation is not None:
             compensation.run(self.scope, self.given_up, self.request.input, None)
         return self.session.make(self, waited=waited)
 
-    async def go_async(self) -> Any:
+    async def go_async(self) -> Step:
         # Others may have gone on since it was asked for, or since it was first made: its outcome was waited for, in a replay too.
         waited = self.given_up is not None or not self.session.followed
         await self.session.wait_open_async()
@@ -445,7 +445,7 @@ class Resumption(Recording):
     def supplied(self) -> Mapping[int, Any]:
         return self.replay.supplied
 
-    def begin(self, scope: Scope, request: Request) -> Any:
+    def begin(self, scope: Scope, request: Request) -> Step:
         spec = request.spec
         if self.followed:
             if request.once_key is not None or (scope.spending is not None and not spec.structural):
@@ -471,7 +471,7 @@ class Resumption(Recording):
             return ResumedSpan(self, scope, request, step.seq)
         return DeferredStep(self, scope, request, step.seq)
 
-    def make(self, step: DeferredStep, *, waited: bool = False) -> Any:
+    def make(self, step: DeferredStep, *, waited: bool = False) -> Step:
         """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
         request = step.request.saying({"waited": True}) if waited else step.request
         self._left.add(step.scope.lane)
@@ -484,7 +484,7 @@ class Resumption(Recording):
             request = request.saying({"attempt": before + 1, "again": seq})
         return self._live(step.scope, request)
 
-    def _live(self, scope: Scope, request: Request) -> Any:
+    def _live(self, scope: Scope, request: Request) -> Step:
         """Begin a step past the end of the log, by way of the run's policies."""
         session = self.state.session
         return super().begin(scope, request) if session is None else session.begin(scope, request)
