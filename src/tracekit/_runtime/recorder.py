@@ -1035,7 +1035,7 @@ def encode_reads(values: list[Any]) -> bytes:
 
 
 class EffectStep(AroundStep):
-    """A live step with an effect below an open call, which is told when it has ended."""
+    """A live step with an effect below an open call, where its end is noted."""
 
     __slots__ = ("_begun",)
 
