@@ -200,6 +200,78 @@ def test_an_order_that_a_lock_forbids_is_left_and_said(tmp_path: Path) -> None:
         assert program() == ["second", "first"]
 
 
+@traced_tool(side_effect="read_only")
+async def later(ms: float) -> str:
+    await asyncio.sleep(ms / 1000)
+    return "later"
+
+
+async def joining(joins_first: bool, work: Callable[[], object]) -> None:
+    """A call on the loop, and a thread that is joined there, without awaiting."""
+    call = asyncio.create_task(later(10), name="late")
+    thread = threading.Thread(target=work)
+    thread.start()
+    await asyncio.sleep(0)
+    if joins_first:
+        thread.join()
+    await call
+    thread.join()  # here
+
+
+def test_a_loop_that_waits_for_a_thread_without_awaiting(tmp_path: Path) -> None:
+    """It can't be given the answer that came first in the recording: the thread gets its own before, and the replay is inexact."""
+    with record("joins", store=tmp_path) as run:
+        asyncio.run(joining(False, lambda: tool("thread", 200)))
+    with pytest.raises(InexactReplayError, match="1 reordered"), replay(run):
+        asyncio.run(joining(True, lambda: tool("thread", 200)))
+
+
+def test_a_loop_that_waits_for_a_thread_that_waits_for_it(tmp_path: Path) -> None:
+    """An answer has its turn that nobody can take: that fails at once, and names who waits."""
+
+    async def main(joins_first: bool) -> None:
+        event = threading.Event()
+        other = asyncio.create_task(later(5))
+        other.add_done_callback(lambda _: event.set())
+        await joining(joins_first, event.wait)
+
+    with record("joins", store=tmp_path) as run:
+        asyncio.run(main(False))
+    with pytest.raises(TraceExhaustedError, match="task 'late'"), replay(run):
+        asyncio.run(main(True))
+
+
+@pytest.mark.parametrize("slower", [0, 100])
+def test_two_results_that_reach_a_loop_at_once(tmp_path: Path, slower: int) -> None:
+    """Results of two threads came while the loop was busy; the second takes its time in the replay, and nobody goes on before it."""
+    after = [0]
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(2) as pool:
+            both = asyncio.gather(
+                loop.run_in_executor(pool, tool, "first"),
+                loop.run_in_executor(pool, lambda: (tool("second", 20), native(after[0]))),
+            )
+            await asyncio.sleep(0)
+            native(100)
+            polls = [0, 0]
+            while not both.done():
+                polls[0] += 1
+                await asyncio.sleep(0)
+            call = asyncio.create_task(later(3))
+            while not call.done():
+                polls[1] += 1
+                await asyncio.sleep(0)
+            return polls
+
+    with record("arrivals", store=tmp_path) as run:
+        seen = asyncio.run(main())
+    after[0] = slower
+    with replay(run):
+        assert asyncio.run(main()) == seen
+
+
 # -- nothing can move ------------------------------------------------------------------------------------------------------
 
 #: Where a tool's body reaches: it is not run in a replay.

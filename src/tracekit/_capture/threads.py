@@ -362,6 +362,8 @@ class _Arrival:
 
     def expect(self) -> None:
         turn = self._turn
+        if turn.comes:
+            turn.from_thread()
         if self._progress is not None and not (turn.live or turn.comes or self._never_came):
             queue_of_loop = self._progress.queue(self._loop)
             queue_of_loop.out += 1

@@ -73,7 +73,9 @@ class Deliverer(Protocol):
         """Whether event ``seq`` has been delivered or skipped."""
         ...
 
-    def is_asked(self, seq: int) -> bool: ...
+    def is_coming(self, seq: int) -> bool:
+        """Whether event ``seq`` needs nothing more of its lane: it is asked for, or a thread brings it."""
+        ...
 
     def is_made(self, step: int) -> bool:
         """Whether the program has come to a step."""
@@ -279,7 +281,7 @@ class Progress:
             self._limit(number)
 
     def asked(self, lane: Lane) -> None:
-        """``lane`` asks for an event of its own, or does so no longer."""
+        """``lane`` asks for an event of its own, or does so no longer, or waits for what a thread brings."""
         if lane.id in self._lanes:
             self._limit(lane.id)
 
@@ -308,7 +310,7 @@ class Progress:
         self._at[number] = i
         if (
             i == len(until)
-            or (places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_asked(until[i])))
+            or (places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_coming(until[i])))
             or self._owes(number, until[i])
         ):
             lane.limit = UNLIMITED

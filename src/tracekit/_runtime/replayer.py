@@ -226,6 +226,11 @@ class ReplayedTimer(Timer):
         if self._seq is not None:
             self._session.schedule.outside.add(self._seq)
 
+    def from_thread(self) -> None:
+        """A thread brings it about: its lane need do nothing more for it."""
+        if self._seq is not None:
+            self._session.schedule.brings(self._seq, self._lane)
+
     def comes_yet(self) -> bool:
         """Whether it may come after all: past the end of the log of a run that goes on, and only there."""
         return False

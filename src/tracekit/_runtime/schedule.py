@@ -37,6 +37,8 @@ __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 #: What threads share without a queue or a future is not recorded, so it has no place. Most programs come out the same if those
 #: that run get to their next wait before an event that is due is handed out. For so long (ns of processor time) it is left to them.
 _COURTESY: Final = 100_000_000
+#: In place of an event's number: nothing can be handed out any more.
+_NONE: Final = 0
 #: After so long (ns) it is reported whom everybody waits for.
 _LONG_WAIT: Final = 10_000_000_000
 #: How long the observer sleeps between two looks (s): at first, at most while events are asked for, at most else.
@@ -121,6 +123,8 @@ class Schedule:
         self._still_since = 0
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
+        #: Events that a thread brings to its caller's loop.
+        self._brought: Final[set[int]] = set()
         #: Events that another process brings about, which comes to them in its own time.
         self.outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
@@ -407,8 +411,13 @@ class Schedule:
         """The events that were neither handed out nor skipped."""
         return [seq for seq, done in zip(self._events, self._done, strict=False) if not done]
 
-    def is_asked(self, seq: int) -> bool:
-        return seq in self._asked
+    def is_coming(self, seq: int) -> bool:
+        return seq in self._asked or seq in self._brought
+
+    def brings(self, seq: int, lane: Lane) -> None:
+        """A thread is at work that brings event ``seq`` of ``lane``, which does nothing more for it."""
+        self._brought.add(seq)
+        self.progress.asked(lane)
 
     def due_in(self, loop: AbstractEventLoop) -> int | None:
         with self._lock:
@@ -515,7 +524,9 @@ class Schedule:
                     since = now
                     if not self._released and self._nothing_moves() and not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif (choice := self._choice(settled or now - since > _COURTESY)) is not None:
+                elif (choice := self._choice(settled or now - since > _COURTESY)) == _NONE:
+                    stuck = self.threads.waiting()
+                elif choice is not None:
                     due = self._take(choice)
                 waits = due is None and self._first() is not None
                 if not (waits and settled):
@@ -553,23 +564,29 @@ class Schedule:
         return False
 
     def _choice(self, quiet: bool) -> int | None:
-        """The event that is to be handed out now, of those that were asked for. ``quiet``: nothing is gained by a moment's wait."""
+        """The event that is to be handed out now, of those that were asked for; ``_NONE``: none of them ever can be.
+
+        ``quiet``: nothing is gained by a moment's wait.
+        """
         first = self._first()
         assert first is not None
         ticket = self._asked[first]
         # A loop whose thread is held runs nothing: it is inside a call that does not await.
         inside = ticket.loop is not None and self.threads.holds(ticket.thread)
-        if self._in_order() and not self._owing(first) and not inside:
-            if ticket.loop is not None:
-                if quiet:
-                    self._granted = first
-                    self._notify_loop()  # which knows when the program is at the place of it
-                return None
-            return first if quiet else None
+        due = self._in_order() and not self._owing(first) and not inside
+        if due and not quiet:
+            return None
+        if due and ticket.loop is None:
+            return first
+        if due:
+            self._granted = first
+            self._notify_loop()  # which knows when the program is at the place of it
         if not self._nothing_moves(here=self._in_order() or not self._abroad()):
             return None
         if self._let_held_go():
             return None
+        if due:  # its loop has not taken it: it waits for a thread, in a call that does not await
+            return min((seq for seq, other in self._asked.items() if other.loop is None), default=_NONE)
         if not inside:
             return first
         return min(
