@@ -234,10 +234,15 @@ class World:
         self.lock = asyncio.Lock()
         self.thread_lock = threading.Lock()
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
+        #: The calls that tasks have submitted to it.
+        self.submitted: list[concurrent.futures.Future[Any]] = []
 
     async def settle(self) -> None:
-        """Wait for calls in threads that were left behind: a step after the end of the run is on no log."""
-        await asyncio.to_thread(self.pool.shutdown)
+        """Wait for calls in the pool that were left behind: a step after the end of the run is on no log.
+
+        The loop waits for those in its own. The pool is not shut down: whether a thread that was left behind finds it so is a race.
+        """
+        await asyncio.to_thread(concurrent.futures.wait, self.submitted)
 
 
 async def play(program: Block) -> list[Any]:
@@ -589,6 +594,7 @@ async def t_poll_thread(world: World, what: int, block: Block) -> Any:
         happened = future.done
     else:
         future = world.pool.submit(work)
+        world.submitted.append(future)
         happened = future.done if what == 1 else event.is_set
     polls = 0
     while not happened() and polls < POLLS:
