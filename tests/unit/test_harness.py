@@ -35,7 +35,7 @@ from tracekit.harness import (
     TraceWriter,
     load_trace,
 )
-from tracekit.integration import Store
+from tracekit.integration import Store, Trace
 
 TRACEKIT = [sys.executable, "-c", "from tracekit.cli import main; main()"]
 
@@ -441,6 +441,8 @@ def test_a_writer_that_failed_or_died_reads_as_what_it_is() -> None:
     with pytest.raises(ZeroDivisionError), writer:
         raise ZeroDivisionError
     assert load_trace(writer.run_id).verdict.end == "run.failed"
+    with Trace(writer.path) as trace:
+        assert trace.entry(len(trace))["meta"]["failure"]["exception"].endswith("ZeroDivisionError")
     unfinished = TraceWriter()
     unfinished.record("tool_call", {"x": 1}, 2, {"tool_id": "t"})
     events = load_trace(unfinished.run_id)

@@ -22,6 +22,7 @@ from tests.support.place import PACKAGES
 from tracekit import DivergenceError, current_run, record, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunStateError
+from tracekit.harness import TraceWriter
 
 #: Sleeps below Python, where no run sees it.
 usleep = ctypes.CDLL(None).usleep
@@ -66,7 +67,7 @@ def test_a_warning_never_takes_the_place_of_the_programs_exception(
     how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With ``-W error``, or where whoever shows warnings fails, the program's own exception comes out, with the warning as a note and on
-    standard error; in a block, an async one and a decorated function."""
+    standard error; in a block, an async one, a decorated function and a run that is written by hand."""
 
     def failing(*_args: Any, **_options: Any) -> None:
         raise OSError("nowhere to show it")
@@ -88,8 +89,14 @@ def test_a_warning_never_takes_the_place_of_the_programs_exception(
             seen.append(run)
             raise KeyError("mine")
 
+    def by_hand() -> None:
+        with TraceWriter() as writer:
+            writer.record("decision", object(), 1)
+            seen.append(writer)
+            raise KeyError("mine")
+
     seen: list[Any] = []
-    for program in (block, decorated, lambda: asyncio.run(later())):
+    for program in (block, decorated, lambda: asyncio.run(later()), by_hand):
         with warnings.catch_warnings():
             warnings.simplefilter("error" if how == "error" else "always")
             if how == "raising":

@@ -386,6 +386,7 @@ def test_warnings_are_told_at_the_end_of_the_run() -> None:
     told = [str(one.message) for one in seen if issubclass(one.category, RuntimeWarning)]
     assert len(told) == 1
     assert run.id in told[0]
+    assert {one.filename for one in seen} == {__file__}
     assert entries(run)[-1]["meta"]["warnings"] == run.warnings
     assert sum("can't be recorded" in sentence for sentence in run.warnings) == 1
     assert re.search(r"the output of tool '.*opened' \(step \d+\): ", told[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -13,7 +12,7 @@ from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
-from .._runtime.callsite import caller
+from .._runtime.callsite import caller, warn_at_end
 from .._runtime.divergence import describe, differences
 from .._runtime.lane import ROOT, Lane
 from .._runtime.recorder import Recording, encode_reads
@@ -24,6 +23,7 @@ from .._runtime.verdict import Report
 from .._values import canonical, to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
 from .children import RecordedChildren
+from .ending import End, end_log
 from .environment import environment
 
 __all__ = ["OpenReplay", "OpenRun"]
@@ -93,35 +93,9 @@ class OpenRun:
         session = self._recording
         if session.state.ended:
             return
-        journal = session.log.journal
-        try:
-            journal.flush()
-            with journal.held():
-                session.state.ended = True
-                self._last_entry(error, result)
-            journal.close()
-            if self._store is not None:
-                self._store.keep_tip(
-                    journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
-                )
-        finally:
-            session.state.ended = True
-            journal.close()
+        end_log(session, self._store, lambda: End({"steps": session.steps, "segments": []}, error, result), error)
         for sentence in session.report.warnings:
-            warnings.warn(f"tracekit: run {session.run_id}: {sentence}", RuntimeWarning, stacklevel=3)
-
-    def _last_entry(self, error: BaseException | None, result: Any) -> None:
-        session = self._recording
-        meta: dict[str, Any] = {"steps": session.steps, "segments": []}
-        if session.in_doubt:
-            meta["in_doubt"] = sorted(session.in_doubt)
-        kind = "run.completed" if error is None else "run.failed"
-        fields = session.result(result, meta) if error is None else session.error(error, meta)
-        if self.warnings:
-            meta["warnings"] = self.warnings
-        if session.log.journal.lost:
-            meta["lost"] = session.log.journal.lost
-        session.log.journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
+            warn_at_end(f"run {session.run_id}: {sentence}", RuntimeWarning, error)
 
 
 class OpenReplay:

@@ -1,4 +1,4 @@
-"""The end of a run's block: open threads and tasks are drained, and the end is compared with the recorded one."""
+"""The end of a run: open threads and tasks are drained, its last entry is written, or compared with the recorded one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import _reality
 from .._capture import guard
 from .._journal.reader import Trace
-from .._runtime.lane import Lane
+from .._journal.store import Store, segment_in
+from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
-from .._runtime.recorder import Recording
+from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import alike
 from .._runtime.session import Session, current
 from .._runtime.spending import Spending
 from .._runtime.threads import asleep
 from .._values import exception_to_json
-from ..errors import BudgetExceededError, DivergenceError
+from ..errors import BudgetExceededError, DivergenceError, LogWriteError
 
 __all__ = [
     "DRAIN_S",
+    "End",
     "IdleReporter",
     "IdleState",
     "account",
@@ -40,6 +42,7 @@ __all__ = [
     "ask_file",
     "drain",
     "drain_async",
+    "end_log",
     "failed",
     "hash_seed_hint",
     "keep_as_failure",
@@ -51,6 +54,71 @@ __all__ = [
     "swallowed",
     "warn",
 ]
+
+# -- the last entry ----------------------------------------------------------------------------------------------------
+#
+# The end of every run and segment that a program has written: its last entry, its log closed, its tip kept.
+
+#: The result of a run or segment that has none.
+NO_RESULT: Final[Any] = object()
+
+
+class End(NamedTuple):
+    """How a run ends: with ``error``, or else with ``result``. ``meta`` is what its last entry says besides; ``aborted``: given up."""
+
+    meta: dict[str, Any]
+    error: BaseException | None = None
+    result: Any = NO_RESULT
+    aborted: bool = False
+
+
+def end_log(
+    session: Recording, store: Store | None, end: Callable[[], End], error: BaseException | None = None
+) -> None:
+    """Write the last entry of a run or segment, close its log, and keep its tip in ``store``. Whatever fails, it has ended then.
+
+    ``end`` is called when nobody else can write. ``error`` is what the program itself ends with: a ``LogWriteError`` that it has got
+    already, and has not caught, is not raised once more.
+    """
+    journal = session.log.journal
+    try:
+        journal.flush()
+        with journal.held():
+            session.state.ended = True
+            kind, fields, meta = _last_entry(session, end())
+            journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
+        journal.close()
+        if store is not None:
+            store.keep_tip(
+                journal.run_id, journal.seq, journal.head.decode(),
+                segment=segment_in(journal.path, journal.run_id), durable=journal.durability != "none",
+            )  # fmt: skip
+    except LogWriteError:
+        if not isinstance(error, LogWriteError):
+            raise
+    finally:
+        session.state.ended = True
+        with suppress(LogWriteError, OSError):  # raised above, where it was the first
+            journal.close()
+
+
+def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any]]:
+    """The type of the entry, its result or error as JSON, and its ``meta``."""
+    meta, fields = end.meta, b""
+    kind = "run.aborted" if end.aborted else "run.completed" if end.error is None else "run.failed"
+    if end.error is not None:
+        meta["failure"] = of_run(end.error, session)
+        fields = session.error(end.error, meta)
+    elif end.result is not NO_RESULT:
+        fields = session.result(end.result, meta)
+    if session.in_doubt:
+        meta.setdefault("in_doubt", sorted(session.in_doubt))
+    if session.warnings:
+        meta["warnings"] = session.warnings
+    if session.log.journal.lost:
+        meta["lost"] = session.log.journal.lost
+    return kind, fields, meta
+
 
 # -- budgets at the end of a run ---------------------------------------------------------------------------------------
 #

@@ -19,7 +19,7 @@ from .._policy.once import inherit_keys, share, under_policies
 from .._runtime.callsite import say
 from .._runtime.lane import ROOT, Lane, Root, started
 from .._runtime.process import process
-from .._runtime.recorder import Recording, encode_reads, of_run
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, current
 from .._values import dumps
@@ -264,25 +264,13 @@ def seal(session: Recording, error: BaseException | None = None) -> None:
     if session.state.ended or store is None or session not in process.sessions or journal.seq == 0:
         return
     process.closed(session)
-    journal.flush()
-    with journal.held():
-        session.state.ended = True
-        meta: dict[str, Any] = {"steps": session.steps, "segments": []}
-        fields = b""
-        if session.state.children is not None:
-            session.state.children.conclude()
-        if session.in_doubt:
-            meta["in_doubt"] = sorted(session.in_doubt)
-        if session.state.spending is not None:
-            meta["budget"] = ending.account(session.state.spending)
-        if session.warnings:
-            meta["warnings"] = session.warnings
-        if error is not None:
-            meta["failure"] = of_run(error, session)
-            fields = session.error(error, meta)
-        kind = "run.completed" if error is None else "run.failed"
-        journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
-    journal.close()
-    segment = journal.path[-len(".jsonl") - 16 : -len(".jsonl")]
-    durable = journal.durability != "none"
-    store.keep_tip(session.run_id, journal.seq, journal.head.decode(), segment=segment, durable=durable)
+    ending.end_log(session, store, lambda: _how_it_ends(session, error))
+
+
+def _how_it_ends(session: Recording, error: BaseException | None) -> ending.End:
+    meta: dict[str, Any] = {"steps": session.steps, "segments": []}
+    if session.state.children is not None:
+        session.state.children.conclude()
+    if session.state.spending is not None:
+        meta["budget"] = ending.account(session.state.spending)
+    return ending.End(meta, error)

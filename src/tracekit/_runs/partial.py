@@ -19,6 +19,7 @@ from .._runtime.step import Request, Spec
 from .._values import canonical, to_json
 from ..errors import TracekitError
 from .children import RecordedChildren
+from .ending import End, end_log
 from .environment import environment
 
 __all__ = ["PartialReplay", "branch", "goes_live", "seal_branch"]
@@ -326,13 +327,5 @@ def branch(session: Replay, store: Store, live: Iterable[str], given: Any) -> Pa
 
 def seal_branch(partial: PartialReplay, store: Store, error: BaseException | None) -> None:
     """End the new run: completed, or failed with ``error``."""
-    new, journal = partial.new, partial.new.log.journal
-    meta: dict[str, Any] = {"steps": new.steps, "differences": len(partial.replay.report.differences)}
-    fields = b"" if error is None else new.error(error, meta)
-    journal.flush()
-    with journal.held():
-        new.state.ended = True
-        kind = "run.completed" if error is None else "run.failed"
-        journal.append_last(kind, 0, ROOT, lambda count: fields + new.meta(meta | {"count": count}))
-    journal.close()
-    store.keep_tip(new.run_id, journal.seq, journal.head.decode())
+    new, differences = partial.new, len(partial.replay.report.differences)
+    end_log(new, store, lambda: End({"steps": new.steps, "differences": differences}, error))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
@@ -15,17 +13,15 @@ from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
 from .._policy.once import under_policies
-from .._runtime.callsite import caller
-from .._runtime.callsite import say as say_now
-from .._runtime.lane import ROOT
+from .._runtime.callsite import caller, warn_at_end
 from .._runtime.process import ProcessRole, Replacement, process
-from .._runtime.recorder import Recording, encode_reads, of_run
+from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, Session, Unfinished, current
 from .._runtime.spending import Budget, Spending, budget_or_none
 from .._runtime.verdict import captured
 from .._values import canonical
-from ..errors import LogWriteError, NotReplayableError, RunStateError
+from ..errors import NotReplayableError, RunStateError
 from . import block as arguments
 from . import children, ending, forks
 from .block import Block, called_from, input_key
@@ -338,43 +334,20 @@ class RecordBlock(Block[Run]):
             self._role.session = None
         process.closed(session)
         end(session)
-        journal = session.log.journal
         try:
-            journal.flush()
-            with journal.held():
-                session.state.ended = True
-                self._last_entry(session, error)
-            journal.close()
-            self._store.keep_tip(
-                journal.run_id, journal.seq, journal.head.decode(), durable=journal.durability != "none"
-            )
-        except LogWriteError:
-            if not isinstance(error, LogWriteError):  # else the program got the error already, and has not caught it
-                raise
+            ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:
-            session.state.ended = True
             world.leave()
-            with suppress(LogWriteError, OSError):  # it has said so above
-                journal.close()
         for sentence in session.report.warnings:
-            said = f"tracekit: run {session.run_id}: {sentence}"
-            try:
-                warnings.warn(said, RuntimeWarning, stacklevel=5)
-            except Exception:  # a filter makes an error of it, or whoever shows it fails
-                if error is None:
-                    raise
-                error.add_note(said)  # the program's own exception comes out as it is
-                say_now(said.removeprefix("tracekit: "))
+            warn_at_end(f"run {session.run_id}: {sentence}", RuntimeWarning, error)
 
     def _segments(self) -> list[dict[str, Any]]:
         """The files of the run's other processes, each with entry count and tip hash, or as open."""
         return [segment_state(path) for path in self._store.segments(self._session.run_id)]
 
-    def _last_entry(self, session: Recording, error: BaseException | None) -> None:
-        journal = session.log.journal
+    def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result
         meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
-        fields = b""
         if session.state.children is not None:
             session.state.children.conclude()
         ending.warn(session, error)
@@ -385,26 +358,13 @@ class RecordBlock(Block[Run]):
                 # Whoever caught it went on without what it had asked for: that is no completion.
                 error = ending.keep_as_failure(spending.refused, meta["budget"])
         undoing = None if self._run is None else self._run.undoing
-        if session.in_doubt:
-            meta["in_doubt"] = sorted(session.in_doubt)
         if undoing is not None:
             meta.update(undoing.as_dict())
-        if error is None:
-            kind = "run.completed" if undoing is None else "run.aborted"
-            fields = session.result(result, meta)
-        else:
-            kind = "run.failed" if undoing is None else "run.aborted"
-            meta["failure"] = of_run(error, session)
-            fields = session.error(error, meta)
-        if session.warnings:
-            meta["warnings"] = session.warnings
         if session.report.uncaptured:
             meta["uncaptured"] = session.report.uncaptured
         if stdout.observed():
             meta["printed"] = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
-        if journal.lost:
-            meta["lost"] = journal.lost
-        journal.append_last(kind, 0, ROOT, lambda count: fields + session.meta(meta | {"count": count}))
+        return ending.End(meta, error, result, undoing is not None)
 
 
 @overload

@@ -27,7 +27,7 @@ from .._values import dumps_in_order, from_json
 from ..errors import LiveCallBlockedError, LogWriteError, ReplayError, RunStateError
 from . import block, children, forks, recording
 from .block import called_from
-from .ending import drain
+from .ending import End, drain
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
 from .recovery import Decision, decided, decision_on, refused
@@ -325,11 +325,11 @@ class ResumeBlock(RecordBlock):
         finally:
             world.leave()
 
-    def _last_entry(self, session: Recording, error: BaseException | None) -> None:
+    def _how_it_ends(self, session: Recording, error: BaseException | None) -> End:
         session.log.journal.append(
             "recovery.completed", 0, ROOT, b',"meta":%b' % dumps_in_order({"steps": session.steps})
         )
-        super()._last_entry(session, error)
+        return super()._how_it_ends(session, error)
 
 
 _PRICES: Final = (

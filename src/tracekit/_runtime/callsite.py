@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import warnings
 from contextlib import suppress
 from functools import lru_cache
 from pdb import Pdb
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from .session import current
 
-__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller"]
+__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller", "warn_at_end"]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -49,6 +50,22 @@ def say(sentence: str) -> None:
         with suppress(OSError, ValueError):  # it is closed
             sys.stderr.write(f"tracekit: {sentence}\n")
             sys.stderr.flush()
+
+
+def warn_at_end(sentence: str, category: type[Warning], error: BaseException | None) -> None:
+    """Warn at the end of a block, of its caller's line. The program may leave the block with ``error``: that comes out as it is, and a
+    warning that can't be shown beside it, since a filter makes an error of it, is a note of it and a line on standard error."""
+    text, level, frame = f"tracekit: {sentence}", 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        level, frame = level + 1, frame.f_back
+    try:
+        warnings.warn(text, category, stacklevel=level)
+    except Exception:
+        if error is None:
+            raise
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
+        say(sentence)
 
 
 def stop_in_caller() -> None:

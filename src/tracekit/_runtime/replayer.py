@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
-import warnings
 from array import array
 from asyncio.events import _get_running_loop
 from binascii import a2b_base64
@@ -30,7 +28,7 @@ from ..errors import (
     TracekitError,
 )
 from . import divergence
-from .callsite import caller, say, stop_in_caller
+from .callsite import caller, say, stop_in_caller, warn_at_end
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .lane import Lane
@@ -1779,15 +1777,10 @@ class Replay:
         found = verdict.error(self.run_id)
         if error is None and self.on_divergence != "warn":
             self._fail(found)
-        said = f"tracekit: replay of {self.run_id}: {found.what}"
-        if error is None:
-            warnings.warn(said, InexactReplayWarning, stacklevel=6)
-            return
-        error.add_note(said)
-        try:
-            warnings.warn(said, InexactReplayWarning, stacklevel=6)
-        except InexactReplayWarning:  # a filter makes an error of it, which would displace the program's own
-            sys.stderr.write(f"{said}\n")
+        sentence = f"replay of {self.run_id}: {found.what}"
+        if error is not None:
+            error.add_note(f"tracekit: {sentence}")
+        warn_at_end(sentence, InexactReplayWarning, error)
 
     def _leftovers(self) -> None:
         if not any(self.index.role) and not self.others_have_steps:
