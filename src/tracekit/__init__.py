@@ -20,8 +20,9 @@
 from __future__ import annotations
 
 import os as _os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ._lazy import lazily as _lazily
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -140,20 +141,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the tests compare 
 
 
 if not TYPE_CHECKING:  # a type checker takes a module with it for one that has every name
-
-    def __getattr__(name: str) -> Any:
-        home = _HOMES.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = getattr(import_module(f".{home}", __name__), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    __getattr__, __dir__ = _lazily(globals(), _HOMES)
 
 
 # A process that a recorded program has started is part of the run from here on.

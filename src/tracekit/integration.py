@@ -23,7 +23,9 @@ them (:class:`Form`). ``tracekit.agents`` and ``tracekit.harness`` are built on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from ._lazy import lazily
 
 if TYPE_CHECKING:
     from ._capture.callers import own_code as own_code
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from ._capture.http import refuse as refuse
     from ._capture.instrumentation import instrumented as instrumented
     from ._capture.notes import caused as caused
+    from ._capture.notes import named as named
     from ._capture.plugins import GROUP as GROUP
     from ._capture.plugins import Ambient as Ambient
     from ._capture.plugins import Claim as Claim
@@ -167,6 +170,7 @@ _HOMES: Final = {
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "message": "_capture.http",
+    "named": "_capture.notes",
     "next_run": "_runtime.process",
     "not_serialisable": "_values:contains_opaque",
     "outside": "_capture.http",
@@ -246,6 +250,7 @@ __all__ = [
     "here",
     "instrumented",
     "message",
+    "named",
     "next_run",
     "not_serialisable",
     "outside",
@@ -267,18 +272,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a type checker takes a module with it for one that has every name
-
-    def __getattr__(name: str) -> Any:
-        home = _HOMES.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        module, _, other = home.partition(":")
-        value = getattr(import_module(f".{module}", __package__), other or name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    __getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -16,7 +16,18 @@ from urllib.parse import quote, unquote_to_bytes
 from tracekit import agent
 
 from ..errors import InvalidMessageError, ReplayError, RunStateError
-from ..integration import Scope, Trace, caused, entered, from_json, here, register_tasks, segment_in, valid_run_id
+from ..integration import (
+    Scope,
+    Trace,
+    caused,
+    entered,
+    from_json,
+    here,
+    named,
+    register_tasks,
+    segment_in,
+    valid_run_id,
+)
 from .ids import Origin, trace_id
 
 __all__ = [
@@ -140,7 +151,7 @@ def send_task(
     ``task`` names what is to be done. ``causes`` are the messages that this one answers to: a join that waited for two answers names
     both. ``meta`` is recorded, and compared in a replay.
     """
-    return _send("task_sent", _named(recipient, "the recipient of a task"), payload, task, causes, meta)
+    return _send("task_sent", named(recipient, "the recipient of a task"), payload, task, causes, meta)
 
 
 def receive_task(message: Message | Mapping[str, Any], **meta: Any) -> Message:
@@ -174,15 +185,6 @@ def change_state(from_: Any, to: Any, *, name: str | None = None, causes: Causes
     signature, info = caused(meta, _messages(causes))
     origin = _noted("state_transition", name or acting or "state", from_, to, signature, info)
     return Message("state_transition", acting, None, to, None, origin)
-
-
-def _named(name: Any, what: str) -> str:
-    """``name`` if an agent can be called so."""
-    if not isinstance(name, str):
-        raise TypeError(f'{what} is called by a text, as in "planner", not by {name!r:.80}')
-    if not name:
-        raise ValueError(f"{what} needs a name")
-    return name
 
 
 def _send(
@@ -487,7 +489,7 @@ class Handler(Generic[R]):
 
 def on_task(name: str) -> Callable[[Callable[[Message], R]], Handler[R]]:
     """Make a function, sync or async, the handler of agent ``name``'s tasks: it gets a message and returns the answer's payload."""
-    name = _named(name, "the agent of a handler")
+    name = named(name, "the agent of a handler")
 
     def decorate(function: Callable[[Message], R]) -> Handler[R]:
         handler = _handlers[name] = Handler(function, name)
