@@ -620,20 +620,7 @@ async def perform_async(
         step = await step.go_async()
     if not step.live:
         return given(await step.answer_async())  # type: ignore[no-any-return]
-    driven = drive(function())
-    token = enter(step.body())
-    try:
-        result: T = await driven
-    except BaseException as error:
-        current.reset(token)
-        failed(step, error, driven.suspended)
-        raise
-    current.reset(token)
-    about = {} if info is None else dict(info(result))
-    if driven.suspended:
-        about |= _SUSPENDED
-    step.done(result, info=about or None)
-    return result
+    return await _awaited(step, function(), of_result=info)  # type: ignore[no-any-return]
 
 
 def captured_of(tool: Any) -> Captured | None:
@@ -758,9 +745,6 @@ def answered(step: Any) -> Any:
     return recorded_items(step) if lazy == "generator" else recorded_async_items(step)
 
 
-#: The ``info`` of a coroutine that gave control to the event loop.
-
-
 async def _answered_later(step: Any) -> Any:
     return given(await step.answer_async())
 
@@ -827,11 +811,19 @@ def _coroutine_wrapper(captured: Captured) -> Any:
     return wrapper
 
 
-async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None) -> Any:
-    """Await the live coroutine of a step and record its outcome, and whether the event loop ran meanwhile."""
+async def _awaited(
+    step: Any,
+    awaitable: Any,
+    info: dict[str, Any] | None = None,
+    of_result: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> Any:
+    """Await what a step makes live and record its outcome, and whether the event loop ran meanwhile.
+
+    ``info`` goes into the outcome's ``meta``, and what ``of_result`` makes of the result.
+    """
     if info is not None:  # its step began some time ago
         step.resumed()
-    driven = drive(coroutine)
+    driven = drive(awaitable)
     token = current.set(step.body())
     try:
         result = await driven
@@ -840,12 +832,11 @@ async def _awaited(step: Any, coroutine: Any, info: dict[str, Any] | None = None
         failed(step, error, driven.suspended, info)
         raise
     current.reset(token)
+    if of_result is not None:
+        info = {**(info or {}), **of_result(result)}
     if driven.suspended:
-        info = {**(info or {}), "suspended": True}
-    if info is None:
-        step.done(result)
-    else:
-        step.done(result, info=info)
+        info = {**(info or {}), **_SUSPENDED}
+    step.done(result, info=info or None)
     return result
 
 

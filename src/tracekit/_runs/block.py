@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from types import TracebackType
@@ -109,7 +110,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E")
 
 
-class Block(Generic[E]):
+class Block(ABC, Generic[E]):
     """What ``record`` and ``replay`` share: a block, an async block, or a decorator; each is entered once."""
 
     #: The function that made it, by its public name.
@@ -118,11 +119,13 @@ class Block(Generic[E]):
     _token: Token[Scope | None] | None = None
     _entered = False
 
+    @abstractmethod
     def _enter(self) -> E:
-        raise NotImplementedError
+        """Begin the run, replay or resumption."""
 
+    @abstractmethod
     def _exit(self, error: BaseException | None) -> None:
-        raise NotImplementedError
+        """End it; ``error`` is what the program leaves the block with."""
 
     def _called_with(self, bound: Mapping[str, Any]) -> None:
         """A decorated function is about to run with these arguments."""
@@ -130,8 +133,9 @@ class Block(Generic[E]):
     def _returned(self, value: Any) -> None:
         """A decorated function has returned."""
 
+    @abstractmethod
     def _again(self) -> Block[E]:
-        raise NotImplementedError
+        """A block like it, for one more call of a decorated function."""
 
     def __enter__(self) -> E:
         return self._start()

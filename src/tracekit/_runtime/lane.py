@@ -84,6 +84,13 @@ class Lane:
         self._armed: dict[str, int] = {}
         self._since = 0
 
+    def runs(self) -> None:
+        """An event loop runs one more of its callbacks."""
+        self.since += 1
+        if self.moved is not None:
+            self.moved.append(self)
+            self.moved = None
+
     def count(self, name: str, under: int) -> int:
         """The number of the child that is being started now, from 1."""
         with _numbering:

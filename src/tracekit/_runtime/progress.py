@@ -45,10 +45,7 @@ class Counted(Handle):
     def _run(self) -> None:
         lane = self.lane
         if lane is not None and self.counted:
-            lane.since += 1
-            if lane.moved is not None:
-                lane.moved.append(lane)
-                lane.moved = None
+            lane.runs()
         _bare_run(self)
 
 
@@ -189,10 +186,7 @@ class Progress:
 
     def count(self, lane: Lane) -> None:
         """The callback of ``lane`` that comes next was asked for as if it counted for nobody, and counts."""
-        lane.since += 1
-        if lane.moved is not None:
-            lane.moved.append(lane)
-            lane.moved = None
+        lane.runs()
 
     def queue(self, loop: AbstractEventLoop) -> LoopQueue:
         """The callbacks of the run that wait in ``loop``; asked for in its thread."""
@@ -473,10 +467,7 @@ class LoopQueue:
                     if lane.since >= lane.limit:
                         self._parked.append(handle)
                         continue
-                    lane.since += 1
-                    if lane.moved is not None:
-                        lane.moved.append(lane)
-                        lane.moved = None
+                    lane.runs()
                 _bare_run(handle)
             if self.look_again:
                 self.unpark()

@@ -1005,9 +1005,7 @@ class Replay:
             if lane.parent is None:
                 number: int | None = 0
             else:
-                parent = lane.parent.state
-                if type(parent) is not LaneState:
-                    parent = self._follow(lane.parent)
+                parent = self._followed(lane.parent)
                 number = self._number(lane, lane.parent, parent)
                 if number is None and (parent is self._line or self._stood_around(lane, parent)):
                     self._share_line(lane, parent)
