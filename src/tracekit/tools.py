@@ -218,9 +218,7 @@ def _reader() -> Any:
     return read
 
 
-_PROCESS: Final[dict[str, Any]] = {}
-_WRITE: Final[dict[str, Any]] = {}
-_classes: Final[tuple[SideEffect, ...]] = ("read_only", "reversible", "irreversible")
-for _one in _classes:
-    _PROCESS[_one], _WRITE[_one] = _process(_one), _writer(_one)
+_CLASSES: Final[tuple[SideEffect, ...]] = ("read_only", "reversible", "irreversible")
+_PROCESS: Final[Mapping[str, Any]] = {one: _process(one) for one in _CLASSES}
+_WRITE: Final[Mapping[str, Any]] = {one: _writer(one) for one in _CLASSES}
 _read: Final = _reader()

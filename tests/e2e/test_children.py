@@ -213,6 +213,28 @@ def main():
     )
 
 
+def test_a_pool_that_was_made_in_an_earlier_run_belongs_to_that_one(place: Place) -> None:
+    """What it does for a later run is not in the trace of that one, which says so, as of any pool that was there before."""
+    done = place.run("""
+import warnings
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with record("one"):
+            pool.submit(pay, "first").result()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with record("two") as later:
+                pool.submit(pay, "second").result()
+    assert [one for one in later.warnings if "handed to a process pool" in one], later.warnings
+""")
+    assert done.returncode == 0, done.stderr
+    assert place.effects == ["first", "second"]
+    (later,) = (run for run in place.store.list() if run.name == "two")
+    assert place.store.segments(later.run_id) == ()
+    assert all(place.store.verify(run.run_id).state == "complete" for run in place.store.list())
+
+
 def test_a_record_in_a_child_is_a_part_of_the_run(place: Place) -> None:
     """``record()`` in a child that has joined raises nothing and makes no run: it is a span, and its id is that of the run."""
     exact(place, 'def main():\n    return run("child.py", "recording").stdout', ["recording", "inside"])

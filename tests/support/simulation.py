@@ -35,7 +35,8 @@ class _Base:
     def __enter__(self) -> Any:
         concurrency.activate()
         timers.activate()
-        self._token = current.set(Scope(self, Lane("", 0, None, id=0, owner=owner()), 1))  # type: ignore[arg-type]
+        self.state.root = lane = Lane("", 0, None, id=0, owner=owner())
+        self._token = current.set(Scope(self, lane, 1))  # type: ignore[arg-type]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,7 +25,6 @@ import tracekit
 from tests.support.simulation import Recording
 from tracekit._capture import threads as concurrency
 from tracekit._runtime.lane import Lane
-from tracekit._runtime.session import owned
 from tracekit.integration import current, here
 
 
@@ -33,7 +32,8 @@ from tracekit.integration import current, here
 def run() -> Iterator[Recording]:
     with Recording() as session:
         yield session
-    assert owned == {}
+    assert session.state.root is not None
+    assert session.state.root.owned == {}
 
 
 def path(*_: object) -> str:

@@ -15,7 +15,7 @@ import wrapt
 
 from .._policy.contract import impossible
 from .._runtime.callsite import caller
-from .._runtime.effects import Begun, open_calls, outside_run
+from .._runtime.effects import Begun
 from .._runtime.process import process
 from .._runtime.session import Outcome, Scope, current, enter, here, settled
 from .._runtime.step import Request, Spec
@@ -516,7 +516,8 @@ class Point:
     def outside(self) -> Begun | None:
         """A call with no run active begins, if that is allowed; whoever makes it says when it has ended, where anybody asks."""
         self.checked_outside()
-        return outside_run(self.spec.name, self.spec.side_effect) if open_calls else None
+        effects = process.effects
+        return effects.begins_outside(self.spec.name, self.spec.side_effect) if effects.open else None
 
     def checked_outside(self) -> None:
         """A call with no run active: allowed, unless this tool or a whole-process replay says otherwise."""
@@ -689,7 +690,7 @@ def _function_wrapper(captured: Captured) -> Any:
     spec, bind, bind_bound = captured.spec, captured.bind, captured.bind_bound
     get, enter, leave = current.get, current.set, current.reset
     free = not (captured.require_run and spec.effect)
-    calm = not spec.effect
+    calm, open_calls = not spec.effect, process.effects.open
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scope = get()

@@ -20,7 +20,7 @@ from .._runtime.session import Scope, current, here
 from . import exchange
 from .callers import by_user, library
 from .exchange import ONE, ClassMethodExchange, CodeExchange, Unsupported, function_patch, genuine, marking, works
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import AttributePatch, Patch, Switch
 
 __all__ = ["activate", "deactivate", "degraded"]
 
@@ -196,7 +196,7 @@ def _date_patches() -> list[Patch]:
         utcnow = partial(_utcnow, "datetime.datetime.utcnow", now.genuine)
         return [now, _class_method(_Real.datetime, "utcnow", utcnow), _class_method(_Real.date, "today", _today)]
     except Unsupported as error:
-        _degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
+        _switch.degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
         return []
 
 
@@ -220,13 +220,10 @@ def _try_class_method(owner: Any, name: str) -> None:
 
 # -- what there is to patch ------------------------------------------------------------------------------------------------
 
-_degraded: Final[list[str]] = []
-_built: Final[dict[str, list[Patch]]] = {}
-
 
 def degraded() -> list[str]:
     """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
-    return list(_degraded)
+    return list(_switch.degraded)
 
 
 def _time_patches() -> list[Patch]:
@@ -241,7 +238,7 @@ def _time_patch(name: str) -> Patch:
             _reality.repoint(name, genuine(function))
         return function_patch(_time, function, lambda real, flags: _hook(name, real, flags))
     except Unsupported as error:
-        _degraded.append(
+        _switch.degraded.append(
             f"time.{name}: only the name in its module is replaced, not references taken earlier ({error})"
         )
         flags = ONE if name.startswith("clock") else exchange.VARARGS if name in FORMATS else 0
@@ -332,18 +329,15 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 
 def _patches() -> list[Patch]:
-    """All that can be patched now; made, tried and kept at the first call."""
-    if not _built:
-        _built[""] = [*_time_patches(), *_date_patches(), *_loop_patches()]
-        for name in _LATER:
-            when_imported(name, _switch.refresh)
+    """All that can be patched now."""
+    found = [*_switch.made("", lambda: [*_time_patches(), *_date_patches(), *_loop_patches()])]
     for name, make in _LATER.items():
-        if name in sys.modules and name not in _built:
-            _built[name] = make()
-    return [patch for patches in _built.values() for patch in patches]
+        if name in sys.modules:
+            found += _switch.made(name, make)
+    return found
 
 
-_switch: Final = Switch(_patches)
+_switch: Final = Switch(_patches, _LATER)
 
 
 def activate() -> None:

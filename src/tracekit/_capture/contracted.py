@@ -19,8 +19,9 @@ from weakref import WeakSet
 from .. import _reality
 from .._policy.contract import ExecutionContract, check_transition, impossible, is_number, shown
 from .._runtime.callsite import caller
-from .._runtime.effects import Begun, Below, OpenCall, outside_run
+from .._runtime.effects import Begun, Below, OpenCall
 from .._runtime.lane import NOBODY, Lane, started
+from .._runtime.process import process
 from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost
 from .._runtime.step import Request, Spec
 from .._values import contains_opaque, dumps, to_json
@@ -1286,7 +1287,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     lazily = terms is None or terms.checks_only  # what it returns may come to its end later
     step: Any
     if scope is None:
-        step = _Unrecorded(outside_run(spec.name, spec.side_effect, undoes=call.undoes))
+        step = _Unrecorded(process.effects.begins_outside(spec.name, spec.side_effect, undoes=call.undoes))
     else:
         step = scope.session.begin(scope, request)
     if step.deferred:
@@ -1314,7 +1315,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         book.open.add(step.seq)
     if call.undoes or call.followed or not lazily:  # what happens in it decides on what follows
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
-        one = OpenCall(outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
+        one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
         body = body_of(one, body)
     work = Block() if call.function is None else Body(call, body, one, book, asynchronous)
     scoped = current.set(body)
@@ -1610,7 +1611,7 @@ class ReplaceableCall:
         """A block around the call."""
         if not self._counted:
             return nullcontext()
-        self._open = OpenCall(innermost())
+        self._open = OpenCall(process.effects, innermost())
         return in_call(self._open)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

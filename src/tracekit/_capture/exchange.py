@@ -22,10 +22,11 @@ import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
+from threading import get_ident, local
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+from .._runtime.process import process
 from .patch import AttributePatch, Patch
 
 __all__ = [
@@ -332,7 +333,8 @@ class _End:
     __slots__ = ("__weakref__",)
 
 
-_pending: Final[dict[int, Any]] = {}
+#: Of each thread: what raises an error in it next.
+_pending: Final = local()
 
 
 def _raise_after(error: BaseException) -> _End:
@@ -342,7 +344,7 @@ def _raise_after(error: BaseException) -> _End:
     reference whose callback is C.
     """
     end, me = _End(), get_ident()
-    _pending[me] = weakref.ref(end, partial(_interrupt, me, _carrier(error)))
+    _pending.end = weakref.ref(end, partial(_interrupt, me, _carrier(error)))
     return end
 
 
@@ -509,12 +511,9 @@ def _stub_for(code: CodeType, hook: Any) -> CodeType:
     return template.replace(co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-_tried: Final[list[Patch]] = []  # another thread may still be inside one
-
-
 def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None:
     """Try ``patch``, whose hook answers ``marker`` in this thread, through ``calls``: what is wrong with it, or ``None``."""
-    _tried.append(patch)
+    process.kept.append(patch)  # another thread may still be inside it
     before = [type(call()) for call in calls]
     patch.apply()
     try:
@@ -539,10 +538,11 @@ def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int],
     """
     flags, real = convention(function), genuine(function)
     spread = flags == VARARGS
-    probe = marking(_tried, lambda _proxy, *args, **kw: real(*args[0], **kw) if spread else real(*args, **kw))
+    marker = object()
+    probe = marking(marker, lambda _proxy, *args, **kw: real(*args[0], **kw) if spread else real(*args, **kw))
     arguments = _SAMPLES.get(function.__name__, (1,) if flags == ONE else ())
     again, fault = (lambda: function(*arguments)), None
-    fault = works(FunctionExchange(function, probe), again, partial(function, *arguments), marker=_tried)
+    fault = works(FunctionExchange(function, probe), again, partial(function, *arguments), marker=marker)
     if fault is not None:
         raise Unsupported(f"{module.__name__}.{function.__name__}: {fault}")
     return FunctionExchange(function, make(real, flags))

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
-from functools import cache
 from threading import RLock, current_thread, get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from .._runtime.around import Around
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, Step, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
+from .patch import AttributePatch, Patch, PatchStack, when_imported
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -35,7 +35,7 @@ __all__ = [
     "Refuse",
     "Watch",
     "allow",
-    "asking",
+    "asks",
     "check",
     "descriptor",
     "everywhere",
@@ -45,7 +45,6 @@ __all__ = [
     "peer",
     "refuse",
     "thread_start",
-    "use",
     "warm",
     "watching",
 ]
@@ -466,56 +465,56 @@ Check = Callable[[Attempt | None], None]
 Note = Callable[[object, Iterable[object]], None]
 Make = Callable[[Any], Any]
 
-_MISSING: Final = object()
-#: Functions below a seam that ask by themselves, since they know of processes that may be started.
-asking: Final[set[Any]] = set()
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Seam:
-    """One attribute exchanged; restored to what was found, "nothing" included, unless someone has put theirs on top."""
-
-    __slots__ = ("found", "mine", "name", "owner")
-
-    def __init__(self, owner: Any, name: str, make: Make) -> None:
-        self.owner: Final = owner
-        self.name: Final = name
-        self.found = vars(owner).get(name, _MISSING)
-        self.mine = make(getattr(owner, name))
-        setattr(owner, name, self.mine)
-
-    def restore(self) -> None:
-        if vars(self.owner).get(self.name) is not self.mine:
-            return
-        if self.found is _MISSING:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.found)
+def asks(function: F) -> F:
+    """``function``, below a seam, asks by itself, since it knows of processes that may be started."""
+    function._tracekit_asks = True  # type: ignore[attr-defined]
+    return function
 
 
-_live: list[_Seam] = []
-_files: list[_Seam] = []
-_acts: list[_Seam] = []
 #: Functions that write to a descriptor, and which argument that is.
 _WRITERS: Final = {
     "write": 0, "writev": 0, "pwrite": 0, "pwritev": 0, "sendfile": 0, "splice": 1, "copy_file_range": 1,
 }  # fmt: skip
 
 
-def use(check: Check, note: Note, *, live: bool, files: bool, acts: bool) -> None:
-    """Put the seams for live operations, for files and for acts in place, or remove them. ``note`` gets the results of look-ups."""
-    if live and not _live:
-        _live.extend(_Seam(*seam) for seam in _live_seams(check, note))
-        _await_uvloop(check, note)
-    if files and not _files:
-        _files.extend(_Seam(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name))
-    if acts and not _acts:
-        names = [name for name in _WRITERS if hasattr(os, name)]
-        _acts.extend(_Seam(os, name, _writing(check, name)) for name in names)
-        if sys.version_info < (3, 12):  # later ones raise an audit event for it
-            _acts.extend(_Seam(owner, name, _starting(check)) for owner, name in _thread_starts())
-    for wanted, seams in ((live, _live), (files, _files), (acts, _acts)):
-        while seams and not wanted:
-            seams.pop().restore()
+class _Seams:
+    """The seams that are in place: for live operations, for files and for acts. ``note`` gets the results of look-ups."""
+
+    def __init__(self, note: Note) -> None:
+        self._note: Final = note
+        self._live: Final = PatchStack()
+        self._files: Final = PatchStack()
+        self._acts: Final = PatchStack()
+
+    def use(self, *, live: bool, files: bool, acts: bool) -> None:
+        """Put them in place, or remove them."""
+        if live and not self._live:
+            self._live.apply(*_patches(_live_seams(check, self._note)))
+            if "uvloop" not in sys.modules:  # a program under the guard from its first line imports it later
+                when_imported("uvloop", self._add_uvloop)
+        if files and not self._files:
+            seams = [(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
+            self._files.apply(*_patches(seams))
+        if acts and not self._acts:
+            seams = [(os, name, _writing(check, name)) for name in _WRITERS if hasattr(os, name)]
+            if sys.version_info < (3, 12):  # later ones raise an audit event for it
+                seams += [(owner, name, _starting(check)) for owner, name in _thread_starts()]
+            self._acts.apply(*_patches(seams))
+        for wanted, stack in ((live, self._live), (files, self._files), (acts, self._acts)):
+            if not wanted:
+                stack.restore()
+
+    def _add_uvloop(self) -> None:
+        if self._live:
+            self._live.apply(*_patches(_uvloop_seams(sys.modules["uvloop"], check, self._note)))
+
+
+def _patches(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
+    return [AttributePatch(owner, name, make(getattr(owner, name))) for owner, name, make in seams]
 
 
 def _live_seams(check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
@@ -648,20 +647,6 @@ def _writing(check: Check, name: str) -> Make:
 # -- uvloop -------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _await_uvloop(check: Check, note: Note) -> None:
-    """A program under the guard from its first line imports uvloop later."""
-    if "uvloop" in sys.modules:
-        return
-    from wrapt import register_post_import_hook
-
-    def loaded(module: Any) -> None:
-        if _live:
-            _live.extend(_Seam(*seam) for seam in _uvloop_seams(module, check, note))
-
-    register_post_import_hook(loaded, "uvloop")
-
-
 def _uvloop_seams(uvloop: Any, check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
     loop = getattr(uvloop, "Loop", None)
     if loop is None:  # being imported: the hook comes when it is whole
@@ -674,7 +659,7 @@ def _uvloop_seams(uvloop: Any, check: Check, note: Note) -> Iterable[tuple[Any, 
 def _first(before: Callable[..., None], note: Note, name: str) -> Make:
     def make(original: Any) -> Any:
         async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if original not in asking:
+            if not hasattr(original, "_tracekit_asks"):
                 before(*args, **kwargs)
             found = await original(self, *args, **kwargs)
             if name == "getaddrinfo":
@@ -1062,6 +1047,7 @@ class _Engagement:
     def __init__(self) -> None:
         self.lock: Final = RLock()
         self.guards: tuple[Guard, ...] = ()
+        self._seams: Final = _Seams(self._note)
         #: The audit events that are looked at, with what reads each.
         self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
         self._tables: tuple[bool, ...] = ()
@@ -1082,7 +1068,7 @@ class _Engagement:
             guards  # before the table: what is in the table finds its guards, what has none left finds nothing
         )
         self._listen_to(live or watched, files or watched, watched)
-        use(check, self._note, live=live or closely, files=files or closely, acts=closely)
+        self._seams.use(live=live or closely, files=files or closely, acts=closely)
         self._forbid_bytecode(files)
         if not guards and self._hook is not None:
             self._hook.restore()

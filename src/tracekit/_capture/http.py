@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 
 from .._reality import monotonic_ns
-from .._runtime.effects import open_calls, outside_run
 from .._runtime.process import process
 from .._runtime.session import Outcome, Scope, Step, current
 from .._runtime.step import Circumstances, Request, Spec
@@ -713,7 +712,7 @@ def passes_untouched(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
     of another request."""
     if scope is None:
-        return process.outside is None and not open_calls and not everywhere()
+        return process.outside is None and not process.effects.open and not everywhere()
     inside = within.get()
     return inside is not None and inside.open
 
@@ -757,8 +756,8 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
     if process.outside is not None and (model_call or route.sdk is not None):
         process.outside("llm" if model_call else "http", route.name)
-    if open_calls and not model_call:
-        begun = outside_run(route.name, route.side_effect)
+    if process.effects.open and not model_call:
+        begun = process.effects.begins_outside(route.name, route.side_effect)
         if begun is not None:
             begun.end()  # that it has begun decides; it ends with the call that made it
     return False

@@ -7,7 +7,7 @@ theirs stays: putting ours back below it would take theirs away.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -139,25 +139,51 @@ def _restore(patches: list[Patch]) -> list[str]:
 class Switch:
     """A stack of patches that is on while at least one session holds it.
 
-    ``patches()`` gives what to apply each time that the first holder comes; it may give more than last time, when more
-    modules are loaded.
+    ``patches()`` gives what to apply each time that the first holder comes; it may give more than last time, when more modules are
+    loaded: ``modules`` are those of which that is noticed at once. It makes each patch once (:meth:`once`, :meth:`made`), from what
+    is genuine.
     """
 
-    def __init__(self, patches: Callable[[], list[Patch]]) -> None:
+    def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:
         self._patches: Final = patches
+        self._modules = tuple(modules)
         self._lock: Final = threading.RLock()
         self._holders = 0
+        self._made: Final[dict[object, list[Patch]]] = {}
         self.stack: Final = PatchStack()
+        #: What could not be exchanged in place on this interpreter, and what follows from it.
+        self.degraded: Final[list[str]] = []
 
     @property
     def active(self) -> bool:
         return self._holders > 0
+
+    def made(self, key: object, make: Callable[[], list[Patch]]) -> list[Patch]:
+        """The patches under ``key``, made when they are first asked for."""
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+        return found
+
+    def once(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+        """The patch of one attribute, the same each time that it is asked for."""
+
+        def make() -> list[Patch]:
+            found = vars(owner).get(name)
+            if isinstance(found, classmethod):
+                return [AttributePatch(owner, name, classmethod(wrap(found.__func__)))]
+            return [AttributePatch(owner, name, wrap(getattr(owner, name)))]
+
+        return self.made((id(owner), name), make)[0]
 
     def on(self) -> None:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
                 self.stack.apply(*self._patches())
+                modules, self._modules = self._modules, ()
+                for module in modules:
+                    when_imported(module, self.refresh)
             self._holders += 1
 
     def off(self) -> list[str]:

@@ -20,7 +20,7 @@ from .._runtime.session import Scope, current, here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
 from .guard import Attempt
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import Patch, Switch, when_imported
 from .threads import name_of, parent_lane
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "status_entrances",
     "within",
     "words_of",
-    "workers",
 ]
 
 # -- process pools -----------------------------------------------------------------------------------------------------
@@ -55,8 +54,12 @@ __all__ = [
 #: The place of a call in the run: what the worker needs to know of it.
 Place = dict[str, Any]
 
-#: The workers that know which run they belong to, by process id.
-workers: Final[set[int]] = set()
+
+class PoolWorkers:
+    """The workers of pools that belong to a run, by process id."""
+
+    def __init__(self) -> None:
+        self.pids: Final[set[int]] = set()
 
 
 class PoolCall:
@@ -85,10 +88,11 @@ def _is_carried(scope: Scope | None, method: str, pids: Iterable[int | None], ca
     """Whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
     if scope is None or scope.session.state.children is None:
         return False
-    strangers = [pid for pid in pids if pid not in workers]
+    session = scope.session
+    own = session.state.extras.of(PoolWorkers).pids
+    strangers = [pid for pid in pids if pid not in own]
     if method != "fork" and not strangers:
         return True
-    session = scope.session
     if strangers and not session.recording:
         raise session.fail(
             LiveCallBlockedError(
@@ -720,8 +724,7 @@ def _uvloop(original: Any, shell: bool) -> Any:
         found.started(transport.get_pid())
         return transport, protocol
 
-    guard.asking.add(start)
-    return start
+    return guard.asks(start)
 
 
 #: Module, class, name, and what goes in its place.
@@ -814,7 +817,7 @@ def _start(original: Any) -> Any:
         finally:
             _starting.reset(token)
         if pool:
-            workers.add(self.pid)
+            scope.session.state.extras.of(PoolWorkers).pids.add(self.pid)
         else:
             follow(self, found)
         found.started(self.pid)
@@ -854,8 +857,6 @@ def _prepare(original: Any) -> Any:
 
 # -- patches -----------------------------------------------------------------------------------------------------------
 
-_made: Final[dict[tuple[str, str], Patch]] = {}
-
 
 def _patches() -> list[Patch]:
     found = []
@@ -870,10 +871,8 @@ def _patches() -> list[Patch]:
         loaded: Any = sys.modules.get(module)
         if loaded is not None:
             place: Any = loaded if owner is None else getattr(loaded, owner, None)
-            if place is not None and (module, name) not in _made:
-                _made[module, name] = AttributePatch(place, name, wrap(getattr(place, name)))
-            if (module, name) in _made:
-                found.append(_made[module, name])
+            if place is not None:
+                found.append(_switch.once(place, name, wrap))
     return found
 
 

@@ -98,13 +98,10 @@ def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...]
 
 # -- what there is to patch ------------------------------------------------------------------------------------------------
 
-_degraded: Final[list[str]] = []
-_built: Final[dict[str, list[Patch]]] = {}
-
 
 def degraded() -> list[str]:
     """What could not be exchanged in place on this interpreter, and what follows from it; empty where all is well."""
-    return list(_degraded)
+    return list(_switch.degraded)
 
 
 def _core_patches() -> list[Patch]:
@@ -117,7 +114,7 @@ def _core_patches() -> list[Patch]:
     try:
         patches.append(function_patch(os, os.urandom, _urandom))
     except Unsupported as error:
-        _degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
+        _switch.degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
         patches.append(AttributePatch(os, "urandom", plain(_urandom(_reality.urandom, ONE), ONE)))
     return patches
 
@@ -132,7 +129,7 @@ def _method_patches(owner: type, name: str, make: Callable[[Any], Hook], sample:
             raise Unsupported(fault)
         return [MethodExchange(owner, name, make)]
     except Unsupported as error:
-        _degraded.append(f"random.{name}: draws by bound methods taken earlier are not captured ({error})")
+        _switch.degraded.append(f"random.{name}: draws by bound methods taken earlier are not captured ({error})")
         return [AttributePatch(owner, name, make(vars(owner)[name]))]
 
 
@@ -159,7 +156,7 @@ def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]
     try:
         return [CodeExchange(function, partial(_whole, name, freeze, thaw))]
     except Unsupported as error:
-        _degraded.append(f"{name}: not captured ({error})")
+        _switch.degraded.append(f"{name}: not captured ({error})")
         return []
 
 
@@ -178,7 +175,7 @@ def _uuid_utils_patches() -> list[Patch]:
             real = genuine(function)
             patches.append(FunctionExchange(function, _whole(f"uuid_utils.{name.strip('_')}", freeze, thaw, real)))
         except Unsupported as error:
-            _degraded.append(f"uuid_utils.{name}: not captured ({error})")
+            _switch.degraded.append(f"uuid_utils.{name}: not captured ({error})")
     return patches
 
 
@@ -194,24 +191,21 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 
 def _patches() -> list[Patch]:
-    """All that can be patched now; made, tried and kept at the first call."""
-    if not _built:
-        _built[""] = _core_patches()
-        for name in _LATER:
-            when_imported(name, _switch.refresh)
-        when_imported("numpy.random", _numpy_imported)
+    """All that can be patched now."""
+    found = [*_switch.made("", _core_patches)]
     for name, make in _LATER.items():
-        if name in sys.modules and name not in _built:
-            _built[name] = make()
-    return [patch for patches in _built.values() for patch in patches]
+        if name in sys.modules:
+            found += _switch.made(name, make)
+    return found
 
 
-_switch: Final = Switch(_patches)
+_switch: Final = Switch(_patches, _LATER)
 
 
 def activate() -> None:
     """Capture random draws from now on; counted, each needs its own :func:`deactivate`."""
     _switch.on()
+    when_imported("numpy.random", _numpy_imported)
 
 
 def deactivate() -> list[str]:

@@ -13,6 +13,7 @@ from hashlib import sha256
 from io import TextIOWrapper
 from typing import Any, Final, NamedTuple
 
+from .._runtime.process import process
 from .._runtime.session import current
 
 __all__ = ["Difference", "Out", "PrintedLines", "capture", "differences", "observed"]
@@ -22,8 +23,6 @@ _BESIDE: Final = frozenset(("logging", "tqdm", "alive_progress", "progressbar"))
 #: How many lines of one line of execution are kept, and how many characters of text of all of them.
 _LINES: Final = 10_000
 _TEXT: Final = 64 << 10
-#: What was ``sys.stdout`` before: it would close the file at its end.
-_kept: Final[list[object]] = []
 
 Redact = Callable[[str], tuple[str, Any]]
 
@@ -155,7 +154,7 @@ class Out(TextIOWrapper):
             return under
         if type(under) is not TextIOWrapper:
             return None
-        _kept.append(under)
+        process.kept.append(under)  # it would close the file at its end
         out = sys.stdout = sys.__stdout__ = cls(under)  # type: ignore[misc]
         return out
 

@@ -9,7 +9,7 @@ import os
 import queue
 import sys
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock
 from asyncio import current_task, futures, isfuture, taskgroups, tasks
 from asyncio.base_events import BaseEventLoop
 from asyncio.events import Handle, _get_running_loop
@@ -27,12 +27,12 @@ from typing import Any, Final
 
 from .._runtime.callsite import caller, is_user_code
 from .._runtime.lane import NOBODY, Lane, started
-from .._runtime.session import Scope, current, enter, owned, owner
+from .._runtime.session import Scope, current, enter, owner
 from ..errors import RunStateError
 from . import guard
 from .callers import by_user, is_background, pass_through, walk
 from .exchange import CodeExchange
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import AttributePatch, Patch, Switch
 
 __all__ = [
     "Entered",
@@ -45,7 +45,6 @@ __all__ = [
     "handover_patches",
     "name_of",
     "parent_lane",
-    "pool_patches",
     "refuse_uncovered",
     "set_of_tasks",
     "submitted",
@@ -62,12 +61,10 @@ def parent_lane(scope: Scope) -> Lane:
     """The lane that starts something here: the scope's, or that of a task which shares its context with others."""
     lane = scope.lane
     loop = _get_running_loop()
-    if loop is not None and owned:
+    if loop is not None and lane.owned:
         task = current_task(loop)
         if task is not None and id(task) != lane.owner:
-            known = owned.get(id(task))
-            if known is not None and known.root is lane.root:
-                return known
+            return lane.owned.get(id(task), lane)
     return lane
 
 
@@ -133,9 +130,9 @@ class Entered:
         self.taken_up()
         self.begun = True
         lane, me = self._scope.lane, owner()
-        before = owned.get(me)
+        before = lane.owned.get(me)
         # Known by its owner too: the callable may itself run the program's code in yet another copied context.
-        owned[me] = lane
+        lane.owned[me] = lane
         lane.owner = me
         token = enter(self._scope)
         try:
@@ -146,9 +143,9 @@ class Entered:
             current.reset(token)
             lane.owner = NOBODY
             if before is None:
-                owned.pop(me, None)
+                lane.owned.pop(me, None)
             else:
-                owned[me] = before
+                lane.owned[me] = before
 
 
 def enclose(
@@ -226,24 +223,22 @@ def set_of_tasks(*elements: Iterable[Any]) -> set[Any]:
 # Which of several calls a worker had begun, which futures were done when somebody looked, which worker took which item: the
 # operating system decides. Each is an entry, written as it happens; in a replay its turn is waited for.
 
-_Once = Callable[[Any, str, Callable[[Any], Any]], Patch]
 _ScopeOf = Callable[[], "Scope | None"]
 #: ``get_nowait`` and ``put_nowait``: whoever calls them counts.
 pass_through(queue.__file__)
 
 
-#: What is exchanged in place, made once.
-_made_handovers: Final[list[Patch]] = []
 _numbers: Final = count(1)
 
 
-def handover_patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
-    """What to replace; ``scope_of`` says in which scope a hand-over is the run's own."""
+def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
+    """What ``switch`` is to replace; ``scope_of`` says in which scope a hand-over is the run's own."""
 
     def scope() -> Scope | None:
         found = scope_of()
         return found if found is not None and found.session.state.ordered else None
 
+    once = switch.once
     found = [
         once(pool._WorkItem, "run", _run),
         once(futures, "_chain_future", lambda original: _chain(original, scope)),
@@ -252,9 +247,7 @@ def handover_patches(once: _Once, scope_of: _ScopeOf) -> list[Patch]:
     ]
     for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
         found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
-    if not _made_handovers:
-        _made_handovers.extend(_waiting(scope))
-    return found + _made_handovers
+    return found + switch.made("waiting", lambda: _waiting(scope))
 
 
 # -- calls that pools run --------------------------------------------------------------------------------------------------
@@ -451,16 +444,23 @@ def _note(cut_off: Any) -> None:
 
 # -- queues ----------------------------------------------------------------------------------------------------------------
 
-#: Who is in a queue's lock right now, with the turn to be notified, by thread.
-_moving: Final[dict[int, Any]] = {}
+
+class _Moving(threading.local):
+    """The turn to be notified, while the thread is in a queue's lock."""
+
+    turn: Any = None
+
+
+_moving: Final = _Moving()
 
 
 def _taken(original: Any) -> Any:
     """``_get`` and ``_put``: the moment itself, in the queue's lock."""
 
     def move(self: Any, *args: Any) -> Any:
-        turn = _moving.pop(get_ident(), None)
+        turn = _moving.turn
         if turn is not None:
+            _moving.turn = None
             turn.fired()
         return original(self, *args)
 
@@ -500,15 +500,14 @@ def _moved(original: Any, name: str, missed: type[Exception], scope_of: _ScopeOf
 
 
 def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
-    me = get_ident()
-    _moving[me] = turn
+    _moving.turn = turn
     try:
         return original(items, *args, **options)
     except tuple(_failures().values()) as error:
         miss.fired({"error": type(error).__name__})
         raise
     finally:
-        _moving.pop(me, None)
+        _moving.turn = None
 
 
 def _failures() -> dict[str, Any]:
@@ -679,16 +678,16 @@ _WORKERS: Final = frozenset(
 )
 
 
-def pool_patches(once: Callable[[Any, str, Callable[[Any], Any]], Patch]) -> list[Patch]:
+def _pool_patches() -> list[Patch]:
     """What to replace, of the modules that are loaded."""
     found = [
-        once(threading.Thread, "start", _start),
-        once(pool.ThreadPoolExecutor, "submit", _submit),
+        _switch.once(threading.Thread, "start", _start),
+        _switch.once(pool.ThreadPoolExecutor, "submit", _submit),
     ]
     backend = getattr(sys.modules.get("anyio._backends._asyncio"), "AsyncIOBackend", None)
     if backend is not None:
-        found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
-        found.append(once(backend, "run_sync_from_thread", _run_from_thread))
+        found.append(_switch.once(backend, "run_sync_in_worker_thread", _run_sync))
+        found.append(_switch.once(backend, "run_sync_from_thread", _run_from_thread))
     return found
 
 
@@ -911,11 +910,16 @@ def _not_covered() -> RunStateError:
 def _uncovered_patches() -> list[Patch]:
     trio = sys.modules.get("trio")
     places = ((trio, "run"), (getattr(trio, "lowlevel", None), "start_guest_run"))
-    return [
-        _made.setdefault((id(owner), name), CodeExchange(vars(owner)[name], _unless_recorded))
-        for owner, name in places
-        if type(getattr(owner, name, None)) is FunctionType
-    ]
+    found: list[Patch] = []
+    for module, name in places:
+        function = getattr(module, name, None)
+        if type(function) is FunctionType:
+            found += _switch.made(("trio", name), partial(_exchanged, function))
+    return found
+
+
+def _exchanged(function: FunctionType) -> list[Patch]:
+    return [CodeExchange(function, _unless_recorded)]
 
 
 def _unless_recorded(original: Any) -> Any:
@@ -936,15 +940,12 @@ def _unless_recorded(original: Any) -> Any:
 # lane is counted when its task, thread or call is *started*; who runs it is entered innermost, around the program's own
 # callable, because libraries run that in a copy of an older context.
 
-_made: Final[dict[tuple[int, str], Patch]] = {}
-_switch: Final = Switch(lambda: _patches())
+_switch: Final = Switch(lambda: _patches(), ("uvloop", "anyio._backends._asyncio", "trio"))
 
 
 def activate() -> None:
     """Put the hooks in place; each call wants a :func:`deactivate`."""
     _switch.on()
-    for module in ("uvloop", "anyio._backends._asyncio", "trio"):
-        when_imported(module, _switch.refresh)
 
 
 def deactivate() -> list[str]:
@@ -952,35 +953,16 @@ def deactivate() -> list[str]:
     return _switch.off()
 
 
-if hasattr(os, "register_at_fork"):  # nobody else's lanes go on in a forked child
-    os.register_at_fork(after_in_child=owned.clear)
-
-
 def _patches() -> list[Patch]:
     patches = [
-        _once(BaseEventLoop, "create_task", _create_task),
+        _switch.once(BaseEventLoop, "create_task", _create_task),
         # The modules have no name ``set`` of their own: this one comes before the built-in.
-        _made.setdefault((id(tasks), "set"), AttributePatch(tasks, "set", set_of_tasks)),
-        _made.setdefault((id(taskgroups), "set"), AttributePatch(taskgroups, "set", set_of_tasks)),
+        *_switch.made("set", lambda: [AttributePatch(module, "set", set_of_tasks) for module in (tasks, taskgroups)]),
     ]
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
-        patches.append(_once(uvloop.Loop, "create_task", _create_task))
-    return patches + _uncovered_patches() + pool_patches(_once)
-
-
-def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
-    """The patch of one place, the same each time that it is asked for."""
-    key = (id(owner), name)
-    patch = _made.get(key)
-    if patch is None:
-        found = owner.__dict__.get(name)
-        if isinstance(found, classmethod):
-            value: Any = classmethod(wrap(found.__func__))
-        else:
-            value = wrap(getattr(owner, name))
-        patch = _made[key] = AttributePatch(owner, name, value)
-    return patch
+        patches.append(_switch.once(uvloop.Loop, "create_task", _create_task))
+    return patches + _uncovered_patches() + _pool_patches()
 
 
 def _create_task(original: Any) -> Any:
@@ -1034,7 +1016,7 @@ _given: Final[ContextVar[bool]] = ContextVar("tracekit.given", default=False)
 def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, owner: int) -> Any:
     """The first task of a given context has its lane set there; with several at once it is looked up by the task."""
     me = lane.owner = id(task)
-    owned[me] = lane
+    lane.owned[me] = lane
     _created(scope, task)
     before, first = context.get(current), not context.get(_given, False)
     if first:
@@ -1045,8 +1027,8 @@ def _in_given_context(task: Any, scope: Scope, lane: Lane, context: Context, own
 
     def ended(_: object) -> None:
         lane.owner = owner
-        if owned.get(me) is lane:
-            del owned[me]
+        if lane.owned.get(me) is lane:
+            del lane.owned[me]
         if first:
             context.run(_lend, before, False)
 

@@ -22,9 +22,9 @@ from ..errors import ReplayError
 from . import threads as handover
 from .callers import by_user
 from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import AttributePatch, Patch, Switch
 
-__all__ = ["activate", "blocking_patches", "deactivate", "quiet_threads"]
+__all__ = ["activate", "deactivate", "quiet_threads"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
@@ -44,12 +44,10 @@ __all__ = ["activate", "blocking_patches", "deactivate", "quiet_threads"]
 _own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
 _Wrap = Callable[[Any], Any]
-#: Locks are of types that take no assignment: exchanged another way, once made.
-_locks: Final[list[Patch]] = []
 
 
-def blocking_patches(once: Callable[[Any, str, _Wrap], Patch], scope_of_timers: _Scope) -> list[Patch]:
-    """What to replace; ``scope_of_timers`` says in which scope a wait or a question is the run's own."""
+def _blocking_patches() -> list[Patch]:
+    once = _switch.once
     # ``concurrent.futures`` reads the clock through its module; no other name of that is used there.
     clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
 
@@ -79,12 +77,15 @@ def blocking_patches(once: Callable[[Any, str, _Wrap], Patch], scope_of_timers: 
         asked(Future, "cancelled"),
         *(asked(queue.Queue, name) for name in ("qsize", "empty", "full")),
     ]
-    if not _locks:
-        try:
-            _locks.extend(_of_locks(scope_of_timers))
-        except (Unsupported, KeyError):  # these questions are answered for real
-            pass
-    return found + _locks
+    return found + _switch.made("locks", _question_locks)
+
+
+def _question_locks() -> list[Patch]:
+    """Locks are of types that take no assignment: exchanged another way."""
+    try:
+        return _of_locks(scope_of_timers)
+    except (Unsupported, KeyError):  # these questions are answered for real
+        return []
 
 
 def _excepthook(args: Any) -> None:
@@ -364,14 +365,12 @@ def _of_locks(scope_of: _Scope) -> list[Patch]:
 # among the other events, at once, and one that did not fire in the recording never does. What is armed inside a live step
 # (a tool's own back-off) is none of the run's.
 
-_made: Final[dict[tuple[int, str], Patch]] = {}
-_switch: Final = Switch(lambda: _patches())
+_switch: Final = Switch(lambda: _patches(), ("uvloop",))
 
 
 def activate() -> None:
     """Put the hooks in place; each call wants a :func:`deactivate`."""
     _switch.on()
-    when_imported("uvloop", _switch.refresh)
 
 
 def deactivate() -> list[str]:
@@ -388,31 +387,25 @@ def scope_of_timers() -> Scope | None:
 
 
 def _patches() -> list[Patch]:
+    once = _switch.once
     patches = [
-        _once(BaseEventLoop, "call_soon", _call_soon),
-        _once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
-        _once(BaseEventLoop, "call_at", _call_at),
-        _once(Timeout, "reschedule", _reschedule),
-        _once(BaseEventLoop, "shutdown_default_executor", _outside),
-        *blocking_patches(_once, scope_of_timers),
-        _sleep_patch(),
+        once(BaseEventLoop, "call_soon", _call_soon),
+        once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
+        once(BaseEventLoop, "call_at", _call_at),
+        once(Timeout, "reschedule", _reschedule),
+        once(BaseEventLoop, "shutdown_default_executor", _outside),
+        *_blocking_patches(),
+        *_switch.made("sleep", lambda: [_sleep_patch()]),
         quiet_threads,
-        *handover.handover_patches(_once, scope_of_timers),
+        *handover.handover_patches(_switch, scope_of_timers),
     ]
     uvloop = sys.modules.get("uvloop")
     if uvloop is not None and hasattr(uvloop, "Loop"):
-        patches.append(_once(uvloop.Loop, "call_soon", _call_soon))
-        patches.append(_once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe))
-        patches.append(_once(uvloop.Loop, "call_later", _call_later))
-        patches.append(_once(uvloop.Loop, "shutdown_default_executor", _outside))
+        patches.append(once(uvloop.Loop, "call_soon", _call_soon))
+        patches.append(once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe))
+        patches.append(once(uvloop.Loop, "call_later", _call_later))
+        patches.append(once(uvloop.Loop, "shutdown_default_executor", _outside))
     return patches
-
-
-def _once(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
-    key = (id(owner), name)
-    if key not in _made:
-        _made[key] = AttributePatch(owner, name, wrap(getattr(owner, name)))
-    return _made[key]
 
 
 # -- event loops -----------------------------------------------------------------------------------------------------------
@@ -608,16 +601,13 @@ def _reschedule(original: Any) -> Any:
 
 def _sleep_patch() -> Patch:
     """In place where that works, so that a ``sleep`` imported by name is covered too; else the module's attribute."""
-    key = (id(time), "sleep")
-    if key not in _made:
-        bare = time.sleep  # noqa: TID251
-        try:
-            real = genuine(bare)
-            repoint("sleep", real)
-            _made[key] = FunctionExchange(bare, lambda _proxy, seconds: _sleep(real, seconds))
-        except (Unsupported, AttributeError):
-            _made[key] = AttributePatch(time, "sleep", lambda seconds: _sleep(bare, seconds))
-    return _made[key]
+    bare = time.sleep  # noqa: TID251
+    try:
+        real = genuine(bare)
+        repoint("sleep", real)
+        return FunctionExchange(bare, lambda _proxy, seconds: _sleep(real, seconds))
+    except (Unsupported, AttributeError):
+        return AttributePatch(time, "sleep", lambda seconds: _sleep(bare, seconds))
 
 
 def _sleep(real: Callable[[Any], None], seconds: Any) -> None:

@@ -22,6 +22,7 @@ from .._journal.store import segment_in
 from .._runtime.callsite import caller
 from .._runtime.divergence import OPAQUE, describe, differences, steady
 from .._runtime.lane import Lane
+from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Index, Replay, ReplayedStep, alike
 from .._runtime.session import Scope
@@ -158,8 +159,6 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError)
 #: An input of more canonical bytes than this is written down as their hash.
 _MOST: Final = 1 << 20
-#: Objects that this process keeps alive to its end.
-_kept: Final[list[object]] = []
 
 
 class TranscriptWriter:
@@ -360,7 +359,7 @@ class OutputPlaces:
 def perturb(number: int) -> None:
     """Vary what a program should not depend on, in each of several replays: the thread switch interval and memory addresses."""
     sys.setswitchinterval((0.02, 0.0002)[number % 2])
-    _kept.append([object() for _ in range(1 + 20_011 * number)])
+    process.kept.append([object() for _ in range(1 + 20_011 * number)])
 
 
 # -- the recorded run as a transcript ----------------------------------------------------------------------------------

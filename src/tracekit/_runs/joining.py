@@ -291,10 +291,8 @@ def at_process_end(end: Any, failed: Any) -> None:
             util.Finalize(None, finish, exitpriority=0)
 
         util.register_after_fork(begin, begin)
-        _kept.append(begin)
+        process.kept.append(begin)
 
-
-_kept: Final[list[Any]] = []
 
 # -- joining a replay --------------------------------------------------------------------------------------------------
 #

@@ -16,14 +16,13 @@ __all__ = [
     "CLASSES",
     "Begun",
     "Below",
+    "EffectTree",
     "OpenCall",
     "RecoveredLog",
     "RecoveredStep",
     "lost",
     "never_sent",
-    "open_calls",
     "outside",
-    "outside_run",
     "steps_in_doubt",
 ]
 
@@ -36,13 +35,10 @@ __all__ = [
 # do; outside every run a context variable does, and what has lost its context there counts in every call that is open. What it
 # came to goes into the log with the call's outcome: a replay and a resumption read it there.
 
-#: Every open call, those included whose threads go on though they were given up. Empty: nobody asks, and nothing is to be counted.
-open_calls: Final[set[OpenCall]] = set()
 #: The side-effect classes of what is no mere look.
 EFFECTS: Final = frozenset(("reversible", "irreversible"))
 #: The innermost open call of code outside every run; in a run it is the scope's.
 outside: Final[ContextVar[OpenCall | None]] = ContextVar("tracekit.open_call", default=None)
-_lock: Final = threading.Lock()
 
 
 class Below(NamedTuple):
@@ -52,17 +48,67 @@ class Below(NamedTuple):
     in_doubt: str | None = None
 
 
+class EffectTree:
+    """The open calls of a process, and the effects below them."""
+
+    __slots__ = ("lock", "open")
+
+    def __init__(self) -> None:
+        #: Every open call, those included whose threads go on though they were given up. Empty: nobody asks, and nothing is to be counted.
+        self.open: Final[set[OpenCall]] = set()
+        self.lock = threading.Lock()
+
+    def forked(self) -> None:
+        """In a forked child: nobody else holds the lock here."""
+        self.lock = threading.Lock()
+
+    def begins_outside(self, name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
+        """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
+
+        A thread or callback that has lost its context may be of any call that is open, and then none of them is made again: one time
+        too few is better than one too many.
+        """
+        if side_effect not in EFFECTS:
+            return None
+        call = outside.get()
+        if call is not None:
+            return call.begins(name, side_effect, undoes=undoes)
+        if side_effect == "irreversible" and not undoes:
+            with self.lock:
+                for one in [*self.open]:
+                    one._irreversible = one._irreversible or name
+        return None
+
+
 class OpenCall:
-    """One open call; ``outer`` is the one around it. ``seq`` is its step in the run ``run_id``, where it is one.
+    """One open call in ``tree``; ``outer`` is the one around it. ``seq`` is its step in the run ``run_id``, where it is one.
 
     What happens below a call that ``undoes`` another counts beyond it only if the undoing fails.
     """
 
-    __slots__ = ("_files", "_in_doubt", "_irreversible", "_under_way", "_working", "outer", "run_id", "seq", "undoes")
+    __slots__ = (
+        "_files",
+        "_in_doubt",
+        "_irreversible",
+        "_tree",
+        "_under_way",
+        "_working",
+        "outer",
+        "run_id",
+        "seq",
+        "undoes",
+    )
 
     def __init__(
-        self, outer: OpenCall | None, *, run_id: str | None = None, seq: int = 0, undoes: bool = False
+        self,
+        tree: EffectTree,
+        outer: OpenCall | None,
+        *,
+        run_id: str | None = None,
+        seq: int = 0,
+        undoes: bool = False,
     ) -> None:
+        self._tree: Final = tree
         self.outer: Final = outer
         self.run_id: Final = run_id
         self.seq: Final = seq
@@ -75,7 +121,7 @@ class OpenCall:
         self._files: list[str] = []
         #: Where nobody waits for it any longer: whether its thread still goes on.
         self._working: Callable[[], bool] | None = None
-        open_calls.add(self)
+        tree.open.add(self)
 
     # -- where it is -----------------------------------------------------------------------------------------------------
 
@@ -99,9 +145,9 @@ class OpenCall:
 
         ``once``: whether a second call is answered by the first, in the run ``run_id`` or (``"store"``) everywhere.
         """
-        with _lock:
+        with self._tree.lock:
             reached = self._reached(name, side_effect)
-            begun = Begun(name, reached, undoes=undoes and side_effect == "irreversible")
+            begun = Begun(self._tree, name, reached, undoes=undoes and side_effect == "irreversible")
             for one in reached:
                 one._under_way[begun] = None
                 answered = once == "store" or (once and one.run_id == run_id)
@@ -123,12 +169,12 @@ class OpenCall:
 
     def given_up(self, working: Callable[[], bool]) -> None:
         """Nobody waits for it any longer; while its thread is ``working``, no effect begins below it."""
-        with _lock:
+        with self._tree.lock:
             self._working = working
 
     def note_in_doubt(self, name: str) -> None:
         """Something below it was given up, and may take effect yet."""
-        with _lock:
+        with self._tree.lock:
             for one in self.around():
                 one._in_doubt = one._in_doubt or name
 
@@ -149,7 +195,7 @@ class OpenCall:
                     begun[entry["seq"]] = body.begins(
                         str(entry.get("name")), meta["side_effect"], once, run_id, undoes=undoes
                     )
-                bodies[entry["seq"]] = OpenCall(body, undoes=True) if undoes else body
+                bodies[entry["seq"]] = OpenCall(self._tree, body, undoes=True) if undoes else body
                 continue
             step, failed = entry.get("step", 0), family[1] == "error"
             if step in begun:
@@ -172,7 +218,7 @@ class OpenCall:
 
     def end(self, *, failed: bool = False) -> Below:
         """Its body is over; returns what happened in it, in the processes that it has started too where it ``failed``."""
-        with _lock:
+        with self._tree.lock:
             below = self._below()
         if failed and self._files:
             found = [below, *map(_in_process, self._files)]
@@ -180,7 +226,7 @@ class OpenCall:
                 next((one.irreversible for one in found if one.irreversible), None),
                 next((one.in_doubt for one in found if one.in_doubt), None),
             )
-        with _lock:
+        with self._tree.lock:
             if self.undoes and failed and self.outer is not None:
                 for one in self.outer.around():
                     one._irreversible = one._irreversible or below.irreversible
@@ -192,15 +238,16 @@ class OpenCall:
 
     def over(self) -> None:
         """Nothing goes on in it any more."""
-        open_calls.discard(self)
+        self._tree.open.discard(self)
 
 
 class Begun:
     """An effect that has begun below open calls, until it has ended."""
 
-    __slots__ = ("_reached", "name", "undoes")
+    __slots__ = ("_reached", "_tree", "name", "undoes")
 
-    def __init__(self, name: str, reached: list[OpenCall], *, undoes: bool) -> None:
+    def __init__(self, tree: EffectTree, name: str, reached: list[OpenCall], *, undoes: bool) -> None:
+        self._tree: Final = tree
         self.name: Final = name
         self._reached: Final = reached
         #: Whether it takes another one back, and can't be taken back itself.
@@ -221,29 +268,11 @@ class Begun:
 
     def end(self, *, failed: bool = False) -> None:
         """It has come to its end. What undoes another is no reason against anything, unless it ``failed``."""
-        with _lock:
+        with self._tree.lock:
             for one in self._reached:
                 under_way = one._under_way.pop(self, self) is None
                 if under_way and failed and self.undoes:
                     one._irreversible = one._irreversible or self.name
-
-
-def outside_run(name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
-    """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
-
-    A thread or callback that has lost its context may be of any call that is open, and then none of them is made again: one time too
-    few is better than one too many.
-    """
-    if side_effect not in EFFECTS:
-        return None
-    call = outside.get()
-    if call is not None:
-        return call.begins(name, side_effect, undoes=undoes)
-    if side_effect == "irreversible" and not undoes:
-        with _lock:
-            for one in [*open_calls]:
-                one._irreversible = one._irreversible or name
-    return None
 
 
 def _in_process(path: str) -> Below:

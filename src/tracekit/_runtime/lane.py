@@ -46,6 +46,7 @@ class Lane:
         "n",
         "name",
         "number",
+        "owned",
         "owner",
         "parent",
         "root",
@@ -61,6 +62,8 @@ class Lane:
         self.under: Final = under
         #: The run's own line.
         self.root: Final[Lane] = self if parent is None else parent.root
+        #: The lanes of the run's tasks and threads by owner, for contexts that several of them share; one for all lanes of a run.
+        self.owned: Final[dict[int, Lane]] = {} if parent is None else parent.owned
         #: The lanes of those who arrived in this one from another thread or task, by owner.
         self.callbacks: dict[int, Lane] | None = None
         self.id = id

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
+from .effects import EffectTree
 
 if TYPE_CHECKING:
     from .session import Session
@@ -128,7 +129,9 @@ class Process:
         "_refusals",
         "_watchers",
         "before_exec",
+        "effects",
         "forbidden",
+        "kept",
         "observers",
         "outside",
         "outside_calls",
@@ -139,6 +142,8 @@ class Process:
 
     def __init__(self) -> None:
         self.role = ProcessRole()
+        #: The calls that are open, and the effects below them.
+        self.effects: Final = EffectTree()
         #: The open sessions, in the order in which they were opened.
         self.sessions: tuple[Session, ...] = ()
         #: How many runs of this process ended over their budget, by the program's word or not.
@@ -149,6 +154,8 @@ class Process:
         self.outside_calls: dict[str, int] | None = None
         #: Called with its name for each block that begins (``record``, ``replay`` …) while none may; ``None`` otherwise.
         self.forbidden: Callable[[str], None] | None = None
+        #: What must live as long as the process does, whoever else lets go of it.
+        self.kept: Final[list[object]] = []
         #: Called before the process becomes another program, and so comes to the end of its part of a run.
         self.before_exec: Final[list[Callable[[], object]]] = []
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
@@ -163,6 +170,10 @@ class Process:
         One that is forked before anything was recorded, as the workers of a server are, is a program start of its own.
         """
         self._lock = threading.RLock()
+        self.effects.forked()
+        for session in self.sessions:  # nobody else's lanes go on
+            if session.state.root is not None:
+                session.state.root.owned.clear()
         if type(self.role) is ProcessRole and not self.sessions and not self.role.ordinal:
             self.role = ProcessRole(_reality.urandom(8).hex())
         self.role.forked()

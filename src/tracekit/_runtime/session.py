@@ -755,10 +755,6 @@ def owner() -> int:
     return get_ident()
 
 
-#: Lanes of tasks and threads by owner, for contexts that several of them share; kept by ``_capture.threads``.
-owned: Final[dict[int, Lane]] = {}
-
-
 @contextmanager
 def entered(scope: Scope, *, ends: bool = False) -> Iterator[None]:
     """A block whose steps are in ``scope``, by whoever runs it; ``ends``: its line of execution ends with the block."""
@@ -795,8 +791,8 @@ def settled(scope: Scope) -> Scope:
 
 
 def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
-    known = owned.get(me)
-    if known is not None and known.root is lane.root:
+    known = lane.owned.get(me)
+    if known is not None:
         return known
     callbacks = lane.callbacks
     if callbacks is None:

@@ -84,8 +84,6 @@ __all__ = [
 Body = Callable[[], object]
 
 _LAUNCHER_FILES: Final = (__file__, runpy.__file__, "<frozen runpy>")
-#: The original ``__main__`` module: it must stay alive after ``sys.modules`` no longer refers to it.
-_original_main: Final[list[Any]] = []
 
 
 class Ended(NamedTuple):
@@ -100,7 +98,7 @@ def prepared(program: Program) -> Body | None:
 
     ``None`` where it can't be run at all (no such module, a syntax error); the error has been printed as Python prints it.
     """
-    _original_main.append(sys.modules["__main__"])
+    process.kept.append(sys.modules["__main__"])
     if not sys.flags.safe_path and not os.path.isdir(os.path.join(sys.path[0], "tracekit")):
         del sys.path[0]  # the directory that `python -m` puts there
     main = sys.modules["__main__"] = ModuleType("__main__")
