@@ -7,18 +7,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, settings
-
-from tests.support import watch
-from tests.support.named import pytest_configure as pytest_configure
-
 if sys.dont_write_bytecode:
     # Else each of the thousand processes that the suite starts compiles tracekit, and the SDKs, again.
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import watch
+from tests.support.named import pytest_configure as pytest_configure
 
 # How fast a machine draws its examples says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tracekit
+from tests.support import plain_writer
 from tests.support.processes import python
 from tracekit import record, recovery, replay, traced_tool
-from tracekit._journal.store import segment_of
 from tracekit._runs.recovery import FOR, decision_on
 from tracekit.errors import RecoveryRefusedError, TraceIntegrityError
 from tracekit.integration import Store, Trace
@@ -42,16 +43,17 @@ ERROR = {"type": "builtins:ValueError", "text": "no", "args": ["no"]}
 
 
 class Log:
-    """The log of a run that died: written entry by entry, without an end."""
+    """The log of a run that died: written as its entries are given, without an end."""
 
-    def __init__(self, run_id: str | None = None, *, segment: str | None = None, durability: str = "effects") -> None:
-        self.journal = Store().create(run_id, segment=segment)
-        self.path = self.journal.path
-        self.add("run.started", parent=0, name="r", input={}, meta={"durability": durability})
+    def __init__(self, run_id: str = "died", *, segment: str | None = None, **meta: Any) -> None:
+        self.run_id = run_id
+        self.path = Store().path(run_id, segment)
+        self.entries: list[dict[str, Any]] = []
+        self.add("run.started", name="r", input={}, meta={"durability": "effects", **meta})
 
-    def add(self, kind: str, *, parent: int = 1, lane: int = 0, **fields: Any) -> int:
-        tail = "".join(f",{json.dumps(key)}:{json.dumps(value)}" for key, value in fields.items())
-        return self.journal.append(kind, lane, parent, tail.encode())
+    def add(self, kind: str, **fields: Any) -> int:
+        self.entries.append(plain_writer.entry(kind, **fields))
+        return len(self.entries)
 
     def call(self, side_effect: str | None, *, kind: str = "tool.call", **fields: Any) -> int:
         meta = fields.pop("meta", {}) | ({} if side_effect is None else {"side_effect": side_effect})
@@ -80,9 +82,16 @@ class Log:
             self.end(step, "recovery.settled", meta=SETTLED)
         return step
 
+    def close(self) -> None:
+        plain_writer.write(Path(self.path), self.entries, run_id=self.run_id)
+
     def decision(self, **options: Any) -> Decision:
-        self.journal.close()
+        self.close()
         return decision_on(self.path, **options)
+
+
+def segment_of(lane: str) -> str:
+    return hashlib.sha256(lane.encode()).hexdigest()[:16]
 
 
 def codes(decision: Decision) -> list[str]:
@@ -119,47 +128,51 @@ def test_one_step(side_effect: str | None, state: str) -> None:
         assert f"pending_{side_effect}" in codes(decision)
 
 
+def every_pair() -> Iterator[tuple[str, str | None, str, str | None, str]]:
+    """Two steps, each of every class and in every state, and an id for a run with them."""
+    every = list(itertools.product(CLASSES, STATES))
+    for number, ((first, one), (second, two)) in enumerate(itertools.product(every, repeat=2)):
+        yield f"pair{number:04}", first, one, second, two
+
+
 def test_pairs_of_steps() -> None:
     """Two steps one after the other: one reason against it is enough, and each step has its own."""
-    for (first, one), (second, two) in itertools.product(itertools.product(CLASSES, STATES), repeat=2):
-        log = Log()
-        steps = [log.step(first, one), log.step(second, two)]
-        expected = [refused_for(first, one), refused_for(second, two)]
-        decision = log.decision()
-        found = {reason["step"]: reason["code"] for reason in decision.refusals}
-        assert found == {step: code for step, code in zip(steps, expected, strict=True) if code}, (
-            first,
-            one,
-            second,
-            two,
-        )
-        assert decision.decision == ("abort" if found else "resume")
+    expected: dict[str, dict[int, str]] = {}
+    for run_id, first, one, second, two in every_pair():
+        log = Log(run_id)
+        told = {log.step(first, one): refused_for(first, one), log.step(second, two): refused_for(second, two)}
+        log.close()
+        expected[run_id] = {step: code for step, code in told.items() if code}
+    decisions = {decision.run_id: decision for decision in recovery.scan()}
+    found = {run_id: {reason["step"]: reason["code"] for reason in each.refusals} for run_id, each in decisions.items()}
+    assert found == expected
+    assert all((each.decision == "abort") == bool(expected[run_id]) for run_id, each in decisions.items())
 
 
 def test_a_step_inside_another() -> None:
     """A step that is made again makes everything in it again: nothing irreversible may be in there. What is inside a finished
     step is nobody's to make again."""
-    for (outer, one), (inner, two) in itertools.product(itertools.product(CLASSES, STATES), repeat=2):
-        log = Log()
-        around = log.call(outer)
-        step = log.step(inner, two, parent=around)
-        again = one == "pending"
-        if one == "done":
-            log.end(around)
-        elif not again:
+    expected: dict[str, set[str | None]] = {}
+    for run_id, outer, one, inner, two in every_pair():
+        if one not in ("done", "pending"):
             continue
-        found = set(refusals(log.decision()))
-        expected = {refused_for(outer, one), refused_for(inner, two)} - {None}
+        log, again = Log(run_id), one == "pending"
+        around = log.call(outer)
+        log.step(inner, two, parent=around)
+        if not again:
+            log.end(around)
+        log.close()
+        expected[run_id] = {refused_for(outer, one), refused_for(inner, two)} - {None}
         lasting = inner not in ("read_only", "reversible") and two not in (
             "superseded",
             "settled not done",
             "duplicate",
         )
         if again and lasting:
-            expected.add("irreversible_inside")
+            expected[run_id].add("irreversible_inside")
         if not again and inner == "reversible" and two == "pending":
-            expected.add("pending_orphaned")
-        assert found == expected, (outer, one, inner, two, step)
+            expected[run_id].add("pending_orphaned")
+    assert {decision.run_id: set(refusals(decision)) for decision in recovery.scan()} == expected
 
 
 def test_kinds_of_steps() -> None:
@@ -245,7 +258,7 @@ def test_nobody_is_answered_from_inside_a_finished_step() -> None:
     decision = log.decision()
     assert refusals(decision) == []
     assert [reason["step"] for reason in decision.reasons if reason["code"] == "redacted_error"] == [
-        log.journal.seq - 3
+        len(log.entries) - 3
     ]
 
 
@@ -274,7 +287,7 @@ def test_a_torn_tail_is_no_obstacle() -> None:
     """A last line that was never finished: no effect waited for it."""
     log = Log()
     log.step("irreversible", "done")
-    log.journal.close()
+    log.close()
     with open(log.path, "ab") as file:
         file.write(b'{"v":1,"seq":4,"ty')
     decision = decision_on(log.path)
@@ -287,7 +300,7 @@ def test_a_damaged_log_is_refused() -> None:
     log = Log()
     log.step("irreversible", "pending")
     log.step("read_only", "done")
-    log.journal.close()
+    log.close()
     data = Path(log.path).read_bytes()
     Path(log.path).write_bytes(data.replace(b'"output":1', b'"output":7'))
     decision = decision_on(log.path)
@@ -300,7 +313,7 @@ def test_a_lost_tail_is_cut_only_on_the_operators_word() -> None:
     """What a power loss left after the last synced effect is a reason of its own, which names the option."""
     log = Log()
     log.step("irreversible", "done")
-    log.journal.close()
+    log.close()
     with open(log.path, "ab") as file:
         file.write(b"\0" * 40 + b"\n" + b"\0" * 10)
     decision = decision_on(log.path)
@@ -320,7 +333,7 @@ def test_finished_and_aborted_runs_are_refused() -> None:
     with pytest.raises(ZeroDivisionError), record("failed") as failed:
         raise ZeroDivisionError
     log = Log()
-    log.journal.close()
+    log.close()
     recovery.abort(log.path, reason="a test")
     assert [codes(decision_on(path)) for path in (run.path, failed.path, log.path)] == [
         ["finished"],
@@ -338,7 +351,7 @@ def test_no_entries_and_a_newer_format() -> None:
     store.create("torn").close()
     Path(store.path("torn")).write_bytes(b'{"v":1')
     log = Log("later")
-    log.journal.close()
+    log.close()
     data = Path(log.path).read_bytes()
     Path(log.path).write_bytes(data.replace(b'{"v":1', b'{"v":9', 1))
     found = {decision.run_id: refusals(decision) for decision in recovery.scan()}
@@ -369,10 +382,10 @@ def test_an_effect_of_an_unknown_type_is_refused() -> None:
 def test_child_processes_are_not_resumed() -> None:
     """A child's part that did not end cleanly is told with what is open in it."""
     log = Log("family")
-    log.journal.close()
+    log.close()
     child = Log("family", segment=segment_of("a"))
     step = child.call("irreversible")
-    child.journal.close()
+    child.close()
     decision = decision_on(log.path)
     assert refusals(decision) == ["segments"]
     assert str(step) in decision.refusals[0]["text"]
@@ -385,11 +398,9 @@ def test_a_run_with_child_processes_is_not_resumed(lane: str, refused: bool) -> 
     """One that the program started would be started again, though it ended cleanly; one in a tool's body is answered by the tool."""
     log = Log("parent")
     log.step("irreversible", "done")
-    log.journal.close()
-    child = Store().create("parent", segment=segment_of(lane))
-    meta = json.dumps({"durability": "effects", "lane": lane})
-    child.append("run.started", 0, 0, f',"name":"c","input":{{}},"meta":{meta}'.encode())
-    child.append("run.completed", 0, 1, b',"output":null,"meta":{"count":2,"segments":[]}')
+    log.close()
+    child = Log("parent", segment=segment_of(lane), lane=lane)
+    child.add("run.completed", output=None, meta={"count": 2, "segments": []})
     child.close()
     decision = decision_on(log.path)
     assert refusals(decision) == (["segments"] if refused else [])
@@ -458,7 +469,7 @@ def test_an_abort_is_on_the_log_with_who_and_why() -> None:
         log.step("irreversible", "pending"),
     )
     log.step("reversible", "superseded")
-    log.journal.close()
+    log.close()
     done = recovery.abort(log.path, reason="the customer called", by="ann")
     assert (done.in_doubt, done.compensated, done.uncompensated) == ((doubt,), (), (lost, kept))
     with Trace(log.path) as trace:
@@ -484,7 +495,7 @@ def test_cut_bytes_are_kept_beside_the_file() -> None:
     """A torn tail is cut off only when something is appended, and what was cut is kept, whatever was cut there before."""
     log = Log("torn")
     step = log.step("irreversible", "pending")
-    log.journal.close()
+    log.close()
     size = os.path.getsize(log.path)
     with open(log.path, "ab") as file:
         file.write(b'{"half')
@@ -506,7 +517,7 @@ def test_cut_bytes_are_kept_beside_the_file() -> None:
 def test_a_crash_between_keeping_and_cutting_keeps_the_bytes_once() -> None:
     """Who died after the bytes were kept and before they were cut is followed by one who cuts them, and keeps them once."""
     log = Log("torn")
-    log.journal.close()
+    log.close()
     size = os.path.getsize(log.path)
     with open(log.path, "ab") as file:
         file.write(b'{"half')
@@ -637,7 +648,7 @@ def test_what_is_not_in_doubt_is_not_settled(build: Callable[[Log], object], ste
     """A step that has its outcome, one that is none, and one that is not there: refused, and nothing is written."""
     log = Log()
     build(log)
-    log.journal.close()
+    log.close()
     before = Path(log.path).read_bytes()
     with pytest.raises(RecoveryRefusedError):
         recovery.settle(log.path, step, output=1, reason="x")
@@ -648,7 +659,7 @@ def test_a_settlement_says_which_of_both_and_why() -> None:
     """Neither or both of ``output`` and ``not_done``, no reason, or an output that can't be recorded: wrong use."""
     log = Log()
     log.step("irreversible", "pending")
-    log.journal.close()
+    log.close()
     wrong: Iterable[dict[str, Any]] = (
         {"reason": "x"},
         {"reason": "x", "output": 1, "not_done": True},
@@ -664,7 +675,7 @@ def test_secrets_do_not_enter_the_log_by_hand() -> None:
     """What an operator writes is redacted as what a program writes, and an output that was is asked for again on resume."""
     log = Log()
     step = log.step("irreversible", "pending")
-    log.journal.close()
+    log.close()
     key = "sk-" + "proj-" + "a1B2" * 12
     recovery.settle(log.path, step, output={"token": key}, reason=f"key {key}")
     assert key.encode() not in Path(log.path).read_bytes()
