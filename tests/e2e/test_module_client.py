@@ -55,7 +55,7 @@ SDKS = {
 def test_each_request_of_a_service_replays_alone(tmp_path_factory: pytest.TempPathFactory, sdk: str) -> None:
     """Recorded with a client that was new, and with one that had looked up its platform, in two event loops of one process: each request
     is replayed by ``--entry`` in a new process with a new client, and together in a process that has made the others, exactly."""
-    place = Place(tmp_path_factory.mktemp(sdk))
+    place = Place(tmp_path_factory.mktemp(sdk), sdks=True)
     client, create, path = SDKS[sdk]
     create, _, options = create.partition("(")
     source = SERVICE.format(sdk=sdk, client=client, create="CREATE").replace("CREATE(", f"{create}({options}")
