@@ -14,7 +14,7 @@ import pytest
 import tracekit
 from tests.support.effects import Effects, entries
 from tracekit import current_run, decision, record, replay, traced_tool
-from tracekit._capture.contracted import Ledger
+from tracekit._capture.contracted import UndoableSteps
 from tracekit._runs import ending, undoing
 from tracekit.errors import RunEndedError, StepTimeoutError
 
@@ -99,13 +99,13 @@ def test_tasks_under_way_are_awaited_and_undone(tmp_path: Path) -> None:
 
 def while_it_waits(monkeypatch: pytest.MonkeyPatch, go_on: threading.Event) -> None:
     """Let the others go on when the abort has begun to wait, and not before."""
-    wait = Ledger.wait
+    wait = UndoableSteps.wait
 
-    def waits(self: Ledger, over: Any, until: Any) -> None:
+    def waits(self: UndoableSteps, over: Any, until: Any) -> None:
         go_on.set()
         wait(self, over, until)
 
-    monkeypatch.setattr(Ledger, "wait", waits)
+    monkeypatch.setattr(UndoableSteps, "wait", waits)
 
 
 def test_a_thread_under_way_is_waited_for_and_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,12 +63,12 @@ __all__ = [
     "Done",
     "Fallback",
     "Invocation",
-    "Ledger",
     "Overdue",
     "Plan",
     "ReplaceableCall",
     "Terms",
     "UnderWay",
+    "UndoableSteps",
     "Work",
     "acting",
     "came_to",
@@ -76,8 +76,8 @@ __all__ = [
     "follow",
     "follow_async",
     "in_time_async",
-    "ledger",
     "merged",
+    "undoable_steps",
     "wrap_contracted",
 ]
 
@@ -777,7 +777,7 @@ class UnderWay:
         return self.thread == get_ident()
 
 
-class Ledger:
+class UndoableSteps:
     """The steps of one run that can be undone, by ``seq``. Every change wakes the threads and tasks that wait for one."""
 
     def __init__(self) -> None:
@@ -786,8 +786,6 @@ class Ledger:
         self._under_way: set[UnderWay] = set()
         #: Steps whose compensation has failed: it is not run again.
         self.stuck: Final[set[int]] = set()
-        #: Steps that are waited for, or undo others, while their bodies run.
-        self.open: Final[set[int]] = set()
         self._gates: list[LockType] = []
         self._futures: list[tuple[AbstractEventLoop, Future[None]]] = []
 
@@ -931,9 +929,9 @@ def _wake(future: Future[None]) -> None:
         future.set_result(None)
 
 
-def ledger(session: Session) -> Ledger:
-    """The ledger of a run."""
-    return session.state.extras.of(Ledger)
+def undoable_steps(session: Session) -> UndoableSteps:
+    """Those of a run."""
+    return session.state.extras.of(UndoableSteps)
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------------
@@ -1115,21 +1113,24 @@ class Answer:
 class Body:
     """The live call of a function."""
 
-    __slots__ = ("_book", "_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
+    __slots__ = ("_call", "_limit", "_open", "_scope", "asynchronous", "suspended", "working")
 
     #: What goes into the outcome's ``meta`` besides.
     outcome_info: Final[Mapping[str, Any]] = _NONE
     ended: Final = True
 
     def __init__(
-        self, call: Invocation, scope: Scope | None, one: OpenCall | None, book: Ledger | None, asynchronous: bool
+        self,
+        call: Invocation,
+        scope: Scope | None,
+        one: OpenCall | None,
+        asynchronous: bool,
     ) -> None:
         terms = call.terms
         limit = None if terms is None else terms.contract.timeout_ms
         self._call: Final = call
         self._scope: Final = scope
         self._open: Final = one
-        self._book: Final = book
         self._limit: Final = None if limit is None else limit / 1000
         #: Whether the event loop ran meanwhile.
         self.suspended = False
@@ -1154,8 +1155,8 @@ class Body:
         """The thread that nobody waited for has come to its end."""
         if self._open is not None:
             self._open.over()
-        if self._book is not None:
-            self._book.changed()
+        if self._scope is not None:
+            undoable_steps(self._scope.session).changed()
 
     async def take_async(self) -> Any:
         call = self._call
@@ -1244,12 +1245,12 @@ Plan: TypeAlias = "Generator[Ready | Answer | Body | Block | Pause, Any, Done]"
 
 def course(call: Invocation) -> Plan:
     """The plan of one call, as a generator: attempts, pauses, fallbacks. Returns the outcome; raises if the call is not allowed."""
-    terms, scope, book = call.terms, call.scope, None
+    terms, scope, undoable = call.terms, call.scope, None
     done: Done | None = None
     if call.captured.spec.compensation is not None and scope is not None and not call.undoes:
-        book = ledger(scope.session)
+        undoable = undoable_steps(scope.session)
         # before its first step begins: an abort either waits for it or keeps it from beginning
-        call.under_way = book.begin()
+        call.under_way = undoable.begin()
     try:
         if scope is None:
             call.captured.checked_outside()
@@ -1276,8 +1277,8 @@ def course(call: Invocation) -> Plan:
             yield Pause(scope, wait)
     finally:
         done = None  # this frame is in the traceback of the exception that it holds
-        if book is not None and call.under_way is not None:
-            book.end(call.under_way)
+        if undoable is not None and call.under_way is not None:
+            undoable.end(call.under_way)
 
 
 def _attempt(call: Invocation, request: Request) -> Plan:
@@ -1309,15 +1310,12 @@ def _attempt(call: Invocation, request: Request) -> Plan:
             _keep(call, step, outcome.output)
         output = outcome.output if outcome.error is None else None
         return Done(call, step.seq, output, outcome.error, about, outcome.meta.get("failure"))
-    book, one, body = None, None, step.body()
-    if scope is not None and (call.under_way is not None or call.undoes):
-        book = ledger(scope.session)
-        book.open.add(step.seq)
+    one, body, awaited = None, step.body(), call.under_way is not None
     if call.undoes or call.followed or not lazily:  # what happens in it decides on what follows
         outer, run_id = (innermost(), None) if body is None else (body.call, body.session.run_id)
-        one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes)
+        one = OpenCall(process.effects, outer, run_id=run_id, seq=step.seq, undoes=call.undoes, awaited=awaited)
         body = body_of(one, body)
-    work = Block() if call.function is None else Body(call, body, one, book, asynchronous)
+    work = Block() if call.function is None else Body(call, body, one, asynchronous)
     scoped = current.set(body)
     try:
         result = yield work
@@ -1325,14 +1323,14 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         if not work.ended:
             raise
         current.reset(scoped)
-        return _failed(call, step, error, work, one, book)
+        return _failed(call, step, error, work, one)
     current.reset(scoped)
     if type(result) in LAZY and call.function is not None:
         if not lazily:
-            return _failed(call, step, _unfinished(spec.name, result), work, one, book)
-        _left(step, one, book)
+            return _failed(call, step, _unfinished(spec.name, result), work, one)
+        _left(one)
         return Done(call, step.seq, result if scope is None else LAZY[type(result)](step, result))
-    _, within = _left(step, one, book)
+    _, within = _left(one)
     outcome_info: Mapping[str, Any] | None = (
         None if spec.redactor is None else _NONE
     )  # with patterns of its own it takes no short way
@@ -1346,10 +1344,8 @@ def _attempt(call: Invocation, request: Request) -> Plan:
     return Done(call, step.seq, result)
 
 
-def _left(step: Any, one: OpenCall | None, book: Ledger | None, *, failed: bool = False) -> tuple[Below, list[int]]:
+def _left(one: OpenCall | None, *, failed: bool = False) -> tuple[Below, list[int]]:
     """Its body is over: what happened in it, and the steps around it that can be undone or made again as a whole."""
-    if book is not None:
-        book.open.discard(step.seq)
     if one is None:
         return Below(), []
     around = [] if one.outer is None or one.run_id is None else one.outer.steps(one.run_id)
@@ -1367,11 +1363,15 @@ def _keep(
     compensation = call.captured.spec.compensation
     if compensation is not None and call.scope is not None and not call.undoes:
         one = Completed(compensation, step.seq, call.bound, output, call.instance, within or [], working)
-        ledger(call.scope.session).add(one)
+        undoable_steps(call.scope.session).add(one)
 
 
 def _failed(
-    call: Invocation, step: Any, error: BaseException, work: Body | Block, one: OpenCall | None, book: Ledger | None
+    call: Invocation,
+    step: Any,
+    error: BaseException,
+    work: Body | Block,
+    one: OpenCall | None,
 ) -> Done:
     spec = call.captured.spec
     about: dict[str, Any] = {}
@@ -1385,7 +1385,7 @@ def _failed(
             about["in_doubt"] = True
         if in_doubt and goes_on:
             about["final"] = True  # undone or repeated now, what its thread does later would stay
-    below, within = _left(step, one, book, failed=True)
+    below, within = _left(one, failed=True)
     if below.irreversible is not None:
         about["irreversible"] = below.irreversible
     if below.in_doubt is not None:
@@ -1455,17 +1455,17 @@ def _undo_attempt(call: Invocation, done: Done) -> Generator[Ready | Answer | Bo
     compensation = call.captured.spec.compensation
     if compensation is None:
         return True
-    book = None if call.scope is None else ledger(call.scope.session)
-    if book is not None:
-        book.forget_inside(done.seq)
+    undoable = None if call.scope is None else undoable_steps(call.scope.session)
+    if undoable is not None:
+        undoable.forget_inside(done.seq)
     try:
         undone = yield from course(compensation.invocation(call.scope, done.seq, call.bound, None, call.instance))
     except BaseException:
-        if book is not None:
-            book.undone(done.seq, failed=True)
+        if undoable is not None:
+            undoable.undone(done.seq, failed=True)
         raise
-    if book is not None:
-        book.undone(done.seq, failed=undone.error is not None)
+    if undoable is not None:
+        undoable.undone(done.seq, failed=undone.error is not None)
     if undone.error is None:
         return True
     if not isinstance(undone.error, Exception):

@@ -91,7 +91,7 @@ class ReplayedChild:
         self.path: Final = path
         self.pool: Final = pool
         self.pid = 0
-        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
         self._said = False
@@ -267,7 +267,7 @@ class ReplayedChild:
 
     def ended(self, status: int | None, recorded: int) -> None:
         report = self.report()
-        failure = None if report is None else self._failure_in(report, remark=False)
+        failure = None if report is None else self._failure_in(report, warn=False)
         if failure is not None:
             self._fail(failure)
         self._confirmed |= status == recorded
@@ -311,12 +311,12 @@ class ReplayedChild:
             return self.stuck_error(state)
         what = "had not ended when the run did" if state is not None else "did not come to where it waits"
         if self.outlives(end):
-            self._remark(f"{what}, and is ended")
+            self._warn(f"{what}, and is ended")
             return None
         return self._error("ReplayError", f"the process {self.path} {what}", "look at what it waits for", None)
 
     def failure(self) -> ReplayError | None:
-        """The failure of a process that is gone, or ``None``; remarks and verdict of its report are kept."""
+        """The failure of a process that is gone, or ``None``; warnings and verdict of its report are kept."""
         report = self.report()
         if report is not None:
             return self._failure_in(report)
@@ -326,10 +326,10 @@ class ReplayedChild:
         if state is not None and self.open:
             if state["count"]:
                 return self.stuck_error(state)
-            self._remark("was ended by a signal, where its log ends")
+            self._warn("was ended by a signal, where its log ends")
             return None
         if self._confirmed and self.open:
-            self._remark("ended, with the recorded exit status, without having said how it went")
+            self._warn("ended, with the recorded exit status, without having said how it went")
             return None
         what = f"the process {self.path} ended without having been replayed to its end"
         return self._error("ReplayError", what, "look at what it wrote to stderr", None)
@@ -340,8 +340,8 @@ class ReplayedChild:
             if self.pid and self.runs():
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _remark(self, what: str) -> None:
-        self.remarks.append(f"the process {self.path} {what}")
+    def _warn(self, what: str) -> None:
+        self.warnings.append(f"the process {self.path} {what}")
 
     def stuck_error(self, state: IdleState, waiting: Sequence[str] = ()) -> ReplayError:
         first = f", the first: {state['left'][0]['type']} {state['left'][0]['name']!r}" if state["left"] else ""
@@ -354,9 +354,9 @@ class ReplayedChild:
             next_action="look at what it waits for: a message, a file, or a signal that the recorded process got",
         )
 
-    def _failure_in(self, report: Report, *, remark: bool = True) -> ReplayError | None:
-        if remark:
-            self.remarks += [str(one) for one in report.get("remarks") or ()]
+    def _failure_in(self, report: Report, *, warn: bool = True) -> ReplayError | None:
+        if warn:
+            self.warnings += [str(one) for one in report.get("warnings") or ()]
             self.verdict = report.get("verdict") or {}
         failure = report.get("failure")
         if failure is None:
@@ -677,7 +677,7 @@ class RecordedChildren:
 
     def conclude(self) -> None:
         self.count()
-        self._remark_unjoined()
+        self._warn_of_unjoined()
 
     # -- what they spend -------------------------------------------------------------------------------------------------
 
@@ -758,7 +758,7 @@ class RecordedChildren:
 
     # -- which of them joined --------------------------------------------------------------------------------------------
 
-    def _remark_unjoined(self) -> None:
+    def _warn_of_unjoined(self) -> None:
         """Warn, at a run's end, of processes that its program started and that did not join the run."""
         if not self.invited:
             return
@@ -991,7 +991,7 @@ class ReplayedChildren:
         return [child for child in self.started() if child.report() is None and child.runs()]
 
     def conclude(self) -> None:
-        """End all processes at the end of the replay; their failures, remarks and verdicts become its own. Idempotent."""
+        """End all processes at the end of the replay; their failures, warnings and verdicts become its own. Idempotent."""
         if self._concluded:
             return
         self._concluded = True
@@ -1058,7 +1058,7 @@ class ReplayedChildren:
     def _report_failures(self, failed: list[ReplayError]) -> None:
         session = self.session
         for child in self._children:
-            session.report.warnings += child.remarks
+            session.report.warnings += child.warnings
             session.report.include(child.verdict, child.path)
         if not failed:
             return

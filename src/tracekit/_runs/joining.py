@@ -346,7 +346,7 @@ def _write_report(path: str, report: Mapping[str, Any]) -> None:
         os.replace(f"{path}.new", path)
 
 
-def _report_on(error: BaseException | None, remarks: tuple[str, ...] = ()) -> dict[str, Any]:
+def _report_on(error: BaseException | None, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
     failure: dict[str, Any] | None = None
     if error is not None:
         text = error.what if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
@@ -357,7 +357,7 @@ def _report_on(error: BaseException | None, remarks: tuple[str, ...] = ()) -> di
             "next_action": getattr(error, "next_action", None),
             "step": getattr(error, "step", None),
         }
-    return {"pid": os.getpid(), "failure": failure, "remarks": list(remarks)}
+    return {"pid": os.getpid(), "failure": failure, "warnings": list(warnings)}
 
 
 def _verdict(block: ReplayBlock | None) -> dict[str, Any]:
@@ -536,7 +536,7 @@ class _ReplayedProcess(_JoinedProcess):
         failure = self._failure_at_end()
         if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
             self._end_unfinished(failure)
-        _write_report(self._report, {**_report_on(failure, tuple(self._remarks())), "verdict": _verdict(self._block)})
+        _write_report(self._report, {**_report_on(failure, tuple(self._warnings())), "verdict": _verdict(self._block)})
         if failure is not None:
             sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
             self._leave(1)
@@ -559,7 +559,7 @@ class _ReplayedProcess(_JoinedProcess):
             return block.session.failure
         return error if isinstance(error, Exception) and not block.recorded_failure(error) else None
 
-    def _remarks(self) -> list[str]:
+    def _warnings(self) -> list[str]:
         block = self._block
         if block is None:
             return []

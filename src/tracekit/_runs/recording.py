@@ -35,7 +35,7 @@ __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "en
 #
 # What a run could not capture is noted while it runs, and reported at its end.
 #
-# A *remark* is kept in the trace and in ``run.warnings``; a *warning* is raised as a Python warning too.
+# Each warning is kept in the trace and in ``run.warnings``, and raised as a Python warning too; a *quiet* one is not raised.
 
 
 class _CalledOutside:

@@ -20,7 +20,16 @@ import orjson
 from .. import _reality
 from .._capture import guard as guards
 from .._capture.calls import captured_of
-from .._capture.contracted import Compensation, Completed, Done, Ledger, course, follow, follow_async, ledger
+from .._capture.contracted import (
+    Compensation,
+    Completed,
+    Done,
+    UndoableSteps,
+    course,
+    follow,
+    follow_async,
+    undoable_steps,
+)
 from .._capture.guard import Attempt
 from .._journal.reader import Trace
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
@@ -298,8 +307,8 @@ def _specs(module: ModuleType) -> Iterator[Spec]:
 # The program is given the outcome of the outer step, and its body does not run: nothing in this process has seen what was done inside.
 
 
-def inherit(session: Session, book: Ledger) -> None:
-    """Add to ``book`` the steps inside others that an earlier process of this run made and nothing has undone.
+def inherit(session: Session, undoable: UndoableSteps) -> None:
+    """Add to ``undoable`` the steps inside others that an earlier process of this run made and nothing has undone.
 
     The tool says how to undo a step, if this process has it; a step of an unknown tool is ``stuck``.
     """
@@ -308,29 +317,29 @@ def inherit(session: Session, book: Ledger) -> None:
         return
     with Trace(session.log.path) as trace:
         log = RecoveredLog(trace.entries(damaged=True))
-        for step in sorted(_left(len(past), log, book), key=lambda step: step.seq):
-            if any(book.has(outer.seq) or outer.seq in book.stuck for outer in log.enclosing(step)):
+        for step in sorted(_left(len(past), log, undoable), key=lambda step: step.seq):
+            if any(undoable.has(outer.seq) or outer.seq in undoable.stuck for outer in log.enclosing(step)):
                 continue  # it is undone with that one, or that one stands
-            if not _add(book, trace, log, step):
-                book.stuck.add(step.seq)
+            if not _add(undoable, trace, log, step):
+                undoable.stuck.add(step.seq)
                 session.report.warn(
                     f"step {step.seq} ({step.name!r}), inside another, can't be undone by the resumed run: look what stands of it"
                 )
 
 
-def _left(before: int, log: RecoveredLog, book: Ledger) -> list[RecoveredStep]:
-    return [step for step in uncompensated(log) if step.inner and step.seq <= before and not book.has(step.seq)]
+def _left(before: int, log: RecoveredLog, undoable: UndoableSteps) -> list[RecoveredStep]:
+    return [step for step in uncompensated(log) if step.inner and step.seq <= before and not undoable.has(step.seq)]
 
 
-def _add(book: Ledger, trace: Trace, log: RecoveredLog, step: RecoveredStep) -> bool:
-    """Add a step to the book if it is known how to undo it; false where that is unknown."""
+def _add(undoable: UndoableSteps, trace: Trace, log: RecoveredLog, step: RecoveredStep) -> bool:
+    """Add a step to the undoable if it is known how to undo it; false where that is unknown."""
     found = Compensation.named(str(step.name))
     if not found:
         return True
     failed = any(one.undoes == step.seq and one.state == "failed" for one in log.steps.values())
     known = None if len(found) > 1 or found[0].needs_object or failed else facts(trace, step, None)
     if known is not None:
-        book.add(Completed(found[0], step.seq, *known, None, [outer.seq for outer in log.enclosing(step)]))
+        undoable.add(Completed(found[0], step.seq, *known, None, [outer.seq for outer in log.enclosing(step)]))
     return known is not None
 
 
@@ -346,9 +355,9 @@ _LOOK: Final = 0.02
 class AbortWait:
     """The wait of an abort, until ``end`` at most, for running calls that can't be undone: in other threads, and if awaited, in tasks."""
 
-    def __init__(self, scope: Scope, book: Ledger, end: float) -> None:
+    def __init__(self, scope: Scope, undoable: UndoableSteps, end: float) -> None:
         self._session: Final = scope.session
-        self._book: Final = book
+        self._undoable: Final = undoable
         self._end: Final = end
         self._timer: Final[Any] = self._session.arm(scope, "tracekit.abort", end - _reality.monotonic())
         self._left: set[int] = set()
@@ -359,7 +368,7 @@ class AbortWait:
         if not timer.live and timer.comes:
             timer.wait()
         if timer.live and self._finds(_in_another_thread):
-            self._book.wait(self._over, self._end)
+            self._undoable.wait(self._over, self._end)
             timer.fired()
 
     async def wait_async(self) -> None:
@@ -368,7 +377,7 @@ class AbortWait:
             await timer.wait_async()
         if timer.live and self._finds(_of_another_task):
             while not self._over() and (rest := self._end - _reality.monotonic()) > 0:
-                await self._book.wait_async(self._over, min(rest, _LOOK))
+                await self._undoable.wait_async(self._over, min(rest, _LOOK))
             timer.fired()
 
     def _finds(self, may_end: Callable[[Lane], bool]) -> bool:
@@ -380,9 +389,10 @@ class AbortWait:
         running = {lane.id for lane in lanes if may_end(lane)}
         before = 0 if session.log.trace is None else len(session.log.trace)
         log, self._read = _log(session)
+        awaited = process.effects.awaited(session.run_id)
         for step in _pending(log):
-            # A generator goes on with whoever asks it for more; what can be undone, the ledger waits for.
-            here = step.seq > before and not step.chunks and step.seq not in self._book.open
+            # A generator goes on with whoever asks it for more; what can be undone is waited for as that.
+            here = step.seq > before and not step.chunks and step.seq not in awaited
             if here and step.lane in running:
                 self._left.add(step.seq)
         return bool(self._left)
@@ -459,12 +469,14 @@ class Undoing:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields of the run's last entry. Warns of what was not undone."""
-        book, session = ledger(self._session), self._session
-        left = {*book.standing, *book.stuck, *self.uncompensated}
+        undoable, session = undoable_steps(self._session), self._session
+        left = {*undoable.standing, *undoable.stuck, *self.uncompensated}
         in_doubt: list[int] = []
         if session.state.closing is not None:
             in_doubt, pending = _in_doubt_and_pending(session)
-            _warn_of(session, (seq for seq in book.standing if seq <= session.state.closing.at), "they were not undone")
+            _warn_of(
+                session, (seq for seq in undoable.standing if seq <= session.state.closing.at), "they were not undone"
+            )
             _warn_of(session, {*pending} - left, "nothing says whether they took effect")
         return {
             "by_program": True,
@@ -500,9 +512,9 @@ def _warn_of(session: Session, steps: Iterable[int], what: str) -> None:
 
 def undo(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
-    book = ledger(scope.session)
-    inherit(scope.session, book)
-    names = book.asynchronous()
+    undoable = undoable_steps(scope.session)
+    inherit(scope.session, undoable)
+    names = undoable.asynchronous()
     if names:
         raise RunStateError(
             f"compensations are coroutine functions: {', '.join(sorted(set(names)))}",
@@ -512,11 +524,11 @@ def undo(run: Any, reason: str) -> None:
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
-        AbortWait(scope, book, end).wait()
-        for one in _plan(scope, book, other_threads=True):
+        AbortWait(scope, undoable, end).wait()
+        for one in _plan(scope, undoable, other_threads=True):
             if not isinstance(one, Completed):
                 log = scope.session.undo_log
-                book.wait(one, end if log is None else log.threads.wait_in)
+                undoable.wait(one, end if log is None else log.threads.wait_in)
                 continue
             with _let_through():
                 try:
@@ -529,16 +541,16 @@ def undo(run: Any, reason: str) -> None:
 
 async def undo_async(run: Any, reason: str) -> None:
     scope = _scope(run, reason)
-    book = ledger(scope.session)
-    inherit(scope.session, book)
+    undoable = undoable_steps(scope.session)
+    inherit(scope.session, undoable)
     aborted = _aborted(run, scope, reason)
     end = _reality.monotonic() + PATIENCE
     with _closed(scope):
-        await AbortWait(scope, book, end).wait_async()
-        for one in _plan(scope, book, other_threads=False):
+        await AbortWait(scope, undoable, end).wait_async()
+        for one in _plan(scope, undoable, other_threads=False):
             if not isinstance(one, Completed):
                 live = scope.session.undo_log is None
-                await book.wait_async(one, end - _reality.monotonic() if live else None)
+                await undoable.wait_async(one, end - _reality.monotonic() if live else None)
                 continue
             with _let_through():
                 try:
@@ -549,7 +561,7 @@ async def undo_async(run: Any, reason: str) -> None:
     aborted.finish()
 
 
-def _plan(scope: Scope, book: Ledger, *, other_threads: bool) -> Iterator[Completed | Callable[[], bool]]:
+def _plan(scope: Scope, undoable: UndoableSteps, *, other_threads: bool) -> Iterator[Completed | Callable[[], bool]]:
     """What is to be undone, the last first, and between, what is to be waited for: with ``other_threads``, only what other threads do.
 
     Which calls an abort found under way, and which it waited for in vain, a log says by what was undone in it, and in which order.
@@ -560,24 +572,24 @@ def _plan(scope: Scope, book: Ledger, *, other_threads: bool) -> Iterator[Comple
         of = log.next_undone(scope)
         if of is None:
             break
-        yield _there(log, scope, book, of)
-        one = book.take(of)
+        yield _there(log, scope, undoable, of)
+        one = undoable.take(of)
         if one is None:
             break
         yield one
     if log is not None and not session.state.live:
         left = log.left_standing()
     else:
-        yield lambda: not book.waits(other_threads=other_threads)
+        yield lambda: not undoable.waits(other_threads=other_threads)
         left = set()
-    while (last := book.take(but=left)) is not None:
+    while (last := undoable.take(but=left)) is not None:
         yield last
 
 
-def _there(log: UndoLog, scope: Scope, book: Ledger, of: int) -> Callable[[], bool]:
+def _there(log: UndoLog, scope: Scope, undoable: UndoableSteps, of: int) -> Callable[[], bool]:
     """Whether step ``of`` has come to its end, it may be another thread's, and so have those that had when it was undone."""
     return lambda: (
-        (book.has(of) and not book.any_under_way(lambda seq: log.ended_before_undoing(seq, of)))
+        (undoable.has(of) and not undoable.any_under_way(lambda seq: log.ended_before_undoing(seq, of)))
         or log.next_undone(scope) != of
     )
 
@@ -617,8 +629,10 @@ def _closed(scope: Scope) -> Iterator[None]:
 
 def _inside(session: Session) -> Callable[[Scope], bool]:
     """Whether something happens inside a step that an abort waits for, or inside a compensation."""
-    book, run_id = ledger(session), session.run_id
-    return lambda scope: scope.call is not None and any(seq in book.open for seq in scope.call.steps(run_id))
+    run_id = session.run_id
+    return lambda scope: (
+        scope.call is not None and any(one.awaited and one.run_id == run_id for one in scope.call.around())
+    )
 
 
 def _scope(run: Any, reason: str) -> Scope:

@@ -62,6 +62,10 @@ class EffectTree:
         """In a forked child: nobody else holds the lock here."""
         self.lock = threading.Lock()
 
+    def awaited(self, run_id: str) -> set[int]:
+        """The steps of a run whose end an abort of it waits for, or which undo others, while their bodies run."""
+        return {one.seq for one in [*self.open] if one.awaited and one.run_id == run_id}
+
     def begins_outside(self, name: str, side_effect: str | None, *, undoes: bool = False) -> Begun | None:
         """An effect is about to begin outside every run. ``RunEndedError`` if it comes too late.
 
@@ -93,6 +97,7 @@ class OpenCall:
         "_tree",
         "_under_way",
         "_working",
+        "awaited",
         "outer",
         "run_id",
         "seq",
@@ -107,8 +112,11 @@ class OpenCall:
         run_id: str | None = None,
         seq: int = 0,
         undoes: bool = False,
+        awaited: bool = False,
     ) -> None:
         self._tree: Final = tree
+        #: Whether its body runs, and an abort of the run waits for its end, or it undoes another: what it does then may begin.
+        self.awaited = awaited or undoes
         self.outer: Final = outer
         self.run_id: Final = run_id
         self.seq: Final = seq
@@ -218,6 +226,7 @@ class OpenCall:
 
     def end(self, *, failed: bool = False) -> Below:
         """Its body is over; returns what happened in it, in the processes that it has started too where it ``failed``."""
+        self.awaited = False
         with self._tree.lock:
             below = self._below()
         if failed and self._files:

@@ -988,7 +988,7 @@ class Recording:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.report.warnings, *self.report.remarks]
+        return [*self.report.warnings, *self.report.quiet]
 
     # -- what the run must say -------------------------------------------------------------------------------------------
 

@@ -397,14 +397,14 @@ class RunReport:
         #: What is a Python warning, too.
         self.warnings: Final[list[str]] = []
         #: What may well be meant so: kept in the trace alone.
-        self.remarks: Final[list[str]] = []
+        self.quiet: Final[list[str]] = []
         #: Those of both that say that a replay will lack something.
         self.uncaptured: Final[list[str]] = []
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
-        """Say something at the run's end, ``quiet``: as a remark. ``uncaptured``: the trace lacks something that a replay would need."""
+        """Say something at the run's end, ``quiet``: in the trace alone. ``uncaptured``: a replay of the trace would lack something."""
         sentence = self._redactor.redact_text(sentence)[0]
-        into = self.remarks if quiet else self.warnings
+        into = self.quiet if quiet else self.warnings
         if sentence not in into and len(into) < _MOST:
             into.append(sentence)
             if uncaptured:

@@ -347,7 +347,7 @@ class Agenda:
             if self.pending and not isinstance(error, PendingRequestsError | ReplayError):
                 sentence = f"left without an answer: {self._names()}"
                 error.add_note(sentence)
-                _remark(sentence)
+                _warn_quietly(sentence)
             raise
         finally:
             sentences.remove(self._undone)
@@ -376,7 +376,7 @@ class Agenda:
         return ", ".join(map(str, self.pending.values()))
 
 
-def _remark(sentence: str) -> None:
+def _warn_quietly(sentence: str) -> None:
     """Add a warning to the run's end; the exception is reported already."""
     scope = here()
     if scope is not None and scope.session.state.live:
