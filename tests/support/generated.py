@@ -234,14 +234,16 @@ class World:
         self.lock = asyncio.Lock()
         self.thread_lock = threading.Lock()
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
-        #: The calls that tasks have submitted to it.
+        #: The calls that tasks have submitted to it, and those in threads that need the loop.
         self.submitted: list[concurrent.futures.Future[Any]] = []
+        self.needing: list[asyncio.Future[Any]] = []
 
     async def settle(self) -> None:
-        """Wait for calls in the pool that were left behind: a step after the end of the run is on no log.
+        """Wait for calls in threads that were left behind: a step after the end of the run is on no log.
 
-        The loop waits for those in its own. The pool is not shut down: whether a thread that was left behind finds it so is a race.
+        The loop waits for the others. The pool is not shut down: whether a thread that was left behind finds it so is a race.
         """
+        await asyncio.gather(*self.needing, return_exceptions=True)
         await asyncio.to_thread(concurrent.futures.wait, self.submitted)
 
 
@@ -641,11 +643,12 @@ async def t_hand_over(world: World, ms: int, limit: int) -> Any:
 
     def work() -> Any:
         answer = call(ms)
-        loop.call_soon_threadsafe(future.set_result, answer)
+        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(answer))
         return asyncio.run_coroutine_threadsafe(t_fetch(world, limit), loop).result()
 
     later = asyncio.ensure_future(asyncio.to_thread(work))
-    return [await future, await instant(), await later]
+    world.needing.append(later)
+    return [await future, await instant(), await asyncio.shield(later)]
 
 
 # -- statements of threads ---------------------------------------------------------------------------------------------------

@@ -200,6 +200,34 @@ def test_an_order_that_a_lock_forbids_is_left_and_said(tmp_path: Path) -> None:
         assert program() == ["second", "first"]
 
 
+def test_a_task_that_polls_while_a_lock_forbids_the_order(tmp_path: Path) -> None:
+    """It does not go on for ever, past the place where it was: what the lock allows comes to it."""
+    turns = [["first", "second"]]
+
+    async def main() -> list[str]:
+        lock, order, gates = threading.Lock(), [], [threading.Event(), threading.Event()]
+        gates[0].set()
+
+        def work(name: str) -> None:
+            place = turns[0].index(name)
+            gates[place].wait()
+            with lock:
+                if place == 0:
+                    gates[1].set()
+                order.append(tool(name, 20))
+
+        both = asyncio.gather(asyncio.to_thread(work, "first"), asyncio.to_thread(work, "second"))
+        while not both.done():
+            await asyncio.sleep(0)
+        return order
+
+    with record("order", store=tmp_path) as run:
+        assert asyncio.run(main()) == ["first", "second"]
+    turns[0] = ["second", "first"]
+    with pytest.raises(InexactReplayError, match="reordered"), replay(run):
+        assert asyncio.run(main()) == ["second", "first"]
+
+
 @traced_tool(side_effect="read_only")
 async def later(ms: float) -> str:
     await asyncio.sleep(ms / 1000)

@@ -722,6 +722,7 @@ class Replay:
             places=self.index.places,
             hops=self.index.hops,
             skip_hop=self.skip_hop,
+            thread_of=self._thread_of,
         )
         about = trace.entry(1).get("meta", {})
         #: The clocks when the run began.
@@ -1122,6 +1123,12 @@ class Replay:
             self.schedule.skip(inside)
         if self.index.places.is_hop(seq):
             self.progress.skipped(seq, self.index.lane[seq])
+
+    def _thread_of(self, seq: int) -> int:
+        """The thread that runs the lane of an entry, where that is a thread's or that of a call in one; else 0."""
+        number = self.index.lane[seq]
+        lanes = [lane for lane in self.threads.lanes.copy() if lane.open]
+        return next((lane.owner for lane in lanes if self._followed(lane).lane == number), 0)
 
     def _unread(self, state: LaneState, seq: int) -> None:
         if self._used[seq]:

@@ -72,6 +72,8 @@ class Schedule:
 
     ``steps`` are the recorded intent records (ascending), ``made`` says of each whether the program has come to it, or never will.
 
+    ``thread_of`` says which thread runs the lane of a step or an event, or 0.
+
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
     without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
     it: it goes on all the same); ``slow`` with the event that is waited for, and such lines, when that takes long.
@@ -90,6 +92,7 @@ class Schedule:
         places: PlaceIndex | None = None,
         hops: Mapping[int, int] | None = None,
         skip_hop: Callable[[int], object] = lambda seq: None,
+        thread_of: Callable[[int], int] = lambda seq: 0,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -107,6 +110,7 @@ class Schedule:
         self._granted: int | None = None
         self._hops: Final = hops or {}
         self._skip_hop: Final = skip_hop
+        self._thread_of: Final = thread_of
         #: The hops that the program has made: they are waited for.
         self.made_hops: Final[set[int]] = set()
         self.progress: Final = Progress(self, places or PlaceIndex())
@@ -424,8 +428,8 @@ class Schedule:
             ticket = self._next_asked()
             return ticket.seq if ticket is not None and ticket.loop is loop else None
 
-    def _let_held_go(self) -> bool:
-        """Nothing can go on any more: the lanes that are held at their places do. Whether there were some."""
+    def _let_held_go(self, *, past_places: bool = True) -> bool:
+        """Nothing can go on any more: what was never recorded does, and lanes that are held at their places. Whether there were some."""
         while (absent := self._absent_hop()) is not None:
             self._skip_hop(absent)
             if self._next_asked() is not None:
@@ -437,12 +441,27 @@ class Schedule:
             let_go()
         if calls:
             return True
+        if not past_places:
+            return False
         held = [queue for queue in self.progress.queues if queue.held and not self.threads.holds(queue.thread)]
         for queue in held:
             self.progress.let_pass(queue)
         if held and self._next < self._count:
             self.passed.append(self._events[self._next])
         return bool(held)
+
+    def _is_locked_out(self) -> bool:
+        """Where nothing moves: whether what comes next is to be done by a thread that waits for another one.
+
+        Who is held at his place in a loop can't help it: in the recording he had done before whatever it waits for.
+        """
+        self._owing(None)
+        steps, i = self._steps, self._step
+        owed = steps[i] if i < len(steps) else None
+        awaited = self._awaited()
+        found = [seq for seq in (owed, awaited) if seq is not None]
+        ident = self._thread_of(min(found)) if found else 0
+        return self.threads.waits(ident) and not any(queue.thread == ident for queue in self.progress.queues)
 
     def _absent_hop(self) -> int | None:
         """The next recorded event, if it is a hop that the program has not made so far."""
@@ -583,7 +602,7 @@ class Schedule:
             self._notify_loop()  # which knows when the program is at the place of it
         if not self._nothing_moves(here=self._in_order() or not self._abroad()):
             return None
-        if self._let_held_go():
+        if self._let_held_go(past_places=not self._is_locked_out()):
             return None
         if due:  # its loop has not taken it: it waits for a thread, in a call that does not await
             return min((seq for seq, other in self._asked.items() if other.loop is None), default=_NONE)
@@ -658,6 +677,7 @@ class Schedule:
             i = bisect_left(self._events, seq)
             if i < self._count and self._events[i] == seq:
                 self._done[i] = 1
+                self.progress.delivered(seq)
             return
         if seq != self._events[i]:
             i = bisect_left(self._events, seq, i)

@@ -246,6 +246,10 @@ class ThreadMonitor:
         """Whether the schedule holds the thread: a loop that is inside a call which does not await runs nothing meanwhile."""
         return any(member.ident == ident and member.held for member in self._members.values())
 
+    def waits(self, ident: int) -> bool:
+        """Where nothing moves: whether the thread takes part, and is not held but waits for another one."""
+        return any(member.ident == ident and not member.held for member in self._members.values())
+
     # -- waking ----------------------------------------------------------------------------------------------------------
 
     def waking(self, member: MonitoredThread | None) -> None:
