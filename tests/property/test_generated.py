@@ -63,6 +63,15 @@ def test_a_program_that_hangs_is_ended_with_its_stacks(tmp_path: Path) -> None:
         checker.close()
 
 
+@pytest.mark.parametrize("courtesy", [0, 10_000_000_000], ids=["none", "ten seconds"])
+def test_what_threads_are_left_to_do_first_decides_nothing(courtesy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For how long a thread that computes may go on before an event that is due: none or much, what is recorded has its order."""
+    monkeypatch.setattr("tracekit._runtime.schedule._COURTESY", courtesy)
+    locked = frozenset({"th_lock", "th_poll"})
+    for seed in range(30, 36):
+        twice(generated.generate(seed, without=locked), ("asyncio", "uvloop")[seed % 2], seed)
+
+
 #: Kinds of statements that have to do with threads.
 THREADS = frozenset(
     {

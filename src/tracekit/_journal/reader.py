@@ -536,8 +536,9 @@ class Verdict(NamedTuple):
     lost: int = 0
 
 
-#: Nanoseconds within which two changes of a file may get the same time stamp.
-_INSTANT: Final = 100_000_000
+#: Nanoseconds within which two changes of a file may get the same time stamp: of a file system that counts them, and of one that counts
+#: seconds, or pairs of them.
+_INSTANT: Final = 100_000_000, 2_000_000_000
 
 
 class Reading(NamedTuple):
@@ -589,8 +590,8 @@ class Trace:
     @property
     def settled(self) -> bool:
         """Whether the file was left alone for so long that any further change will show in :attr:`file`: time stamps are coarse."""
-        facts = os.fstat(self._fd)
-        return _reality.time_ns() - facts.st_ctime_ns > _INSTANT
+        stamp = os.fstat(self._fd).st_ctime_ns
+        return _reality.time_ns() - stamp > _INSTANT[stamp % 1_000_000_000 == 0]
 
     @property
     def reading(self) -> Reading:

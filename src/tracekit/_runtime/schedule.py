@@ -36,6 +36,8 @@ __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 
 #: What threads share without a queue or a future is not recorded, so it has no place. Most programs come out the same if those
 #: that run get to their next wait before an event that is due is handed out. For so long (ns of processor time) it is left to them.
+#: Nothing that is recorded depends on it: a thread owes its steps before the event anyway. No bound at all would be a wait for ever
+#: where one of them looks at a variable until the event has come.
 _COURTESY: Final = 100_000_000
 #: In place of an event's number: nothing can be handed out any more.
 _NONE: Final = 0
