@@ -261,6 +261,46 @@ def main():
     assert family.result[0] == "too long"
 
 
+def test_the_ends_of_what_processes_write(family: Family) -> None:
+    """Whose output comes to its end first, and whose ``communicate`` returns first: as in the recording, however fast each is now."""
+    family.child(
+        """
+import ctypes, os, sys
+n, late = int(sys.argv[1]), "REPLAYED" in os.environ
+print(pay(n), flush=True)
+ctypes.CDLL(None).usleep(100_000 * (2 - n if late else n))
+os.close(1)
+os.close(2)
+ctypes.CDLL(None).usleep(400_000)
+os._exit(0)
+""",
+        "ends.py",
+    )
+    family.program("""
+async def program(whole):
+    seen = []
+    async def one(n):
+        process = await asyncio.create_subprocess_exec(sys.executable, "ends.py", str(n), stdout=-1, stderr=-1)
+        out, said = await process.communicate() if whole else (await process.stdout.read(), None)
+        seen.append(n)
+        return n, out, said, await process.wait()
+    started = [asyncio.ensure_future(one(n)) for n in range(3)]
+    ended = [await done for done in asyncio.as_completed(started)]
+    return seen, ended
+
+def main():
+    return [asyncio.run(program(whole)) for whole in (True, False)]
+""")
+    family.record()
+    for order, ended in (found["v"] for found in family.result):
+        assert sorted(order) == [0, 1, 2]
+        assert {status for _, _, _, status in (one["v"] for one in ended)} == {0}
+    done = family.python("parent.py", family.run_id, REPLAYED="1")
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact" in done.stdout, done.stdout
+    assert family.effects == sorted("012012")
+
+
 def test_a_process_that_somebody_else_has_killed(family: Family) -> None:
     """The program waits for it; in a replay it ends where its log does, with the recorded status."""
     family.exact(

@@ -377,29 +377,47 @@ def _confirmed_status(process: Any, observer: ProcessObserver, status: Any) -> A
 
 
 # -- asyncio ---------------------------------------------------------------------------------------------------------------
+#
+# An event loop notices the end of a process, and that of what it writes to each of its pipes. Each is an event of the run with its
+# place. What comes through a pipe before its end comes when it comes: how a process's output falls into pieces is chance.
 
-#: The attribute of a started process in which its observer is kept, and the turn in which its end belongs.
+#: The attribute of a started process in which its observer is kept, and the turns in which its end and those of its pipes belong.
 _EXPECTED: Final = "_tracekit_expected"
+#: The descriptors of the pipes that a process writes to.
+_OUTPUTS: Final = (1, 2)
 
 
 def expect(started: Any, observer: ProcessObserver) -> None:
-    """Make the moment when an event loop notices the end of this process an event of the run."""
+    """Make the moments when an event loop notices the end of this process, and of its output, events of the run."""
     scope = current.get()
     scope = None if scope is None or scope.live else here()
     if scope is not None and not observer.session.state.ended:
-        turn = observer.session.arm(scope, "process.exit", 0)
-        if not turn.live:
-            turn.from_outside()
-        vars(started)[_EXPECTED] = observer, turn
+        turns: dict[int | None, Any] = {None: observer.session.arm(scope, "process.exit", 0)}
+        for fd, pipe in zip(_OUTPUTS, (started.stdout, started.stderr), strict=True):
+            if pipe is not None:
+                turns[fd] = observer.session.arm(scope, "process.eof", 0)
+        for turn in turns.values():
+            if not turn.live:
+                turn.from_outside()
+        vars(started)[_EXPECTED] = observer, turns
+
+
+def _expected(transport: Any, fd: int | None) -> tuple[ProcessObserver, Any] | None:
+    """Who observes the process of a transport, and the turn in which its end belongs, or that of its pipe; ``None`` outside a run."""
+    observer, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, {}))
+    turn = turns.pop(fd, None)
+    return None if turn is None or observer.session.state.ended else (observer, turn)
 
 
 def _exited(original: Any) -> Any:
     @functools.wraps(original)
     def _process_exited(self: Any, returncode: int) -> None:
-        observer, turn = getattr(self._proc, "__dict__", {}).pop(_EXPECTED, (None, None))
-        if observer is None or turn is None or observer.session.state.ended:
+        expected = _expected(self, None)
+        if expected is None:
             original(self, returncode)
-        elif turn.live:
+            return
+        observer, turn = expected
+        if turn.live:
             turn.fired({"process": observer.path, "status": returncode})
             observer.heard()
             original(self, returncode)
@@ -414,6 +432,31 @@ def _exited(original: Any) -> Any:
             turn.on_fire(heard)
 
     return _process_exited
+
+
+def _received(original: Any) -> Any:
+    @functools.wraps(original)
+    def data_received(self: Any, data: bytes) -> None:
+        _outside_the_run(original, self, data)
+
+    return data_received
+
+
+def _lost(original: Any) -> Any:
+    @functools.wraps(original)
+    def connection_lost(self: Any, exc: BaseException | None) -> None:
+        expected = _expected(self.proc, self.fd)
+        if expected is None:
+            original(self, exc)
+            return
+        observer, turn = expected
+        if turn.live:
+            turn.fired({"process": observer.path, "fd": self.fd})
+            _outside_the_run(original, self, exc)
+        elif turn.comes:
+            turn.on_fire(lambda: original(self, exc))
+
+    return connection_lost
 
 
 # -- multiprocessing -------------------------------------------------------------------------------------------------------
@@ -457,6 +500,8 @@ status_entrances: Final = (
     ("subprocess", "Popen", "wait", _wait),
     ("subprocess", "Popen", "communicate", _communicate),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
+    ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
+    ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "connection_lost", _lost),
     ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _status_method(original, True)),
     ("multiprocessing.process", "BaseProcess", "join", _status_method),
     ("multiprocessing.process", "BaseProcess", "close", _status_method),

@@ -480,7 +480,7 @@ def _waits_for_process(native: int, frame: FrameType, look: object) -> bool:
     if call[0] in _TRANSFERS:
         return len(call) > 1 and _leads_below(call[1])
     if _selects(frame) and call[0] != _futex() and not _is_limited(native):  # as ``communicate`` does
-        files = [*frame.f_locals["self"].get_map()]
+        files = _registered(frame.f_locals["self"])
         if files and all(map(_leads_below, files)):
             return True
     loop = _resting_loop(frame)
@@ -646,9 +646,13 @@ def _idle_loop(frame: FrameType) -> Any:
 
 def _watched(loop: Any) -> Collection[int]:
     """The descriptors that a loop of the standard library waits for; of one that is just being closed, some that say nothing."""
-    selector = loop._selector
-    found = None if selector is None else selector.get_map()
-    return (-1, -1) if found is None else found
+    return (-1, -1) if loop._selector is None else _registered(loop._selector) or (-1, -1)
+
+
+def _registered(selector: Any) -> list[int]:
+    """The descriptors that a selector waits for, as they are now: its thread may change them at any time. None where it is closed."""
+    found = selector.get_map()
+    return [] if found is None else list(found._selector._fd_to_key)
 
 
 def _selects(frame: FrameType) -> bool:
