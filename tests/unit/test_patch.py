@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 
 import pytest
 
-from tracekit._capture.patch import AttributePatch, PatchStack, Switch
+from tracekit._capture.patch import AttributePatch, Patch, PatchStack, Switch
 
 
 class Base:
@@ -122,3 +123,28 @@ def test_a_switch_counts_its_holders() -> None:
     assert not hasattr(module, "value")
     switch.off()
     assert not switch.active
+
+
+def test_a_switch_asks_for_its_patches_again_when_a_module_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While none has been imported, the patches are those of the first time; one that comes, or comes again, is patched."""
+    name = "tracekit_test_module"
+    asked: list[object] = []
+
+    def patches() -> list[Patch]:
+        module = sys.modules.get(name)
+        asked.append(module)
+        return [] if module is None else [switch.once(module, "value", lambda bare: f"ours for {bare}")]
+
+    switch = Switch(patches, (name,))
+    switch.on()
+    switch.off()
+    for value in ("one", "two"):
+        module = types.ModuleType(name)
+        module.value = value  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+        for _ in range(2):
+            switch.on()
+            assert module.value == f"ours for {value}"
+            switch.off()
+            assert module.value == value
+    assert len(asked) == 3

@@ -6,9 +6,11 @@ theirs stays: putting ours back below it would take theirs away.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 __all__ = ["MISSING", "AttributePatch", "Patch", "PatchStack", "Switch", "when_imported"]
@@ -139,14 +141,16 @@ def _restore(patches: list[Patch]) -> list[str]:
 class Switch:
     """A stack of patches that is on while at least one session holds it.
 
-    ``patches()`` gives what to apply each time that the first holder comes; it may give more than last time, when more modules are
-    loaded: ``modules`` are those of which that is noticed at once. It makes each patch once (:meth:`once`, :meth:`made`), from what
-    is genuine.
+    ``patches()`` gives what to apply, and more of it once one of ``modules`` has been imported. It makes each patch once (:meth:`once`,
+    :meth:`made`), from what is genuine.
     """
 
     def __init__(self, patches: Callable[[], list[Patch]], modules: Iterable[str] = ()) -> None:
         self._patches: Final = patches
-        self._modules = tuple(modules)
+        self._modules: Final = tuple(modules)
+        #: What ``patches()`` gave, and for what was there of the modules then.
+        self._known: list[Patch] = []
+        self._known_for: list[tuple[ModuleType | None, bool]] | None = None
         self._lock: Final = threading.RLock()
         self._holders = 0
         self._made: Final[dict[object, list[Patch]]] = {}
@@ -180,10 +184,12 @@ class Switch:
         """Hold the switch; the first holder applies the patches."""
         with self._lock:
             if not self._holders:
-                self.stack.apply(*self._patches())
-                modules, self._modules = self._modules, ()
-                for module in modules:
-                    when_imported(module, self.refresh)
+                loaded = [_loaded(module) for module in self._modules]
+                if self._known_for != loaded:
+                    for module in self._modules:
+                        when_imported(module, self._more)
+                    self._known_for, self._known = loaded, self._patches()
+                self.stack.apply(*self._known)
             self._holders += 1
 
     def off(self) -> list[str]:
@@ -194,11 +200,18 @@ class Switch:
             self._holders -= 1
             return [] if self._holders else self.stack.restore()
 
-    def refresh(self) -> None:
-        """Apply what is new since (a module was imported), if there is a holder."""
+    def _more(self) -> None:
+        """A module was imported: apply what is new, if there is a holder."""
         with self._lock:
+            self._known_for = None
             if self._holders:
                 self.stack.apply(*self._patches())
+
+
+def _loaded(name: str) -> tuple[ModuleType | None, bool]:
+    """The module, if it has been imported, and whether it still is being imported."""
+    module = sys.modules.get(name)
+    return module, bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 _watched: Final[set[tuple[str, Callable[[], object]]]] = set()

@@ -20,7 +20,7 @@ from .._runtime.session import Scope, current, here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
 from .guard import Attempt
-from .patch import Patch, Switch, when_imported
+from .patch import Patch, Switch
 from .threads import name_of, parent_lane
 
 __all__ = [
@@ -921,21 +921,23 @@ def _patches() -> list[Patch]:
     return found
 
 
-_switch: Final = Switch(_patches)
-
-
-def activate() -> None:
-    """Put the hooks in place; each call wants a :func:`deactivate`."""
-    _switch.on()
-    for module in (
+_switch: Final = Switch(
+    _patches,
+    (
+        "subprocess",
         "multiprocessing.process",
         "multiprocessing.spawn",
         "multiprocessing.pool",
         "concurrent.futures.process",
         "asyncio.base_subprocess",
         "uvloop",
-    ):
-        when_imported(module, _switch.refresh)
+    ),
+)
+
+
+def activate() -> None:
+    """Put the hooks in place; each call wants a :func:`deactivate`."""
+    _switch.on()
 
 
 def deactivate() -> list[str]:
