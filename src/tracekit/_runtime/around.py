@@ -118,17 +118,14 @@ class Around:
 class AroundStep(Step):
     """The live step ``inner``, and what a subclass adds to its outcome."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("inner", "seq")
 
     live: Final = True
     deferred: Final = False
 
     def __init__(self, inner: Step) -> None:
         self.inner: Final = inner
-
-    @property
-    def seq(self) -> int:
-        return self.inner.seq
+        self.seq: Final = inner.seq
 
     def holds(self, instance: object) -> None:
         self.inner.holds(instance)
