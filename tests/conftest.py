@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,16 +18,35 @@ if sys.dont_write_bytecode:
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import watch
-from tests.support.named import pytest_configure as pytest_configure
+from tests.support import named, watch
 
 # Each client of an SDK reads the authorities that it trusts, and no test speaks TLS: 1 of them is 30 ms a client faster than 150.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
 os.environ.pop("SSL_CERT_DIR", None)
 
+#: What starts processes takes longest: it comes first, so that no worker waits at the end for the other's last file.
+LONGEST = ("e2e", "crash", "docs", "integrations", "surface")
+
 # How fast a machine draws its examples says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    named.pytest_configure(config)
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # by the number of their tests, which says nothing of how long they take
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """What is there when the tests begin stays: no collection looks at the modules of all SDKs and tests again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -74,14 +74,20 @@ class Family:
         return self.python("parent.py", self.run_id)
 
     def exact(self, body: str, effects: list[str]) -> None:
-        """Recorded once and replayed twice, each time by a process of its own: the same result, and each effect happened once."""
+        """Recorded, and replayed by a process of its own: the same result, each effect happened once, and the store is as it was, so that
+        any other replay finds the same."""
         self.program(body)
         self.record()
-        for _ in range(2):
-            done = self.replay()
-            assert done.returncode == 0, done.stderr
-            assert "the replay is exact" in done.stdout, done.stdout
-            assert self.effects == sorted(effects)
+        kept = self.kept()
+        done = self.replay()
+        assert done.returncode == 0, done.stderr
+        assert "the replay is exact" in done.stdout, done.stdout
+        assert self.effects == sorted(effects)
+        assert self.kept() == kept
+
+    def kept(self) -> dict[Path, bytes]:
+        """Every file of the store."""
+        return {path: path.read_bytes() for path in (self.root / "store").rglob("*") if path.is_file()}
 
     @property
     def effects(self) -> list[str]:
