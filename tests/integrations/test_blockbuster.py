@@ -2,52 +2,159 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
+import os
+from pathlib import Path
 
 import pytest
-from blockbuster import BlockingError, blockbuster_ctx
 
-from tracekit import record, replay, traced_tool
+from tests.support import processes
+from tests.support.place import PACKAGES
 
+#: All of it happens in the loop, the opening and the end of every run and replay too.
+PROGRAM = '''
+import asyncio, os, random, sys, time
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from blockbuster import BlockBuster, BlockingError
+
+watch = BlockBuster()
+if sys.argv[1] == "before":
+    watch.activate()
+from tracekit import Budget, current_run, decision, effect, record, replay, resume, traced, traced_tool
+from tracekit.harness import TracedToolClient, TraceWriter
+if sys.argv[1] == "after":
+    watch.activate()
+
+AT = datetime(2026, 3, 1, tzinfo=ZoneInfo("Europe/Vienna"))
+FLAKY = []
 
 @traced_tool(side_effect="irreversible")
-async def pay(cents: int) -> int:
+async def pay(cents):
     await asyncio.sleep(0.001)
     return cents
 
-
 @traced_tool(side_effect="read_only")
-def look(what: str) -> str:
-    return what * 2
+def look(what):
+    return [what * 2, AT]
 
+@traced_tool(side_effect="irreversible", exactly_once="store")
+async def once(n):
+    await asyncio.sleep(0)
+    return n
 
-async def agent() -> list[object]:
-    found: list[object] = [look("a"), time.time(), random.random()]
+@traced_tool(side_effect="irreversible", exactly_once=True)
+def once_a_run(n):
+    return n
+
+@traced_tool(side_effect="read_only", timeout_ms=60_000, max_retries=2)
+async def limited(n):
+    FLAKY.append(n)
+    if len(FLAKY) == 1:
+        raise ConnectionError("once more")
+    return n
+
+@traced_tool(side_effect="read_only", timeout_ms=60_000, timeout_in="thread")
+def limited_in_a_thread(n):
+    time.sleep(0.01)  # the loop waits for it, whoever is faster
+    return n
+
+def put_back(n, output):
+    pass
+
+@traced_tool(side_effect="reversible", compensate=put_back)
+def put(n):
+    return n
+
+@traced("a phase")
+def phase():
+    return look("inside")
+
+async def agent(n):
+    found = [look("a"), phase(), time.time(), random.random(), decision("d", input=1, output={"a": 1}, schema={"type": "object"})]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(pay(cents)) for cents in range(3)]
-    found += [task.result() for task in tasks]
-    found.append(await asyncio.to_thread(look, "b"))
+        same = [group.create_task(once(n)) for _ in range(3)]
+    found += [task.result() for task in [*tasks, *same]]
+    found += await asyncio.gather(*(asyncio.to_thread(look, str(k)) for k in range(3)))
+    found += [once_a_run(n), once_a_run(n), await limited(1), limited_in_a_thread(1), put(n)]
+    with effect("charge", side_effect="irreversible", input=n) as e:
+        found.append(e.perform(lambda: n))
     try:
         async with asyncio.timeout(0.01):
-            await asyncio.sleep(1)
+            await asyncio.sleep(60)
     except TimeoutError:
         found.append("too late")
     return found
 
+CHILD = """
+from tracekit import traced_tool
+print(traced_tool(side_effect="read_only")(lambda: 3)())
+"""
 
-def test_no_step_does_what_blockbuster_takes_for_blocking() -> None:
-    """Steps of every kind, recorded and replayed in a watched loop whose run was begun outside of it."""
-    with blockbuster_ctx():
-        with record("watched") as run:
-            recorded = asyncio.run(agent())
-        with replay(run) as session:
-            assert asyncio.run(agent()) == recorded
-        assert session.report.exact
+async def parent():
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
+    return await child.communicate(), child.returncode
 
-        async def blocks() -> None:
-            time.sleep(0)
+def cut(run):
+    # as if its process had died before it wrote the end
+    with open(run.path, "rb+") as file:
+        lines = file.read().splitlines(keepends=True)
+        file.truncate(len(b"".join(lines[:-1])))
+    os.remove(os.path.join(os.path.dirname(os.path.dirname(run.path)), "heads", run.id))
 
-        with pytest.raises(BlockingError):  # it is watching
-            asyncio.run(blocks())
+async def first():
+    async with record("async", budget=Budget(tool_calls=1000, usd=1.0)) as one:
+        recorded = await agent(1)
+    with record("sync") as other:
+        again = await agent(2)
+    with record("aborted") as aborted:
+        put(1)
+        current_run().abort("changed its mind")
+    async with record("parent") as family:
+        printed = await parent()
+    async with replay(family) as session:
+        assert await parent() == printed == ((b"3\\n", None), 0)
+    assert session.report.exact, session.report.verdict.line
+    with TraceWriter() as writer:
+        assert TracedToolClient(lambda plan: plan, writer, tool_id="shop", side_effect="irreversible").execute("pens") == "pens"
+    FLAKY.clear()
+    async with replay(one) as session:
+        assert await agent(1) == recorded
+    assert session.report.exact, session.report.verdict.line
+    FLAKY.clear()
+    with replay(other) as session:
+        assert await agent(2) == again
+    assert session.report.exact, session.report.verdict.line
+    with replay(other, live=["llm"]) as session:
+        assert await agent(2) == again
+    return other, again
+
+async def second(run, recorded):
+    async with resume(run.id) as resumed:
+        assert await agent(2) == recorded
+    assert resumed.id == run.id
+
+async def blocks():
+    time.sleep(0)
+
+run, recorded = asyncio.run(first())
+cut(run)
+asyncio.run(second(run, recorded))
+try:
+    asyncio.run(blocks())
+except BlockingError:
+    print("and it was watching")
+'''
+
+
+@pytest.mark.parametrize("switched_on", ["before", "after"])
+def test_nothing_of_tracekit_is_taken_for_blocking(tmp_path: Path, switched_on: str) -> None:
+    """Runs, replays and a resumption that are opened and ended in a watched loop, with tools, contracts, keys, budgets and threads:
+    ``blockbuster`` finds nothing, whether it was switched on before tracekit was imported or after."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store"), "PYTHONPATH": os.pathsep.join(PACKAGES)}
+    done = processes.python(str(program), switched_on, cwd=tmp_path, env=environment, fresh=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "and it was watching\n"

@@ -13,6 +13,8 @@ from sys import _getframe
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from .. import _reality
+
 __all__ = [
     "PASS",
     "by_user",
@@ -33,7 +35,7 @@ __all__ = [
 PASS: Final = object()
 
 # Taken now: whoever watches an event loop for what blocks exchanges it later. Nothing is read for it.
-_abspath: Final = os.path.abspath
+_abspath: Final = _reality.off_loop()(os.path.abspath)
 _STDLIB: Final = os.path.dirname(os.path.abspath(os.__file__))
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _OWN: Final = os.path.dirname(_HERE)
@@ -193,7 +195,7 @@ def include(module: ModuleType | str) -> None:
         _add(_places(sys.modules.get(module.__name__.partition(".")[0], module)))
     elif os.sep in module or module.endswith(".py"):
         if _known(module) is not True and not module.startswith("<"):
-            _add({_package_of(os.path.abspath(module))})
+            _add({_package_of(_abspath(module))})
     elif module.isidentifier() or "." in module.strip("."):
         include_package(module)
 
@@ -241,7 +243,7 @@ def include_package(name: str) -> None:
 
 def exclude(path: str) -> None:
     """Never count the file or directory ``path`` as user code (an integration's own modules)."""
-    _excluded.add(os.path.abspath(path))
+    _excluded.add(_abspath(path))
     _kinds.clear()
     _libraries.clear()
 
@@ -267,7 +269,7 @@ def is_background(function: Any) -> bool:
 
 def pass_through(path: str) -> None:
     """See through the file or directory ``path``: its callers count (thin wrappers over clocks and random numbers)."""
-    _passed.add(os.path.abspath(path))
+    _passed.add(_abspath(path))
     _kinds.clear()
     _libraries.clear()
 
@@ -285,6 +287,6 @@ def forget() -> None:
 def _places(module: ModuleType) -> set[str]:
     paths = getattr(module, "__path__", None)
     if paths is not None:
-        return {os.path.abspath(path) for path in paths}
+        return {_abspath(path) for path in paths}
     file = getattr(module, "__file__", None)
-    return {os.path.abspath(file)} if file else set()
+    return {_abspath(file)} if file else set()

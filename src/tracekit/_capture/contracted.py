@@ -694,7 +694,8 @@ class Work:
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
         Context().run(thread.start)  # a thread of ours, not of the run's
         try:
-            in_time = self._gate.acquire(timeout=seconds)
+            with _reality.off_loop():
+                in_time = self._gate.acquire(timeout=seconds)
         except BaseException:  # Ctrl-C
             self._leave(over)
             raise
@@ -891,7 +892,8 @@ class UndoableSteps:
             rest = until - _reality.monotonic()
             if rest <= 0:
                 return
-            gate.acquire(timeout=min(rest, _LOOK))
+            with _reality.off_loop():
+                gate.acquire(timeout=min(rest, _LOOK))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over``, for ``seconds`` at most where that is a number."""

@@ -12,6 +12,7 @@ from threading import RLock, current_thread, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from .. import _reality
 from .._runtime.around import Around
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, Step, current, enter, here
@@ -940,6 +941,7 @@ def allow() -> Iterator[None]:
         _allowed.reset(token)
 
 
+@_reality.off_loop()
 def warm(*, files: bool = False) -> None:
     """Fill the caches that the interpreter fills by running commands: they are no effects of the program.
 

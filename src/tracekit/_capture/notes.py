@@ -16,6 +16,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
+from .._reality import off_loop
 from .._runtime.session import Scope, current, here
 from ..errors import ContractViolationError
 
@@ -131,7 +132,8 @@ def _problem(output: Any, schema: Any) -> str | None:
 
 def _against_json_schema(output: Any, schema: dict[str, Any]) -> str | None:
     try:
-        import jsonschema
+        with off_loop():  # it reads files of its own
+            import jsonschema
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "checking a decision against a JSON Schema needs jsonschema: pip install jsonschema"

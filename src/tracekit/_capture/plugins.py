@@ -11,6 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from .. import _reality
+
 if TYPE_CHECKING:
     from .._journal.reader import Trace
     from .._runtime.session import RunState
@@ -238,6 +240,7 @@ class Integration:
 
 
 @cache
+@_reality.off_loop()
 def discover() -> dict[str, Integration]:
     """Every integration that is installed, by name. None of them imports its SDK. Looked for once per process.
 
@@ -345,6 +348,7 @@ class Form:
         return self.recorded(path)
 
 
+@_reality.off_loop()
 def forms() -> dict[str, Form]:
     """Every form that is installed, by name. One that fails to load is a warning."""
     return {form.name: form for form in _loaded(_announced(FORMS), Form, "form")}

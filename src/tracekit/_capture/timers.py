@@ -16,7 +16,7 @@ from contextvars import Context
 from types import SimpleNamespace
 from typing import Any, Final
 
-from .._reality import monotonic_ns, repoint
+from .._reality import monotonic_ns, off_loop, repoint
 from .._runtime.session import Scope, current, here
 from ..errors import ReplayError
 from . import threads as handover
@@ -169,7 +169,8 @@ def _hold(gate: Any, timer: Any) -> None:
 
     timer.on_fire(fire, anywhere=True)
     try:
-        gate.acquire()
+        with off_loop():
+            gate.acquire()
     finally:
         timer.cancel()
 

@@ -76,6 +76,7 @@ class Keys:
         """Which secret it is, as 16 hex digits."""
         return _fingerprint(self._the_secret())
 
+    @_reality.off_loop()
     def known_by(self) -> str | None:
         """The same where the store has a secret; none is made."""
         if self._secret is None and not os.path.lexists(os.path.join(self.root, "secret")):
@@ -88,6 +89,7 @@ class Keys:
             secret = self._secret = self._read_secret()
         return secret
 
+    @_reality.off_loop()
     def _read_secret(self) -> bytes:
         with self._opened(self.root, "secret") as directory:
             found = self._content(directory, "secret")
@@ -122,6 +124,7 @@ class Keys:
 
     # -- keys ------------------------------------------------------------------------------------------------------------
 
+    @_reality.off_loop()
     def claim(self, digest: str, run_id: str, segment: str | None = None) -> Owner | None:
         """Make the key ours, on the device when this returns ``None``; else whose it is."""
         with self._opened(self.directory, digest) as directory:
@@ -134,12 +137,14 @@ class Keys:
                 if owner is not None:  # else it was released just now
                     return owner
 
+    @_reality.off_loop()
     def restore(self, digest: str, run_id: str, segment: str | None, seq: int) -> None:
         """Put back a key that a run's own log says it has, where the store has lost it."""
         with self._opened(self.directory, digest) as directory:
             if self._content(directory, digest) is None:
                 self._place(directory, digest, self._claimed(run_id, segment) + b'{"seq":%d}\n' % seq)
 
+    @_reality.off_loop()
     def take_over(self, digest: str, before: Owner, run_id: str, segment: str | None = None) -> bool:
         """Make the key of ``before``, who never used it, ours; false where it is not theirs any more."""
         with self._opened(self.directory, digest) as directory, self._alone(directory):
@@ -151,6 +156,7 @@ class Keys:
                 os.fsync(directory)
             return True
 
+    @_reality.off_loop()
     def used(self, digest: str, seq: int) -> None:
         """The intent record of the call is entry ``seq`` of its owner's log: whoever looks there later must find it.
 
@@ -163,6 +169,7 @@ class Keys:
             finally:
                 os.close(fd)
 
+    @_reality.off_loop()
     def release(self, digest: str, run_id: str, segment: str | None = None) -> None:
         """Give up a key of ours whose call was not made."""
         with (
@@ -173,6 +180,7 @@ class Keys:
             if self._owner(directory, digest) == (run_id, segment, 0):
                 os.unlink(digest, dir_fd=directory)
 
+    @_reality.off_loop()
     def settle(self, digest: str, of: Owner, said: Mapping[str, Any]) -> bool:
         """Keep what a person says of the call of ``of``, who has ended; false where the key is not theirs (any more), or was settled."""
         with self._opened(self.directory, digest) as directory, self._alone(directory):
@@ -188,6 +196,7 @@ class Keys:
                 os.fsync(directory)
             return True
 
+    @_reality.off_loop()
     def settled(self, digest: str, of: Owner) -> Mapping[str, Any] | None:
         """What a person has said of the call of ``of``, or ``None``."""
         with self._opened(self.directory, digest) as directory:

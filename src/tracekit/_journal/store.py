@@ -163,6 +163,7 @@ def _is_written(fd: int, path: str) -> RunStateError:
     )
 
 
+@_reality.off_loop()
 def holder(path: str) -> int | bool:
     """Who writes the file at ``path``: a pid, ``True`` where the system does not name it, ``False`` for nobody. Changes nothing.
 
@@ -218,6 +219,7 @@ def _holder(fd: int) -> int | None:
 # Who wrote a file, so that a copy of it is not gone on with while he lives: the lock belongs to the file, and a copy has none.
 
 
+@_reality.off_loop()
 def writer(path: str) -> dict[str, Any] | None:
     """This process, as the writer of the file at ``path``: distinct from every other of this boot, and this file from a copy.
 
@@ -236,6 +238,7 @@ def writer(path: str) -> dict[str, Any] | None:
     }
 
 
+@_reality.off_loop()
 def fate(writer: Mapping[str, Any] | None, path: str) -> Literal["ended", "alive", "unknown"]:
     """What became of the process that ``writer`` names (see :func:`writer`), for whoever finds its file at ``path``, not locked.
 
@@ -319,6 +322,7 @@ class RunSummary(NamedTuple):
     size: int
 
 
+@_reality.off_loop()
 def summary(path: str) -> RunSummary:
     """What the first and the last whole line of a trace file say. Never raises for what the file holds."""
     run_id = os.path.basename(path)[: -len(SUFFIX)]
@@ -341,12 +345,14 @@ def summary(path: str) -> RunSummary:
     )
 
 
+@_reality.off_loop()
 def first_entry(path: str) -> dict[str, Any]:
     """What the first line of a trace file says, unverified; empty where there is none."""
     with open(path, "rb") as file:
         return _parsed(_first_line(file))
 
 
+@_reality.off_loop()
 def last_entry(path: str) -> dict[str, Any]:
     """What the last whole line of a trace file says, unverified; empty where there is none, or a torn line behind it."""
     with open(path, "rb") as file:
@@ -404,6 +410,7 @@ def _whole_number(value: object) -> int | None:
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
 
+@_reality.off_loop()
 def beside(path: str, run_id: str | None = None) -> tuple[str, ...]:
     """The segments that lie beside the run's file at ``path``, by the name of that, or by the id that it says. A segment has none."""
     directory, name = os.path.split(os.path.abspath(path))
@@ -440,6 +447,7 @@ def lane_of(first: dict[str, Any], name: str) -> str:
     return lane.strip("/") if isinstance(lane, str) else name
 
 
+@_reality.off_loop()
 def segment_state(path: str) -> dict[str, Any]:
     """What the last entry of a run says of the segment at ``path``: up to where it went, and whether it was open then."""
     with Trace(path) as trace:
@@ -452,6 +460,7 @@ def segment_state(path: str) -> dict[str, Any]:
     return about
 
 
+@_reality.off_loop()
 def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdict]) -> Verdict:
     """The verdict on a run whose own file has ``verdict``, given those of its segments by ``judge``. They carry a ``state`` each."""
     directory, stem = os.path.split(os.path.abspath(trace.path))
@@ -606,6 +615,7 @@ def _same(fd: int, offset: int, kept: str) -> bool:
 #         keys/<64 hex>.settled               0600; what a person said of that call after its run had ended
 
 
+@_reality.off_loop()
 def shown_as(path: str) -> str:
     """What a command calls the run in this file, here and now: its id where that finds it, else the path."""
     store = Store()
@@ -626,6 +636,7 @@ class HasPath(Protocol):
 class Store:
     """A directory of runs: ``root``, else ``TRACEKIT_DIR``, else ``.tracekit`` where the process is."""
 
+    @_reality.off_loop()
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root: Final = os.path.abspath(root or os.environ.get("TRACEKIT_DIR") or ".tracekit")
         self.runs: Final = os.path.join(self.root, "runs")
@@ -645,6 +656,7 @@ class Store:
             )
         return os.path.join(self.runs, _stem(run_id, segment) + SUFFIX)
 
+    @_reality.off_loop()
     def find(self, run: str | os.PathLike[str]) -> str:
         """The file of a run by id, by unique beginning of an id, or by path. ``RunNotFoundError`` says what there is instead."""
         if not isinstance(run, str) or os.sep in run or (run.endswith(SUFFIX) and os.path.exists(run)):
@@ -662,11 +674,13 @@ class Store:
         """The files of a run's segments."""
         return beside(os.path.join(self.runs, run_id + SUFFIX))
 
+    @_reality.off_loop()
     def list(self) -> tuple[RunSummary, ...]:
         """Every run, the newest first, by its first and last line."""
         paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
         return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
+    @_reality.off_loop()
     def paths(self) -> dict[str, tuple[str, ...]]:
         """The file of every run, in the order of their ids (the oldest first, where nobody chose another id), and its segments'."""
         runs: dict[str, tuple[str, ...]] = {}
@@ -699,6 +713,7 @@ class Store:
                         open_one(segment)
             yield [*found.values()]
 
+    @_reality.off_loop()
     def no_files(self) -> tuple[str, ...]:
         """What lies there under the name of a run and is no file: a pipe, a directory, a link to nothing."""
         try:
@@ -732,6 +747,7 @@ class Store:
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
+    @_reality.off_loop()
     def create(
         self,
         run_id: str | None = None,
@@ -774,6 +790,7 @@ class Store:
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
         return Journal(fd, path, run_id, durability=durability, **more)
 
+    @_reality.off_loop()
     def reopen(
         self,
         run: str | os.PathLike[str],
@@ -832,6 +849,7 @@ class Store:
         )
         return journal, verdict
 
+    @_reality.off_loop()
     def keep_tip(
         self,
         run_id: str,
@@ -883,6 +901,7 @@ class Store:
         with Trace(self.find(run), limits) as trace:
             return self.judge_run(trace, key=key, head=head)
 
+    @_reality.off_loop()
     def judge(self, trace: Trace, *, key: bytes | None = None) -> Verdict:
         """The verdict on one file, its name and the tip kept for it included."""
         verdict = trace.status
@@ -900,6 +919,7 @@ class Store:
         kept = os.path.join(os.path.dirname(directory), "heads", stem)
         return check_kept(trace, verdict, kept, seal_key() if key is None else key)
 
+    @_reality.off_loop()
     def judge_run(self, trace: Trace, *, key: bytes | None = None, head: str | None = None) -> Verdict:
         """The same on a run with its segments, the files of its child processes: none of them may be damaged, cut or missing."""
         verdict = self.judge(trace, key=key)

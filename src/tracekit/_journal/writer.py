@@ -45,9 +45,8 @@ _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run goes on; start a new one"
 )
 
-# Taken now: whoever watches an event loop for what blocks exchanges these later.
-_os_write: Final = os.write
-_stat: Final = os.stat
+_os_write: Final = _reality.write
+_stat: Final = _reality.stat
 _join: Final = b"".join
 _time_ns: Final = _reality.time_ns
 _monotonic: Final = _reality.monotonic
@@ -305,7 +304,7 @@ class Journal:
         """Finish a short write, or cut the file back to its last whole line."""
         while written < len(line):
             try:
-                more = os.write(self._fd, line[written:])
+                more = _os_write(self._fd, line[written:])
             except OSError as error:
                 self._give_up(written, error)
             if more == 0:
@@ -373,7 +372,8 @@ class Journal:
         gate.acquire()
         self._followers.append((want, gate))
         if self._sync_lock.locked():  # so its holder is going to look at the followers after this
-            gate.acquire(timeout=_INTERRUPTED)
+            with _reality.off_loop():
+                gate.acquire(timeout=_INTERRUPTED)
 
     def _release(self) -> None:
         """Wake the followers whose entries are on the device, and one of the others, to lead the next sync."""
@@ -423,6 +423,7 @@ class Journal:
             self.lost += 1
         return worked
 
+    @_reality.off_loop()
     def close(self) -> None:
         """Flush, sync (unless durability is ``none``), and close the file. Idempotent."""
         with self._lock:

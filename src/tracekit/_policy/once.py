@@ -946,6 +946,7 @@ class Once:
     ``shared`` says that other processes write parts of the same run: then each of its keys has a key file.
     """
 
+    @_reality.off_loop()
     def __init__(self, session: Recording, inner: Session, past: Trace | None = None) -> None:
         self.session: Final = session
         self._inner: Final = inner

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
+from .. import _reality
 from .._capture import instrumentation
 from .._journal.reader import Trace
 from .._journal.store import Store, lock, new_run_id, valid_run_id
@@ -180,6 +181,7 @@ def _store(target: str | os.PathLike[str] | Store | None) -> Store | None:
     return None if target is not None and os.fspath(target).endswith(".jsonl") else _store_at(target)
 
 
+@_reality.off_loop()
 def _store_at(target: str | os.PathLike[str] | None) -> Store:
     if target is not None and os.path.exists(target) and not os.path.isdir(target):
         raise RunStateError(
@@ -189,6 +191,7 @@ def _store_at(target: str | os.PathLike[str] | None) -> Store:
     return Store(target)
 
 
+@_reality.off_loop()
 def _journal_at(path: str, run_id: str, durability: Durability) -> Journal:
     """The journal of a single new file outside every store: its tip hash is not kept."""
     path = os.path.abspath(path)

@@ -126,6 +126,7 @@ class ReplayedChild:
         """The report that it wrote at its end; ``None`` if it has not written one."""
         return _read(self._report)
 
+    @_reality.off_loop()
     def runs(self) -> bool:
         if not self.pid:
             return False
@@ -187,6 +188,7 @@ class ReplayedChild:
             self._said = True
             say(f"the replay of {self.session.run_id} waits for the process {self.path} (pid {self.pid})")
 
+    @_reality.off_loop()
     def _ask(self) -> bool:
         """Ask the process for its idle state; false where it can't be asked yet."""
         try:
@@ -373,6 +375,7 @@ class ReplayedChild:
         return self.failure() if gone and not (self.open or self.pool or self._over) and self.report() is None else None
 
 
+@_reality.off_loop()
 def reported_failure(reports: str, lanes: Mapping[str, str]) -> ReplayError | None:
     """The first failure that a process of this replay has reported, descendants included. ``lanes`` maps segment names to paths."""
     for name in sorted(os.listdir(reports)):
@@ -397,6 +400,7 @@ def is_open(segment: str) -> bool:
     return last_entry(segment).get("type") not in ENDS
 
 
+@_reality.off_loop()
 def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
@@ -462,6 +466,7 @@ def take_off(
                     spending.add(found)
 
 
+@_reality.off_loop()
 def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending]) -> Spending | None:
     found = None
     if os.path.exists(path):
@@ -512,6 +517,7 @@ def is_itself(by: Any, started: Any) -> bool:
     return any([_python(command[0]), command[1]] in inside for command in started if command)
 
 
+@_reality.off_loop()
 def _parent(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -543,6 +549,7 @@ class RecordedChild:
 
     live: Final = True
 
+    @_reality.off_loop()
     def __init__(
         self, started: RecordedChildren, scope: Scope, lane: Lane, words: list[str] | None, pool: bool
     ) -> None:
@@ -696,6 +703,7 @@ class RecordedChildren:
             if level.look is None:
                 level.look = look
 
+    @_reality.off_loop()
     def _count_ended(self) -> None:
         if not self._awaited:
             return
@@ -732,6 +740,7 @@ class RecordedChildren:
                     f"the processes that were started under a budget took more than it allows ({ledger.name}: {', '.join(ledger.exceeded)})"
                 )
 
+    @_reality.off_loop()
     def _count(self, paths: set[str]) -> None:
         """Count the processes at ``paths`` with their descendants, or all of them."""
         session = self.session
@@ -758,6 +767,7 @@ class RecordedChildren:
 
     # -- which of them joined --------------------------------------------------------------------------------------------
 
+    @_reality.off_loop()
     def _warn_of_unjoined(self) -> None:
         """Warn, at a run's end, of processes that its program started and that did not join the run."""
         if not self.invited:
@@ -831,6 +841,7 @@ class SegmentFile(NamedTuple):
     indirect: bool
 
 
+@_reality.off_loop()
 def segments_of(directory: str, run_id: str) -> dict[str, SegmentFile]:
     """The segments of a run in a directory, by the path of their lane."""
     found: dict[str, SegmentFile] = {}
@@ -859,6 +870,7 @@ class ReplayedChildren:
     ``path`` is that of the process's own lane, ``reports`` the directory where its children say how they ended, if there is one.
     """
 
+    @_reality.off_loop()
     def __init__(self, session: Replay, options: Mapping[str, Any], path: str = "", reports: str | None = None) -> None:
         self.session: Final = session
         # Its children and its parent may send it something; a child's last word is its end, after it has reported.
@@ -885,6 +897,7 @@ class ReplayedChildren:
             self._recorded = segments_of(self._directory, self.session.run_id)
         return self._recorded
 
+    @_reality.off_loop()
     def _where(self) -> str:
         if self._reports is None:
             self._reports = tempfile.mkdtemp(prefix="tracekit-replay-")
@@ -990,6 +1003,7 @@ class ReplayedChildren:
         """The processes that have not ended yet, without the workers of pools."""
         return [child for child in self.started() if child.report() is None and child.runs()]
 
+    @_reality.off_loop()
     def conclude(self) -> None:
         """End all processes at the end of the replay; their failures, warnings and verdicts become its own. Idempotent."""
         if self._concluded:
@@ -1025,6 +1039,7 @@ class ReplayedChildren:
         if failure is not None and not session.state.ended:
             session.fail(failure)
 
+    @_reality.off_loop()
     def abandon(self) -> None:
         """Kill the processes, and remove their reports: the program is being ended."""
         self._concluded = True

@@ -9,6 +9,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from .. import _reality
 from .._runtime.process import process
 
 __all__ = [
@@ -52,6 +53,7 @@ class Program(NamedTuple):
         return " ".join(["python", what, *self.arguments])
 
 
+@_reality.off_loop()
 def file_hash(program: Program) -> dict[str, str]:
     """``sha256`` of the program's file, under that key; empty where it can't be read."""
     path = program.script or getattr(sys.modules.get("__main__"), "__file__", None)
@@ -68,6 +70,7 @@ def _hash(path: str, changed_ns: int, size: int) -> str:
         return sha256(file.read()).hexdigest()
 
 
+@_reality.off_loop()
 def this_program() -> Program | None:
     """The program of this process, or ``None`` where it is a prompt, ``-c`` or an embedded interpreter."""
     named: Program | None = process.role.command
@@ -101,6 +104,7 @@ _COMPARED: Final = (
 _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 
 
+@_reality.off_loop()
 def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What ``run.started`` says of the place: ``python``, ``implementation``, ``platform``, ``host``, ``packages``, ``revision``,
     ``argv``, ``hash_seed``.
@@ -118,6 +122,7 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
+@_reality.off_loop()
 def git_revision(path: str | os.PathLike[str]) -> str | None:
     """The commit that is checked out where ``path`` lies (40 or 64 hex digits), or ``None`` outside git."""
     return _revision(os.path.abspath(path))

@@ -449,6 +449,7 @@ class InDoubt(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
+@_reality.off_loop()
 def in_doubt(store: Store) -> InDoubt:
     """Every irreversible step without a known outcome in any run of the store, those included that have ended. Reads only."""
     if not os.path.isdir(store.runs):
@@ -579,6 +580,7 @@ def _has_ended(path: str, tips: str) -> bool:
     return (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
 
 
+@_reality.off_loop()
 def decision_on(
     path: str,
     *,
@@ -606,6 +608,7 @@ def decision_on(
         return newer(run_id, error.__dict__.get("version"))
 
 
+@_reality.off_loop()
 def decided(
     trace: Trace,
     verdict: Verdict,
@@ -722,11 +725,13 @@ def owner_of(path: str, step: int) -> Owner:
     return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
 
 
+@_reality.off_loop()
 def store_at(store: Any) -> Store:
     """The store that a caller means: a directory, a ``Store``, or ``None`` for the usual one."""
     return store if isinstance(store, Store) else Store(store)
 
 
+@_reality.off_loop()
 def store_of(path: str) -> Store:
     """The store that a trace file lies in; for a file outside every store: one that has nothing of it."""
     runs = os.path.dirname(os.path.abspath(path))

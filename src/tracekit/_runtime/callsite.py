@@ -14,6 +14,7 @@ from pdb import Pdb
 from types import FrameType
 from typing import Any, Final
 
+from .. import _reality
 from .session import current
 
 __all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller", "warn_at_end"]
@@ -27,6 +28,7 @@ _STDLIB: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib",
 
 
 @lru_cache(maxsize=4096)
+@_reality.off_loop()
 def is_user_code(filename: str) -> bool:
     if filename.startswith("<"):
         return False

@@ -149,6 +149,7 @@ def unknown(model: str, provider: str | None) -> UnknownPriceError:
     )
 
 
+@_reality.off_loop()
 def _package() -> Any:
     try:
         import genai_prices

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
 from typing import Any, Final
 
-from .._reality import monotonic_ns
+from .._reality import monotonic_ns, off_loop
 from .lane import Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
@@ -320,7 +320,8 @@ class Schedule:
             due = self._due_now()
         self._settle(due, ticket)
         try:
-            gate.acquire()
+            with off_loop():
+                gate.acquire()
         except BaseException:  # a signal's handler raised
             self._withdraw(ticket, came=False)
             raise

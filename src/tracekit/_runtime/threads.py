@@ -37,7 +37,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakSet
 
-from .._reality import sleep
+from .._reality import off_loop, sleep
 from .callsite import is_user_code
 from .lane import Lane
 from .process import process
@@ -230,7 +230,8 @@ class ThreadMonitor:
             self._gates.add(gate)
         self._watch()
         try:
-            gate.acquire()
+            with off_loop():
+                gate.acquire()
         finally:
             with self.lock:
                 freed = gate not in self._gates and not self._disbanded

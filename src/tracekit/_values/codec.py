@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from .._reality import off_loop
 from ..errors import NotReplayableError, RecordedError, ReplayError, TracekitError
 from .exceptions import RECIPES
 from .registry import codecs_by_tag, codecs_by_type, is_heap, loaded_class, name_of, set_state, state_of
@@ -1003,6 +1004,7 @@ def _zoned(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     return value.replace(fold=1) if tree.get("fold") == 1 else value
 
 
+@off_loop()
 def _zone(name: Any) -> Any:
     from zoneinfo import ZoneInfo
 
