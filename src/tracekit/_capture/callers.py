@@ -50,6 +50,7 @@ _CLASS_MAKERS: Final = frozenset(
 )
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
+#: What the program has named as its own code and as none, for the whole process.
 _included: set[str] = set()
 _excluded: set[str] = set()
 #: The integrations of a checkout; installed, they are in ``site-packages`` like any library.
@@ -58,10 +59,10 @@ _passed: set[str] = {os.path.join(_HERE, "exchange.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
 _unwanted: set[str] = set()  # packages that never are, not imported yet
 
-#: True (user), False (not), PASS by file name; unknown and pseudo files are not in it.
+#: A cache, of a file's name and what was named: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
 _known = _kinds.get
-#: The package of a file, whose reads of a clock are for time limits; empty: none.
+#: A cache, of a file's name: its package, whose reads of a clock are for time limits; empty: none.
 _libraries: dict[str, Any] = {}
 
 

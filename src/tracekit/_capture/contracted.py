@@ -190,6 +190,7 @@ class ArgumentPassing:
 acting: Final[ContextVar[Any]] = ContextVar("tracekit.acting", default=None)
 
 
+#: The compensations that this program's tools have, as long as the tools are there: an operator asks for them by the tool's name.
 _known: Final[WeakSet[Compensation]] = WeakSet()
 
 

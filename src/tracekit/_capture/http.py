@@ -241,6 +241,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _TRAVEL: Final = frozenset({"content-encoding", "transfer-encoding", "connection", "keep-alive"})
 #: How many header names are remembered.
 _NAMES: Final = 10_000
+#: A cache of :func:`_kept`, of nothing but the bytes.
 _KEPT: Final[dict[bytes, str]] = {}
 
 
@@ -623,7 +624,7 @@ _CREDENTIALS: Final = frozenset(
         "ocp-apim-subscription-key",
     }
 )
-#: How many header names are remembered.
+#: A cache of :func:`_known_name`, of nothing but the bytes.
 _KNOWN_NAMES: Final[dict[bytes, str]] = {}
 
 
@@ -705,6 +706,7 @@ AMBIENT: Final = "ambient"
 #: How many specs are remembered.
 _SPECS: Final = 1024
 
+#: A cache of specs, of nothing but what the request is; emptied when it is full.
 _specs: dict[tuple[Any, ...], tuple[Spec, Circumstances | None, bytes]] = {}
 
 

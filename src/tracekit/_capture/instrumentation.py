@@ -21,6 +21,7 @@ __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started",
 
 _lock: Final = RLock()
 _stack: Final = PatchStack()
+#: What the program has asked for, for the whole process.
 _wanted: Final[dict[str, Integration]] = {}
 #: What has been patched, by owner and name: one function can be reached through two modules.
 _places: Final[set[tuple[int, str]]] = set()

@@ -214,6 +214,7 @@ def _loaded(name: str) -> tuple[ModuleType | None, bool]:
     return module, bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
+#: The import hooks of this process: none can be taken back, so each is asked for once.
 _watched: Final[set[tuple[str, Callable[[], object]]]] = set()
 
 

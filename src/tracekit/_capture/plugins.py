@@ -386,6 +386,7 @@ _SECRET_ENDS: Final = (
 )  # fmt: skip
 _CACHE: Final = 4096
 
+#: What this program has registered, for the whole process; and a cache of what follows from it for a request.
 _integrations: dict[str, Integration] = {}
 _classes: list[tuple[str, str]] = []
 _routes: dict[tuple[str, bytes, bytes, bytes, bytes], Route] = {}
@@ -594,6 +595,7 @@ class TaskSource(Protocol):
         ...
 
 
+#: Where this program's tasks come from: definitions, as functions are.
 _sources: Final[list[TaskSource]] = []
 
 

@@ -44,6 +44,7 @@ HEADERS: Final = frozenset(
 )
 
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+#: A cache of :func:`is_field`, of nothing but the name.
 _NAMES: Final[dict[str, bool]] = {}
 #: Texts that hide nothing, whatever their name.
 _HARMLESS: Final = re.compile(

@@ -357,6 +357,7 @@ def _surrogates(text: str) -> Tree:
     return {"$t": "str", "v": b2a_base64(text.encode("utf-8", "surrogatepass"), newline=False).decode()}
 
 
+#: A cache of handlers, of nothing but the type; emptied when it is full.
 _known: Final[dict[type, Handler]] = {}
 _MANY_TYPES: Final = 4096
 

@@ -32,6 +32,7 @@ class Codec(NamedTuple):
     decode: Callable[[Any], Any]
 
 
+#: The codecs that this program has registered, for the whole process.
 codecs_by_type: Final[dict[type, Codec]] = {}
 codecs_by_tag: Final[dict[str, Codec]] = {}
 
