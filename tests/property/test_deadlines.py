@@ -242,7 +242,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path.write_text(
         "import asyncio\nimport anyio.to_thread\n\n"
         "async def plainly(call):\n    return await asyncio.to_thread(call)\n\n"
-        "async def with_anyio(call):\n    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)\n"
+        "async def with_anyio(call):\n    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)\n\n"
+        "async def staying(call):\n    return await anyio.to_thread.run_sync(call)\n"
     )
     spec = importlib.util.spec_from_file_location("hopping", path)
     assert spec is not None
@@ -308,7 +309,7 @@ def _in_thread(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("how", ["plainly", "with_anyio"])
+@pytest.mark.parametrize("how", ["plainly", "with_anyio", "staying"])
 @pytest.mark.parametrize("api", HOPS, ids=lambda api: api.__name__)
 def test_that_comes_while_a_library_works_in_a_thread(library: Any, api: Any, how: str, loop: str) -> None:
     """A program that was cut off in a library's call in a thread gets no further in a replay, in which the call takes no time."""
@@ -326,12 +327,54 @@ def test_that_comes_while_a_library_works_in_a_thread(library: Any, api: Any, ho
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("how", ["plainly", "with_anyio"])
+@pytest.mark.parametrize("how", ["plainly", "with_anyio", "staying"])
 @pytest.mark.parametrize("api", HOPS, ids=lambda api: api.__name__)
 def test_that_a_library_in_a_thread_keeps(library: Any, api: Any, how: str, loop: str) -> None:
     """A limit that a library's call in a thread keeps changes nothing."""
     first = same(_in_thread(library, how, loop, api, lambda: None, 30.0))
     assert "late" not in first[0]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["plainly", "with_anyio", "staying"])
+@pytest.mark.parametrize("pauses", [(0, 50_000), (50_000, 0)], ids=["slower", "faster"])
+def test_that_a_timer_meets_a_library_in_a_thread_where_it_met_it(
+    library: Any, pauses: tuple[int, int], how: str, loop: str
+) -> None:
+    """What a library does in a thread has ended, or has not, when a timer of another task fires, as in the recording."""
+    pause = [0]
+
+    async def main() -> Any:
+        seen: list[Any] = []
+
+        async def ask() -> None:
+            try:
+                for each in "ab":
+                    await getattr(library, how)(lambda: _usleep(pause[0]))
+                    seen.append(each)
+                await asyncio.sleep(60)
+            finally:
+                seen.append("end")
+
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0.02)
+        seen.append(await fetch(0))
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return [*seen, await fetch(0)]
+
+    def program() -> Any:
+        with asyncio.Runner(loop_factory=loops()[loop]) as runner:
+            return runner.run(main())
+
+    pause[0] = pauses[0]
+    with record("met", durability="none") as run:
+        first = program()
+    pause[0] = pauses[1]
+    with replay(run) as session:
+        assert program() == first
+    assert session.report.exact, session.report.as_dict()
 
 
 def test_that_comes_while_a_library_does_what_it_does_once(library: Any) -> None:

@@ -100,6 +100,11 @@ class Entered:
         return self._scope.lane
 
     @property
+    def number(self) -> int:
+        """That of its lane, or 0 where a library started it: then it has none."""
+        return self.lane.id if self.by_user else 0
+
+    @property
     def function(self) -> Callable[..., Any]:
         return self._call
 
@@ -404,8 +409,8 @@ class _Arrival:
         elif not hop:
             turn.fired()
             self._copy()
-        elif turn.live and call is not None and call.by_user:
-            turn.fired({"hop": call.lane.id})
+        elif turn.live and call is not None:
+            turn.fired({"hop": call.number})
             self._copy()
         elif not turn.live and self._never_came:
             turn.hold(lambda: self._soon(self._copy_unseen))
@@ -813,13 +818,14 @@ def _run_sync(original: Any) -> Any:
         made = original(cls, func, args, *rest, **options)
         if scope.live or scope.session.state.ended or not scope.session.state.ordered:
             return made
-        return _arriving(scope, call, made)
+        abandon = rest[0] if rest else options.get("abandon_on_cancel", False)
+        return _arriving(scope, call, made, shielded=not abandon)
 
     return run_sync_in_worker_thread
 
 
-async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
-    """Await what a thread is asked for; that its result comes is an event, as in ``_chain``."""
+async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -> Any:
+    """Await what a thread is asked for, ``shielded`` from cancelled scopes; that its result comes is an event, as in ``_chain``."""
     turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
     cut_off = _cut_off(scope, call)
     error: BaseException | None = None
@@ -842,12 +848,13 @@ async def _arriving(scope: Scope, call: Entered, made: Any) -> Any:
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
     if turn.comes or (not turn.live and not hop):
-        await turn.wait_async()
+        with sys.modules["anyio"].CancelScope(shield=shielded):
+            await turn.wait_async()
     elif turn.live and not hop:
         turn.fired()
-    elif turn.live and call.by_user:
-        turn.fired({"hop": call.lane.id})
-    if hop and call.by_user and (turn.comes or turn.live):
+    elif turn.live:
+        turn.fired({"hop": call.number})
+    if hop and (turn.comes or turn.live):
         scope.lane.since += 1  # what goes on from here is the callback that the result leads to
     if error is not None:
         raise error

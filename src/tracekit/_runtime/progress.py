@@ -491,8 +491,11 @@ class LoopQueue:
         if due is None:
             return True
         before = () if self._places is None else self._places.ended_before(due)
-        lanes = (one.lane for one in self._queue if one.lane is not None and one.counted)
-        return any(lane.limit != UNLIMITED or lane.id in before for lane in lanes)
+        # What is inside a call is on its way into it, or out of it: to a thread, or to an event that is waited for.
+        return any(
+            one.lane is None or (one.counted and (one.lane.limit != UNLIMITED or one.lane.id in before))
+            for one in self._queue
+        )
 
 
 class PlaceIndex:

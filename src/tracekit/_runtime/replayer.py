@@ -431,7 +431,8 @@ class Index:
                 hop = about.get("hop")
                 if type(hop) is int:
                     self.hops[seq] = lane
-                    self.hop_calls[seq] = hop
+                    if hop:
+                        self.hop_calls[seq] = hop
                 self.places.add(seq, lane, entry.get("place"), hop=hop is not None)
             return self._event(seq)
         return OTHER
@@ -1110,16 +1111,18 @@ class Replay:
         return ts_of(self.trace.line(last)) - ts_of(self.trace.line(1)) if last else 0
 
     def skip_hop(self, seq: int) -> None:
-        """The program has gone on without a call in a thread in which nothing was captured."""
+        """The program has gone on without a call in a thread in which nothing was captured. One of a library is not worth a remark."""
         if self.schedule.is_done(seq):
             return
-        call = self.index.hop_calls[seq]
-        if call not in self._missing_hops:  # it has a beginning and, where a loop waits for it, a result
+        call = self.index.hop_calls.get(seq)
+        if (
+            call is not None and call not in self._missing_hops
+        ):  # it has a beginning and, where a loop waits for it, a result
             self._missing_hops.add(call)
             about = f"a call in a thread, of which nothing was captured, was not made here (entry {seq})"
             self.report.remark("hops", about, step=seq)
         self.schedule.skip(seq)
-        for inside in self.index.items.get(call, ()):
+        for inside in () if call is None else self.index.items.get(call, ()):
             self.schedule.skip(inside)
         if self.index.places.is_hop(seq):
             self.progress.skipped(seq, self.index.lane[seq])
