@@ -70,9 +70,10 @@ def python(place: Place, script: str, **variables: str) -> subprocess.CompletedP
 
 
 def resumed(place: Place, run: str, *more: str, **variables: str) -> tuple[dict[str, Any], Any]:
-    """The decision that was printed, and the process."""
-    process = place.cli("recovery", "resume", run, *more, **variables)
-    return json.loads(process.stdout.splitlines()[0]), process
+    """The decision that was printed, on stderr where the program ran again, and the process."""
+    process = place.cli("recovery", "resume", "--json", run, *more, **variables)
+    printed = process.stdout if process.stdout.startswith('{"run_id":') else process.stderr
+    return json.loads(printed.splitlines()[0]), process
 
 
 def complete(place: Place) -> list[str]:
@@ -147,6 +148,17 @@ def test_a_program_without_a_record_of_its_own(place: Place) -> None:
     assert "paid 1" in process.stdout
     assert done(place) == {"look 1": 1, "put 1": 2, "pay 1": 1}
     assert place.cli("replay", place.run).returncode == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_the_stdout_of_a_resumption_is_the_programs_own(place: Place, more: tuple[str, ...]) -> None:
+    """Whoever pipes it gets what the program prints and nothing else: the decision is on stderr, as text or (``--json``) as JSON."""
+    python(place, place.program(THREE), DIE="put 1")
+    process = place.cli("recovery", "resume", *more, place.runs[1].stem)
+    assert process.returncode == 0, process.stderr
+    assert [line.split(maxsplit=1)[0] for line in process.stdout.splitlines()] == ["0", "1", "2"]
+    first = process.stderr.splitlines()[0]
+    assert json.loads(first)["decision"] == "resume" if more else first.startswith("resume ")
 
 
 def test_a_missing_sibling_is_refused(place: Place) -> None:

@@ -84,12 +84,12 @@ def structured(as_json: bool) -> bool:
     return as_json or not sys.stdout.isatty()
 
 
-def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False) -> None:
-    """Print one JSON object, or several as JSON lines. The reader may close the pipe early."""
+def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False, stderr: bool = False) -> None:
+    """Print one JSON object, or several as JSON lines, on stdout (or ``stderr``). The reader may close the pipe early."""
     import orjson
 
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
-    out = sys.stdout.buffer
+    out = (sys.stderr if stderr else sys.stdout).buffer
     for item in [value] if isinstance(value, Mapping) else value:
         out.write(escaped(orjson.dumps(item, option=options)))
     out.flush()
@@ -116,8 +116,8 @@ def plain(text: str) -> str:
     return _STEERING.sub(" ", text)
 
 
-def console() -> Console:
-    """A rich console on stdout that prints all text as :func:`plain`."""
+def console(*, stderr: bool = False) -> Console:
+    """A rich console on stdout (or ``stderr``) that prints all text as :func:`plain`."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -126,7 +126,7 @@ def console() -> Console:
             for segment in super().render(*args, **kwargs):
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
-    return Plain(highlight=False)
+    return Plain(highlight=False, stderr=stderr)
 
 
 def message(text: str) -> None:
@@ -493,11 +493,11 @@ def located(run: str, store: Store) -> str:
 # Recovery decisions on runs without an end, as text.
 
 
-def shown(decisions: Iterable[Decision]) -> bool:
-    """Print each decision with its reasons; returns whether there was any."""
+def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
+    """Print each decision with its reasons, on stdout (or ``stderr``); returns whether there was any."""
     from rich.text import Text
 
-    terminal, found = console(), False
+    terminal, found = console(stderr=stderr), False
     for decision in decisions:
         found = True
         style = "bold green" if decision.decision == "resume" else "bold red"

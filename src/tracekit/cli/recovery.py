@@ -57,12 +57,13 @@ __all__ = ["recovery", "resume"]
     show_default=True,
     help="Seconds that a failed replay has to end by itself.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, on a terminal too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the decision as JSON, wherever it goes.")
 def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, **options: Any) -> None:
     """Go on with RUN after a crash: its program runs again, answered from the log while that lasts, then live.
 
-    Prints the decision first. Exit codes: the program's own; 1 where it no longer follows its log (nothing went live), 4 where
-    resuming is refused (finished and broken runs too).
+    Prints the decision first: on stdout where the program does not run (--check, a refusal), else on stderr, since stdout is the
+    program's own then. Exit codes: the program's own; 1 where it no longer follows its log (nothing went live), 4 where resuming is
+    refused (finished and broken runs too).
     """
     supplied = _supplied(options["supply"])
     try:
@@ -74,10 +75,11 @@ def resume(run: str, command: tuple[str, ...], store: str | None, check: bool, *
             accept_lost_tail=options["accept_lost_tail"],
             original_is_dead=options["original_is_dead"],
         )
-        if structured(options["as_json"]):
-            emit(decision.as_dict())
+        runs = decision.decision == "resume" and not check
+        if options["as_json"] or (structured(False) and not runs):
+            emit(decision.as_dict(), stderr=runs)
         else:
-            shown([decision])
+            shown([decision], stderr=runs)
         if decision.decision != "resume":
             for reason in decision.refusals:
                 message(f"tracekit: refused: {reason['text']}")
