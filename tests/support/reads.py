@@ -32,6 +32,10 @@ class Reads:
     def clock_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
         return self._answer(function, real, rng=False)
 
+    def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], Any]) -> Any:
+        """What a library reads for a time limit is no read of the program."""
+        return real()
+
     def random_read(self, scope: Scope, function: str, real: Callable[[], Any]) -> Any:
         return self._answer(function, real, rng=True)
 
