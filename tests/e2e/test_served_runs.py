@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ import asyncio, json, os, signal, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tracekit import record, traced_tool
 from tracekit.agents import extract, inject, on_task
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore Ctrl-C
 
 @traced_tool(side_effect="irreversible")
 def book(city):
@@ -129,6 +132,7 @@ def serve(place: Place, kind: str, *asked: str, die: bool = False, stop: str = "
     try:
         while not (place.directory / "port").exists():
             assert process.poll() is None
+            time.sleep(0.01)
         port = int((place.directory / "port").read_text())
         for city in asked:
             try:
