@@ -15,6 +15,7 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import freezegun
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +24,10 @@ from tests.support import named, watch
 # Each client of an SDK reads the authorities that it trusts, and no test speaks TLS: 1 of them is 30 ms a client faster than 150.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
 os.environ.pop("SSL_CERT_DIR", None)
+
+# Where time is frozen, every attribute of every module is looked at: what a library imports then, at that, has types that pydantic
+# does not know.
+freezegun.configure(extend_ignore_list=["anthropic", "langchain_core", "langsmith", "openai"])
 
 #: What starts processes takes longest: it comes first, so that no worker waits at the end for the other's last file.
 LONGEST = ("e2e", "crash", "docs", "integrations", "surface")
