@@ -28,6 +28,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -231,7 +232,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             return request
         for file in files[:3]:
             os.close(file)
-        talk.sendall(b"%d\n" % pid)
+        _answer(talk, pid)
         waiting[pid] = talk
 
 
@@ -241,7 +242,12 @@ def _reap(waiting: dict[int, socket.socket]) -> None:
         if pid == 0:
             return
         with waiting.pop(pid) as talk:
-            talk.sendall(b"%d\n" % status)
+            _answer(talk, status)
+
+
+def _answer(talk: socket.socket, number: int) -> None:
+    with suppress(OSError):  # a test that took too long is over
+        talk.sendall(b"%d\n" % number)
 
 
 def _become(arguments: list[str], variables: Mapping[str, str]) -> None:

@@ -126,6 +126,13 @@ def test_a_forked_program_begins_with_the_imports_done() -> None:
     assert python("-c", code, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout == "False\n"
 
 
+def test_a_program_that_takes_too_long_ends_alone() -> None:
+    """It is killed, and the programs of later tests are forked as before."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        python("-c", "import time; print('begun', flush=True); time.sleep(600)", timeout=0.1)
+    assert python("-c", "print('tracekit' in __import__('sys').modules)").stdout == "True\n"
+
+
 #: The files that import parts of tracekit which are not public: tests of a part under a promise that no public name shows as well,
 #: and what stands in for such a part. What a user can see is tested by public names: no file comes to this list.
 PRIVATE = """
