@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tracekit._capture.plugins import PLACEHOLDER, supply
+from tracekit._capture.plugins import PLACEHOLDER, supply_placeholders
 
 
 def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     before = dict(os.environ)
-    restore = supply()
+    restore = supply_placeholders()
     assert os.environ["OPENAI_API_KEY"] == os.environ["AZURE_OPENAI_API_KEY"] == PLACEHOLDER
     assert os.environ["ANTHROPIC_API_KEY"] == "mine"
     restore()
@@ -26,7 +26,7 @@ def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_program_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that the program sets during the replay is not taken away."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    restore = supply()
+    restore = supply_placeholders()
     monkeypatch.setenv("OPENAI_API_KEY", "set by the program")
     restore()
     assert os.environ["OPENAI_API_KEY"] == "set by the program"

@@ -40,7 +40,6 @@ __all__ = [
     "check",
     "descriptor",
     "everywhere",
-    "find",
     "forbidding",
     "numeric",
     "peer",
@@ -446,11 +445,6 @@ class Caller:
         pairs = any(module == "socket" and name in _PAIRS for module, name in self._standard)
         closes = kind == "send" and any(name in _CLOSING for _, name in self._standard)
         return pairs or closes
-
-
-def find() -> Caller:
-    """The caller of the guarded operation that is being examined."""
-    return Caller()
 
 
 # -- what raises no audit event ----------------------------------------------------------------------------------------
@@ -969,7 +963,7 @@ def check(attempt: Attempt | None) -> None:
     guards = [guard for guard in _engaged.guards if guard.blocks(attempt)]
     if not guards:
         return
-    caller = find()
+    caller = Caller()
     if caller.passes(attempt.kind):
         return
     if attempt.kind == "listen":
@@ -989,7 +983,7 @@ def refuse(attempt: Attempt) -> None:
     say = _say()
     if say is None or (attempt.kind == "act" and _allowed.get()):
         return
-    caller = find()
+    caller = Caller()
     if caller.passes(attempt.kind) or (attempt.kind == "file" and caller.keeps):
         return
     if attempt.sock is not None and caller.leaks:

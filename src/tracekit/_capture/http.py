@@ -20,7 +20,7 @@ from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
 from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .guard import everywhere
-from .plugins import Claim, Dialect, Route, hear, resolve, secret, shown
+from .plugins import Claim, Dialect, Route, names_secret, note_captured, resolve, shown
 
 __all__ = [
     "AMBIENT",
@@ -256,13 +256,11 @@ def whole(
     status: int, headers: Headers, content: bytes, value: Any, also: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes | None]:
     """As :func:`message`, with ``also`` in it; and its JSON, where ``content`` can stand in it as it came."""
-    shown, content_type = response_headers(headers)
-    body, format = encode(content, value, text=textual(content_type))
-    output: dict[str, Any] = {"status": status, "headers": shown, "body": body, "format": format}
+    output = message(status, headers, content, value)
     if also:
         output.update(also)
-    elif format == "json" and is_plain(content, value):
-        headers_json = orjson.dumps(shown)
+    elif output["format"] == "json" and is_plain(content, value):
+        headers_json = orjson.dumps(output["headers"])
         if 36 not in headers_json:  # a dollar: it might be taken for a tag
             return output, b'{"status":%d,"headers":%b,"body":%b,"format":"json"}' % (status, headers_json, content)
     return output, None
@@ -301,7 +299,7 @@ def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
 def _kept(raw: bytes) -> str:
     """A response header's name, or nothing where it only says how the body travelled, or may carry a credential."""
     name = raw.decode("latin-1").lower()
-    dropped = name in _TRAVEL or secret(name) or name.endswith(("-token", "-cookie"))
+    dropped = name in _TRAVEL or names_secret(name) or name.endswith(("-token", "-cookie"))
     if len(_KEPT) < _NAMES:
         _KEPT[raw] = "" if dropped else name
     return "" if dropped else name
@@ -690,11 +688,7 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
 
 # -- the step of a request ---------------------------------------------------------------------------------------------
 #
-# An HTTP exchange as a step: what every transport seam shares, whatever its library.
-#
-# A seam hands over plain bytes: method, URL, headers, body. :func:`begin` opens the step; a live exchange records what came back
-# (:meth:`Exchange.whole`, or :meth:`~Exchange.head`, :meth:`~Exchange.piece`, :meth:`~Exchange.end`), one that is not live gets
-# :class:`Answer` objects to build the library's own response from, so that the SDK's own code parses it.
+# Whether a request is a step, and of which spec, and what the log has of its circumstances.
 #
 # The output of an outcome: ``{"status", "headers", "body", "format"}`` and, where they say something, ``http_version``,
 # ``reason``, ``url`` (after redirects), ``history``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
@@ -739,9 +733,9 @@ def begin(
     for dialect in route.dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
-            hear(scope.session.state, route, dialect)
+            note_captured(scope.session.state, route, dialect)
             return _model_call(scope, method, route, dialect, claim, about, body, format, content)
-    hear(scope.session.state, route)
+    note_captured(scope.session.state, route)
     return _plain_call(scope, method, route, about, body, format)
 
 

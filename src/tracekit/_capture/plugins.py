@@ -36,14 +36,14 @@ __all__ = [
     "detach",
     "discover",
     "forms",
-    "hear",
     "known",
+    "names_secret",
+    "note_captured",
     "register",
     "register_tasks",
     "resolve",
-    "secret",
     "shown",
-    "supply",
+    "supply_placeholders",
     "task_sources",
     "unregister",
 ]
@@ -273,8 +273,6 @@ def _loaded(candidates: Iterable[tuple[str, Callable[[], Any]]], kind: type[T], 
 
 def _unregistered() -> list[str]:
     """``tracekit_*`` packages on the path, for a checkout that is run without being installed."""
-    import os
-
     names: set[str] = set()
     for folder in sys.path:
         try:
@@ -449,7 +447,7 @@ class CapturedClients:
     names: set[str] | None = None
 
 
-def hear(state: RunState, route: Route, dialect: Dialect | None = None) -> None:
+def note_captured(state: RunState, route: Route, dialect: Dialect | None = None) -> None:
     """A request of this run was captured: let its integration be known by the time the run ends."""
     names = state.extras.of(CapturedClients).names
     if names is not None:
@@ -478,7 +476,7 @@ def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: b
     return route
 
 
-def secret(name: str) -> bool:
+def names_secret(name: str) -> bool:
     """Whether what goes by this name (a header, a query parameter) is a credential."""
     plain = name.lower().replace("-", "").replace("_", "")
     return plain in _SECRET_NAMES or plain.endswith(_SECRET_ENDS)
@@ -570,7 +568,7 @@ def _without_secrets(query: str) -> str:
     pairs = []
     for pair in query.split("&"):
         name, equals, _ = pair.partition("=")
-        pairs.append(f"{name}{equals}[REDACTED:query]" if equals and secret(name) else pair)
+        pairs.append(f"{name}{equals}[REDACTED:query]" if equals and names_secret(name) else pair)
     return "&".join(pairs)
 
 
@@ -645,7 +643,7 @@ def detach(transport: Any) -> None:
 PLACEHOLDER: Final = "tracekit-replay-no-key"
 
 
-def supply() -> Callable[[], None]:
+def supply_placeholders() -> Callable[[], None]:
     """Set a placeholder for each credential variable that is absent or empty; the returned function takes them away again.
 
     A variable that the program has changed in the meantime is left as the program made it.

@@ -549,7 +549,7 @@ within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=
 def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
     """Ask the session to admit a process; ``None`` where it is not part of the run."""
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
-    if guard.find().probes:
+    if guard.Caller().probes:
         return None
     lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
     found: Admission | None = None if children is None else children.admit(scope, lane, words, pool)
@@ -815,7 +815,7 @@ def _popen(original: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         scope = current.get()
         # The commands by which the standard library asks the host what it is are none of the program's.
-        if scope is None or not (args or "args" in kwargs) or guard.find().passes("process"):
+        if scope is None or not (args or "args" in kwargs) or guard.Caller().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
         words = words_of(args[0] if args else kwargs["args"])
         found = None if within.get() else admission_of(scope, program_name(words), words)

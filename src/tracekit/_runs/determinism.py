@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from orjson import JSONDecodeError, loads
 
+from .. import _reality
 from .._capture import stdout
 from .._journal.entry import family_of
 from .._journal.reader import Trace
@@ -29,7 +29,7 @@ from .._runtime.session import Scope
 from .._runtime.step import Request
 from .._values import dumps, exception_to_json, fingerprint, to_json
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
-from .ending import last_entry
+from .ending import last_entry, text_of
 from .replaying import ReplayBlock
 
 __all__ = [
@@ -154,8 +154,6 @@ class Transcript:
 # A line is an object in canonical JSON, a tab, and the place in the user's code (which is not compared). It is in the file before the
 # program continues, so that a process that dies leaves its transcript up to there.
 
-_os_write: Final = os.write
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError)
 #: An input of more canonical bytes than this is written down as their hash.
 _MOST: Final = 1 << 20
@@ -178,7 +176,7 @@ class TranscriptWriter:
         data = dumps(about) + b"\t" + (place or "").encode("utf-8", "replace") + b"\n"
         with self._lock:
             while data:
-                data = data[_os_write(self._file, data) :]
+                data = data[_reality.write(self._file, data) :]
 
     def step(self, run: str, scope: Scope, seq: int, **about: Any) -> None:
         """Write that the program made the recorded step ``seq``."""
@@ -228,8 +226,7 @@ class TranscriptWriter:
 
 def _error_summary(error: BaseException) -> dict[str, Any]:
     tree = Redactor.of_process([]).redact(exception_to_json(error, []))[0]
-    text = tree.get("text")
-    return {"type": tree["type"], "text": _ADDRESS.sub("0x", text) if isinstance(text, str) else text}
+    return {"type": tree["type"], "text": text_of(tree)}
 
 
 class TranscribedReplayBlock(ReplayBlock):

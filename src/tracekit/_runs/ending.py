@@ -52,6 +52,7 @@ __all__ = [
     "same_error",
     "state_file",
     "swallowed",
+    "text_of",
     "warn",
 ]
 
@@ -180,7 +181,7 @@ def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
     recorded = redactor.redact(last["error"])[0]
-    return bool(recorded["type"] == actual["type"] and alike(_text(recorded), _text(actual)))
+    return bool(recorded["type"] == actual["type"] and alike(text_of(recorded), text_of(actual)))
 
 
 def _with_error(last: Mapping[str, Any]) -> bool:
@@ -246,7 +247,8 @@ def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
     )
 
 
-def _text(error: Mapping[str, Any]) -> Any:
+def text_of(error: Mapping[str, Any]) -> Any:
+    """The text of a recorded exception, without the addresses in it."""
     text = error.get("text")
     return _ADDRESS.sub("0x", text) if isinstance(text, str) else text
 

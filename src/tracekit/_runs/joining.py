@@ -429,7 +429,7 @@ class _ReplayedProcess(_JoinedProcess):
     def begin(self, ticket: Mapping[str, Any]) -> None:
         """Answer this process from its segment from now on, or, where it has none, guard it."""
         path = os.path.join(self._directory, f"{self._run_id}.{segment_of(self._lane)}.jsonl")
-        plugins.supply()
+        plugins.supply_placeholders()
         if ticket["instrument"]:
             instrumentation.instrument()
         if os.path.exists(path):

@@ -160,7 +160,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             self._partial = branch(session, _store(options), options["live"], self.input)
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
-        taken.callback(plugins.supply())
+        taken.callback(plugins.supply_placeholders())
         world.enter()
         taken.callback(world.leave)
         taken.enter_context(leftovers.kept())

@@ -413,17 +413,6 @@ class LoopQueue:
         """Whether some callback is held."""
         return any(not handle._cancelled for handle in list(self._parked))
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing from outside can wake the loop, which has nothing to run: no timer of others, no file but its own pipe."""
-        loop: Any = self.loop
-        try:
-            if loop._ready or any(not handle._cancelled for handle in loop._scheduled):
-                return False
-            return len(loop._selector.get_map()) <= 1
-        except AttributeError:
-            return False
-
     def kick(self) -> None:
         """From the loop's thread: look what there is to do."""
         if not self._kicked:

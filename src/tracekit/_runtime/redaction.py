@@ -17,7 +17,6 @@ from .secrets import (
     HEADERS,
     KINDS,
     NOT_SECRET,
-    SECRET_HEADERS,
     SECRET_NAMES,
     holds_secret,
     hot,
@@ -439,18 +438,6 @@ class Redactor:
         if not spans or PLACEHOLDER.fullmatch(text):
             return tree, 0
         return _replaced(tree, spans[0][2])
-
-    def redact_url(self, url: str) -> tuple[str, int]:
-        """A URL without its password, its secret parameters, and whatever else looks like a key; and how many there were."""
-        return self.redact_text(url)
-
-    def redact_headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Headers to be stored: those that carry credentials, and ``set-cookie``, are left out; other values are redacted."""
-        return [
-            (name, self.redact_text(value)[0])
-            for name, value in headers
-            if name.lower() not in SECRET_HEADERS and not _is_secret_name(name)
-        ]
 
     def redact_argv(self, argv: Iterable[str]) -> list[str]:
         """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""

@@ -13,7 +13,6 @@ __all__ = [
     "KINDS",
     "NAME",
     "NOT_SECRET",
-    "SECRET_HEADERS",
     "SECRET_NAMES",
     "Kind",
     "holds_secret",
@@ -251,14 +250,6 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
 )
 
-#: Headers that are never stored.
-SECRET_HEADERS: Final = frozenset(
-    """
-    authorization proxy-authorization cookie set-cookie x-api-key api-key x-goog-api-key
-    x-amz-security-token x-auth-token x-csrf-token x-xsrf-token x-amz-signature
-    ocp-apim-subscription-key x-stainless-api-key
-    """.split()  # noqa: SIM905 - a list would be two screens long
-)
 #: Names of parameters, options and variables whose value is a secret, alone or as the last words of a longer name.
 SECRET_NAMES: Final = frozenset(
     """

@@ -25,13 +25,11 @@ from itertools import pairwise
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
-import orjson
-
 from .._capture import guard, isolation, plugins, stdin, stdout
 from .._capture.instrumentation import instrument
 from .._journal.keys import Keys
 from .._journal.reader import Trace
-from .._journal.store import RunSummary, Store, summary
+from .._journal.store import RunSummary, Store, first_entry, summary
 from .._runs import block as served
 from .._runs import ending
 from .._runs.block import below_run, call_with, is_input
@@ -317,9 +315,6 @@ class _EnclosingRun:
 #
 # All runs of one execution of a program, in the order in which it opened them.
 
-#: A first line longer than this is not parsed: the program is not looked for in it.
-_MOST = 8 << 20
-
 
 class Sibling(NamedTuple):
     """One run of a program: its number among the program's runs, its file, and the summary of its first and last line."""
@@ -332,9 +327,8 @@ class Sibling(NamedTuple):
 def first_meta(path: str) -> dict[str, Any]:
     """``meta`` of a file's first entry, unverified; empty if it has none."""
     try:
-        with open(path, "rb") as file:
-            meta = orjson.loads(file.readline(_MOST)).get("meta")
-    except (OSError, ValueError, AttributeError):
+        meta = first_entry(path).get("meta")
+    except OSError:  # removed meanwhile
         return {}
     return meta if isinstance(meta, dict) else {}
 
@@ -925,14 +919,14 @@ def _print_recorded(block: RecordBlock) -> None:
 def _replay(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
     isolated = _isolate(instructions["isolate"], instructions["options"]["allow_hosts"])
-    plugins.supply()
+    plugins.supply_placeholders()
     guard.warm()
     instrument()
     stdin.capture()
     stdout.capture()
     store, path = Store(instructions["store"]), instructions["path"]
-    options = dict(instructions["options"], store=store, transcript=instructions.get("witness", {}).get("path"))
-    compared = _ComparedReplay(instructions["witness"]) if "witness" in instructions else None
+    options = dict(instructions["options"], store=store, transcript=instructions.get("transcript", {}).get("path"))
+    compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
     process.role = replayed_runs = ReplayedRuns(
         command, store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
     )
@@ -987,9 +981,9 @@ class _ComparedReplay:
 
         perturb(instructions["number"])
         self._out = OutputPlaces.take() if instructions["stdout"] else None
-        self._witness = witness = TranscriptWriter(instructions["path"])
+        self._transcript = transcript = TranscriptWriter(instructions["path"])
         self.replay_block: Callable[[str, dict[str, Any]], ReplayBlock] = lambda path, options: TranscribedReplayBlock(
-            path, options, witness
+            path, options, transcript
         )
 
     def ended(self, code: int, replayed_runs: ReplayedRuns, ended: Ended) -> None:
@@ -997,8 +991,8 @@ class _ComparedReplay:
         if failure is None and isinstance(ended.error, TracekitError) and not replayed_runs.expected(ended.error):
             failure = ended.error
         if failure is not None:
-            self._witness.failed(getattr(failure, "run_id", None), failure)
-        self._witness.ended(code, ended.status, ended.error, replayed_runs.started, self._out)
+            self._transcript.failed(getattr(failure, "run_id", None), failure)
+        self._transcript.ended(code, ended.status, ended.error, replayed_runs.started, self._out)
 
 
 def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:

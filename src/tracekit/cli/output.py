@@ -86,8 +86,6 @@ def structured(as_json: bool) -> bool:
 
 def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False, stderr: bool = False) -> None:
     """Print one JSON object, or several as JSON lines, on stdout (or ``stderr``). The reader may close the pipe early."""
-    import orjson
-
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
     out = (sys.stderr if stderr else sys.stdout).buffer
     for item in [value] if isinstance(value, Mapping) else value:

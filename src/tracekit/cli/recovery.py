@@ -296,8 +296,6 @@ def settle(
 
 def _tree(file: BinaryIO) -> Any:
     """The output in a JSON file in the trace's form, checked: no references, no unknown tags."""
-    import orjson
-
     from .._values import contains_opaque
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import click
 
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
-from .._journal.store import Store, segment_of
+from .._journal.store import Store, first_entry, segment_of
 from .._runs.determinism import Difference, Recorded, Transcript, first_difference
 from .._runs.environment import Program
 from ..errors import RunStateError, TraceError, TracekitError
@@ -40,15 +39,11 @@ def form_of(path: str) -> Form | None:
 
 def _is_trace(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
-            first = json.loads(file.readline(_MOST))
-    except (OSError, ValueError, RecursionError):
+        first = first_entry(path)
+    except OSError:
         return False
-    return isinstance(first, dict) and "run_id" in first and "seq" in first
+    return "run_id" in first and "seq" in first
 
-
-#: A first line longer than this is no entry.
-_MOST: Final = 8 << 20
 
 # -- processes -----------------------------------------------------------------------------------------------------------
 
@@ -95,13 +90,13 @@ def replayed(
     number: int, hash_seed: int, instructions: Mapping[str, Any], directory: str, cwd: str | None, *, stdout: bool
 ) -> Transcript:
     """Replay once in a fresh process with this hash seed; ``instructions`` are those for ``tracekit.cli.launch``."""
-    files = {name: os.path.join(directory, f"{number}.{name}") for name in ("did", "out", "err")}
-    witness = {"path": files["did"], "number": number, "stdout": stdout}
+    files = {name: os.path.join(directory, f"{number}.{name}") for name in ("transcript", "out", "err")}
+    transcript = {"path": files["transcript"], "number": number, "stdout": stdout}
     environment = {"PYTHONHASHSEED": str(hash_seed)}
     with open(files["out"], "wb") as out, open(files["err"], "wb") as err:
-        status = follow({**instructions, "witness": witness}, environment, cwd, out, err)
+        status = follow({**instructions, "transcript": transcript}, environment, cwd, out, err)
     with open(files["out"], "rb") as out, open(files["err"], "rb") as err:
-        return Transcript.read(files["did"], f"replay {number}", hash_seed, status, out.read(), err.read())
+        return Transcript.read(files["transcript"], f"replay {number}", hash_seed, status, out.read(), err.read())
 
 
 # -- verify determinism ------------------------------------------------------------------------------------------------
