@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -15,6 +16,8 @@ import pytest
 from tests.support import generated
 from tests.support.generated import KINDS, Checker, Load, Pace, check, replayed, twice
 from tests.support.simulation import Shuffled
+from tracekit import record, replay
+from tracekit.errors import ReplayError
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -79,6 +82,26 @@ THREADS = frozenset(
         *(name for name, kind in KINDS.items() if kind.where == "thread"),
     }
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(6, 9))
+def test_programs_that_were_edited_since(seed: int, loop: str) -> None:
+    """With a statement more or less a replay fails, or is exact where nothing of that was captured. It ends, and calls nothing."""
+    rng, made, program = random.Random(seed), generated.loops()[loop], generated.generate(seed)
+    with record("generated", durability="none") as run:
+        generated.run_on(made, Pace(None, seed), lambda: generated.seen_by(program))
+    executed = generated.executed
+    for n in range(3):
+        other, session = generated.edited(program, rng), replay(run)
+        try:
+            with session:
+                generated.run_on(made, Pace(None, seed + n), functools.partial(generated.seen_by, other))
+        except ReplayError:
+            assert not session.report.exact
+        else:
+            assert session.report.exact
+        assert generated.executed == executed
 
 
 @pytest.mark.parametrize("seed", range(200, 220))

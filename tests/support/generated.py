@@ -31,14 +31,27 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracekit import Report, Run, record, replay, traced, traced_tool
 from tracekit.errors import ReplayError
 
-__all__ = ["KINDS", "Checker", "Differs", "Pace", "check", "generate", "kinds_of", "loops", "play", "smaller", "twice"]
+__all__ = [
+    "KINDS",
+    "Checker",
+    "Differs",
+    "Pace",
+    "check",
+    "edited",
+    "generate",
+    "kinds_of",
+    "loops",
+    "play",
+    "smaller",
+    "twice",
+]
 
 Block = list[list[Any]]
 #: Sleeps below Python, where nothing can see it.
@@ -192,6 +205,28 @@ def generate(seed: int, *, without: frozenset[str] = frozenset(), most: int = 4)
         program = _block(rng, DEPTH, "task", most)
         if not kinds_of(program) & without:
             return program
+
+
+def edited(program: Block, rng: random.Random) -> Block:
+    """``program`` with one statement less, one part in place of a whole, or another statement put in somewhere."""
+    cuts = [cut for cut in _cuts(program) if cut]
+    if cuts and rng.random() < 0.5:
+        return rng.choice(cuts)
+    longer: Block = json.loads(json.dumps(program))
+    found = list(_blocks_of(longer))
+    chosen = rng.choice(found)
+    chosen.insert(rng.randint(0, len(chosen)), _statement(rng, 1, KINDS[chosen[0][0]].where))
+    return longer
+
+
+def _blocks_of(program: Block) -> Iterator[Block]:
+    """A program and the blocks in it, on all levels."""
+    yield program
+    for statement in program:
+        for argument in statement[1:]:
+            for part in [argument] if _is_block(argument) else argument if isinstance(argument, list) else []:
+                if _is_block(part):
+                    yield from _blocks_of(part)
 
 
 def kinds_of(program: Any) -> set[str]:

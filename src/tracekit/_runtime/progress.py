@@ -89,6 +89,7 @@ class Progress:
     __slots__ = (
         "_at",
         "_deliverer",
+        "_ended",
         "_event",
         "_lanes",
         "_loops",
@@ -110,6 +111,8 @@ class Progress:
         #: What there is to say of each loop at its next event, and how many have a number.
         self._loops: dict[AbstractEventLoop, _Moves] = {}
         self._numbered = 0
+        #: Whether nobody is held any more.
+        self._ended = False
         self._lanes: dict[int, Lane] = {}
         self._number: dict[Lane, int] = {}
         self._at: dict[int, int] = {}
@@ -203,6 +206,7 @@ class Progress:
 
     def let_go(self) -> None:
         """Nobody is held any more: the replay is over, or has failed."""
+        self._ended = True
         for lane in list(self._lanes.values()):
             lane.limit = UNLIMITED
         self._lanes.clear()
@@ -295,7 +299,7 @@ class Progress:
 
     def _limit(self, number: int) -> None:
         lane, places, deliverer = self._lanes.get(number), self._places, self._deliverer
-        if lane is None or places is None or deliverer is None:
+        if lane is None or places is None or deliverer is None or self._ended:
             return
         until, counts = places.of(number)
         i = self._at.get(number, 0)
