@@ -44,11 +44,14 @@ if TYPE_CHECKING:
     from ._capture.http import Exchange as Exchange
     from ._capture.http import Headers as Headers
     from ._capture.http import begin as begin
+    from ._capture.http import connection_failed as connection_failed
     from ._capture.http import events as events
     from ._capture.http import message as message
     from ._capture.http import outside as outside
     from ._capture.http import passes_untouched as passes_untouched
     from ._capture.http import refuse as refuse
+    from ._capture.http import unconnected as unconnected
+    from ._capture.http import withheld as withheld
     from ._capture.instrumentation import instrumented as instrumented
     from ._capture.notes import caused as caused
     from ._capture.notes import named as named
@@ -160,7 +163,10 @@ _HOMES: Final = {
     "detach": "_capture.plugins",
     "discover": "_capture.plugins",
     "drive": "_capture.calls",
+    "connection_failed": "_capture.http",
     "passes_untouched": "_capture.http",
+    "unconnected": "_capture.http",
+    "withheld": "_capture.http",
     "entered": "_runtime.session",
     "events": "_capture.http",
     "exception_from_json": "_values",
@@ -236,6 +242,7 @@ __all__ = [
     "captured_of",
     "caused",
     "check_transition",
+    "connection_failed",
     "cost_usd",
     "current",
     "detach",
@@ -266,8 +273,10 @@ __all__ = [
     "segment_in",
     "shown",
     "to_json",
+    "unconnected",
     "valid_run_id",
     "watching",
+    "withheld",
 ]
 
 

@@ -738,7 +738,7 @@ LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
 
 
 def answered(step: Any) -> Any:
-    lazy = step.lazy()
+    lazy = step.ahead("lazy")
     if lazy is None:
         return given(step.answer())
     if lazy == "coroutine":

@@ -1302,7 +1302,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
             acting.reset(token)
     if captured.own:
         step.holds(call.instance)
-    if not step.live and lazily and not asynchronous and step.lazy() is not None:
+    if not step.live and lazily and not asynchronous and step.ahead("lazy") is not None:
         return Done(call, step.seq, answered(step))
     if call.under_way is not None:  # an abort may ask which step is under way
         call.under_way.seq = step.seq

@@ -18,7 +18,7 @@ from .._runtime.process import process
 from .._runtime.session import Outcome, Scope, Step, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
-from ..errors import LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
+from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .guard import everywhere
 from .plugins import Claim, Dialect, Route, names_secret, note_captured, resolve, shown
 
@@ -31,6 +31,7 @@ __all__ = [
     "Headers",
     "begin",
     "body_of",
+    "connection_failed",
     "decode",
     "encode",
     "events",
@@ -46,7 +47,9 @@ __all__ = [
     "request_body",
     "response_headers",
     "textual",
+    "unconnected",
     "whole",
+    "withheld",
     "within",
 ]
 
@@ -62,10 +65,14 @@ NOT_JSON: Final = object()
 
 
 def _python(**style: Any) -> Callable[[Any], bytes]:
-    def write(value: Any) -> bytes:
-        import json
+    made: list[Callable[[Any], str]] = []
 
-        return json.dumps(value, **style).encode()
+    def write(value: Any) -> bytes:
+        if not made:
+            import json
+
+            made.append(json.JSONEncoder(**style).encode)
+        return made[0](value).encode()
 
     return write
 
@@ -338,11 +345,13 @@ class Answer:
     """A recorded answer, or the head of one, taken apart: what a seam builds its library's response from.
 
     ``content`` is ``None`` for the head of a stream, ``read`` says whether a body was recorded. ``error`` is what to raise,
-    ``raised`` its name among the library's own. ``history`` holds the answers that were redirects.
+    ``raised`` its name among the library's own. ``history`` holds the answers that were redirects, ``wire`` what a seam says of how
+    the answer travelled. ``complete`` is false of a stream that broke off.
     """
 
     __slots__ = (
-        "content", "elapsed", "error", "headers", "history", "http_version", "raised", "read", "reason", "status", "text", "url",
+        "complete", "content", "elapsed", "error", "headers", "history", "http_version", "raised", "read", "reason", "status",
+        "text", "url", "wire",
     )  # fmt: skip
 
     def __init__(self, outcome: Outcome) -> None:
@@ -360,6 +369,8 @@ class Answer:
         self.url: str | None = recorded.get("url")
         past = recorded.get("history")
         self.history = [Answer._past(hop) for hop in past] if past else []
+        self.wire: Mapping[str, Any] = recorded.get("wire", {})
+        self.complete: bool = output.get("complete", True)
         self.elapsed: float = meta.get("elapsed", 0.0)
         self.read = "format" in recorded
         self.content = None if "head" in output else body_of(recorded)
@@ -406,7 +417,9 @@ def refuse(scope: Scope, what: str) -> None:
 class Exchange:
     """One request and its answer, as an open step."""
 
-    __slots__ = ("_dialect", "_kept", "_reported", "_scope", "_started", "_text", "body", "elapsed", "open", "step")
+    __slots__ = (
+        "_dialect", "_kept", "_reported", "_scope", "_started", "_text", "_unsent", "body", "elapsed", "open", "part", "step",
+    )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
         self.step = step
@@ -420,6 +433,10 @@ class Exchange:
         self.elapsed = 0.0
         #: While true, a request made from inside is part of this one.
         self.open = True
+        #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
+        self.part = 0
+        #: What the recorded program sent of its body beyond what this one has, and the first thing that came back.
+        self._unsent: tuple[bytes, Outcome | None] | None = None
         #: The scope of the live call.
         self.body = step.body() if step.live else scope
 
@@ -449,29 +466,98 @@ class Exchange:
         *,
         also: Mapping[str, Any],
         elapsed: float | None,
-        suspended: bool,
+        suspended: bool = False,
+        early: str | None = None,
     ) -> None:
-        """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds."""
+        """The answer came, its body is read: ``content`` with content coding undone, ``elapsed`` in seconds.
+
+        ``early``: how sending the request ended before its time, for :meth:`early` in a replay.
+        """
         value = parsed(content)
         output, data = whole(status, headers, content, value, also)
         info: dict[str, Any] = {"elapsed": self._lasted() if elapsed is None else elapsed}
+        if early is not None:
+            info["early"] = early
         if suspended:
             info["suspended"] = True
-        if self._dialect is not None and status < 400 and value is not NOT_JSON:
-            info.update(_safely(self._dialect.response, value))
+        if self._dialect is not None and status < 400:
+            if value is not NOT_JSON:
+                info.update(_safely(self._dialect.response, value))
+            elif content:  # a stream that its maker read whole
+                info.update(_safely(self._dialect.stream, (content,)))
         self._reported = True
         self.step.done(output, info=info, data=data)
 
-    def head(self, status: int, headers: Headers, *, also: Mapping[str, Any], suspended: bool) -> None:
+    def sent(self, data: bytes) -> None:
+        """A piece of a body that is sent as it is produced: recorded, or compared with what was recorded."""
+        if self.step.live:
+            try:
+                self.step.chunk({"sent": data.decode()})
+            except UnicodeDecodeError:
+                self.step.chunk({"sent": data})
+            return
+        unsent, first = self._unsent or (b"", None)
+        while first is None and len(unsent) < len(data):
+            first = self.step.next_chunk()
+            piece = _upload(first)
+            if piece is None:
+                break
+            unsent, first = unsent + piece, None
+        self._unsent = unsent[len(data) :], first
+        if not unsent.startswith(data):
+            raise self._sent_otherwise(unsent, data)
+
+    def _sent_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:
+        return self._scope.session.fail(
+            DivergenceError(
+                f"the program sends another body, piece by piece: the recorded one goes on with {_brief(recorded)}, "
+                f"this one with {_brief(actual)}",
+                run_id=self._scope.session.run_id,
+                step=self.step.seq,
+                next_action="see what the body is made of: a file that has changed, or something that is not captured",
+            )
+        )
+
+    def _received(self) -> Outcome | None:
+        """The first chunk of what came back."""
+        unsent, chunk = self._unsent or (b"", None)
+        self._unsent = None
+        if chunk is None:
+            chunk = self.step.next_chunk()
+        while (piece := _upload(chunk)) is not None:
+            unsent, chunk = unsent + piece, self.step.next_chunk()
+        if unsent and self.early() is None:
+            raise self._sent_otherwise(unsent, b"")
+        return chunk
+
+    def early(self) -> str | None:
+        """How sending the recorded request ended before its time; known before its answer."""
+        return self.step.ahead("early")
+
+    def head(
+        self,
+        status: int,
+        headers: Headers,
+        *,
+        also: Mapping[str, Any],
+        suspended: bool = False,
+        early: str | None = None,
+    ) -> None:
         """Status and headers came, the body is going to be read piece by piece."""
         shown, content_type = response_headers(headers)
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
             self._kept = []
-        self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_SUSPENDED if suspended else None)
+        info: dict[str, Any] | None = dict(_SUSPENDED) if suspended else None
+        if early is not None:
+            info = {"early": early}
+        self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=info)
 
-    def piece(self, data: bytes, *, suspended: bool = False) -> None:
-        """One piece of the body, before the caller gets it."""
+    def piece(self, data: bytes, *, suspended: bool = False, part: int = 0) -> None:
+        """One piece of the body, before the caller gets it.
+
+        ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known.
+        """
         if self._kept is not None:
             self._kept.append(data)
         value: Any = data
@@ -480,11 +566,11 @@ class Exchange:
                 value = data.decode()
             except UnicodeDecodeError:
                 pass
-        self.step.chunk(value, info=_SUSPENDED if suspended else None)
+        self.step.chunk(value, info={"part": part} if part else _SUSPENDED if suspended else None)
 
-    def end(self, *, suspended: bool = False) -> None:
-        """The stream ended cleanly."""
-        self._finish({"complete": True}, {"suspended": True} if suspended else {})
+    def end(self, *, suspended: bool = False, complete: bool = True) -> None:
+        """The stream ended; not ``complete``: the connection was closed before it had to be."""
+        self._finish({"complete": complete}, {"suspended": True} if suspended else {})
 
     def left(self) -> None:
         """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then."""
@@ -494,13 +580,29 @@ class Exchange:
         said = self._dialect is not None and kept and _safely_true(self._dialect.finished, b"".join(kept[-16:]))
         self._finish({"complete": bool(said)}, {"abandoned": True})
 
+    def unanswered(self) -> None:
+        """The caller went away before anything came back: whether the request was carried out is not known."""
+        if self._reported:
+            return
+        self._reported = True
+        error = ConnectionAbortedError("the connection was closed before an answer was read")
+        self.step.failed(error, output={"raised": "left", "text": str(error)}, info={"abandoned": True})
+
+    def learn(self, secret: str) -> None:
+        """Keep ``secret`` out of all that is stored from now on."""
+        self._scope.session.redactor.learn(secret)
+
     def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
         if self._reported:
             return
         self._reported = True
         info["elapsed"] = self._lasted()
         if self._kept and self._dialect is not None:
-            info.update(_safely(self._dialect.stream, self._kept))
+            value = parsed(b"".join(self._kept)) if self._kept[0][:1] == b"{" else NOT_JSON
+            if value is NOT_JSON:
+                info.update(_safely(self._dialect.stream, self._kept))
+            else:  # an answer that is no stream, and came in pieces
+                info.update(_safely(self._dialect.response, value))
         self.step.done(output, info=info)
 
     def _lasted(self) -> float:
@@ -514,10 +616,11 @@ class Exchange:
         *,
         response: tuple[int, Headers, bytes] | None = None,
         suspended: bool = False,
+        early: str | None = None,
     ) -> None:
         """The call or the stream raised ``error``; ``kind`` is its name in the library's own set of exceptions.
 
-        ``response`` is the answer that hangs on the exception, where one does.
+        ``response`` is the answer that hangs on the exception, where one does; ``early`` as in :meth:`whole`.
         """
         if self._reported or isinstance(error, ReplayError):
             return
@@ -527,7 +630,10 @@ class Exchange:
             output = {"raised": kind, "text": str(error)}
             if response is not None:
                 output.update(message(*response))
-        self.step.failed(error, output=output, info=_SUSPENDED if suspended else None)
+        info: dict[str, Any] | None = dict(_SUSPENDED) if suspended else None
+        if early is not None:
+            info = {"early": early}
+        self.step.failed(error, output=output, info=info)
 
     # -- answered from the log -------------------------------------------------------------------------------------------
 
@@ -539,7 +645,7 @@ class Exchange:
 
     def first(self) -> Answer:
         """The head of a recorded stream; or the whole answer, or what was raised, where there was none."""
-        chunk = self.step.next_chunk()
+        chunk = self._received()
         return self.answer() if chunk is None else Answer(chunk)
 
     async def first_async(self) -> Answer:
@@ -549,7 +655,10 @@ class Exchange:
     def next_piece(self) -> bytes | Answer:
         """The next piece of a recorded stream, or how it ended."""
         chunk = self.step.next_chunk()
-        return piece_of(chunk) if chunk is not None else self._ended(self.step.answer())
+        if chunk is None:
+            return self._ended(self.step.answer())
+        self.part = chunk.meta.get("part", 0)
+        return piece_of(chunk)
 
     async def next_piece_async(self) -> bytes | Answer:
         chunk = await self.step.next_chunk_async()
@@ -571,6 +680,15 @@ class Exchange:
         """Set the scope of the live call, and that it is inside a request; give the result to :meth:`leave`."""
         return current.set(self.body), within.set(self)
 
+    def inside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """``call(*args)`` as part of this request, which goes on afterwards."""
+        tokens = self.enter()
+        try:
+            return call(*args)
+        finally:
+            current.reset(tokens[0])
+            within.reset(tokens[1])
+
     def leave(self, tokens: tuple[Any, Any]) -> None:
         self.open = False
         current.reset(tokens[0])
@@ -583,6 +701,18 @@ class Exchange:
         except RunStateError as error:
             self.broke(error)
             raise
+
+
+def _upload(chunk: Outcome | None) -> bytes | None:
+    """The bytes of a recorded piece of a request's body; ``None`` of anything else."""
+    if chunk is None or not isinstance(chunk.output, dict) or "sent" not in chunk.output:
+        return None
+    data = chunk.output["sent"]
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _brief(data: bytes) -> str:
+    return repr(data[:200]) + (f" … ({len(data)} bytes)" if len(data) > 200 else "")
 
 
 def _safely(read: Any, value: Any) -> Mapping[str, Any]:
@@ -713,10 +843,54 @@ def passes_untouched(scope: Scope | None) -> bool:
     return inside is not None and inside.open
 
 
+def withheld(scope: Scope | None) -> bool:
+    """Whether no connection is to be opened before it is known what for: in a replay the log answers most requests."""
+    return everywhere() if scope is None else not scope.session.recording
+
+
+def unconnected(scope: Scope, scheme: bytes, netloc: bytes, error: BaseException, kind: str, text: str) -> None:
+    """Record that no connection came about, before there was a request: only the failure makes a step of it."""
+    request = _connection(scheme, netloc)
+    if request is not None:
+        scope.session.begin(scope, request).failed(error, output={"raised": kind, "text": text})
+
+
+def connection_failed(scope: Scope, scheme: bytes, netloc: bytes) -> Answer | None:
+    """The recorded failure of the connection that is to be opened, where it failed."""
+    request = _connection(scheme, netloc)
+    if request is None or not scope.session.comes_next(scope, "http", request.spec.name):
+        return None
+    step = scope.session.begin(scope, request)
+    if step.deferred:
+        step = step.go()
+    if step.live:  # the recorded process died there: whether there is a connection is seen when it is used
+        step.done(None)
+        return None
+    answer = Answer(step.answer())
+    return None if answer.error is None else answer
+
+
+def _connection(scheme: bytes, netloc: bytes) -> Request | None:
+    route = resolve("CONNECT", scheme, netloc, b"", b"")
+    if route.ambient:
+        return None
+    key = ("connection", route.name)
+    spec = (_specs.get(key) or _remember(key, (Spec("http", route.name, side_effect="read_only"), None, b"")))[0]
+    return Request(spec, {"method": "CONNECT", "url": route.url})
+
+
 def begin(
-    scope: Scope, method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes
+    scope: Scope,
+    method: str,
+    scheme: bytes,
+    netloc: bytes,
+    raw_path: bytes,
+    headers: Headers,
+    content: bytes,
+    *,
+    streamed: bool = False,
 ) -> Exchange | str | None:
-    """Open the step of a request.
+    """Open the step of a request; ``streamed``: its body is sent as it is produced, and told to :meth:`Exchange.sent`.
 
     Returns ``None`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
@@ -729,8 +903,8 @@ def begin(
     if route.ambient:
         return None if scope.session.recording else AMBIENT
     value = parsed(content)
-    body, format = request_body(content, value, about.content_type)
-    for dialect in route.dialects:
+    body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
+    for dialect in () if streamed else route.dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
             note_captured(scope.session.state, route, dialect)

@@ -340,12 +340,12 @@ class DuplicateStep(Step):
         refused, suspended = await self._wait_async()
         return None if refused is not None else self._piece(suspended)
 
-    def lazy(self) -> str | None:
+    def ahead(self, key: str) -> str | None:
         """Known when the first one has ended; until then it is waited for, as by ``answer``."""
         if self._wait() is not None:
             return None
         result = self._result()
-        return None if result is None else result.lazy
+        return None if result is None or key != "lazy" else result.lazy
 
     # -- waiting ---------------------------------------------------------------------------------------------------------
 

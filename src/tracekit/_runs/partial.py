@@ -97,6 +97,9 @@ class PartialReplay:
         self._seqs[step.seq] = copy.seq
         return CopiedStep(step, copy)
 
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        return family not in self.live and self.replay.comes_next(scope, family, name)
+
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         recorded = self.replay.refuse(scope, request, error)
         if recorded is not self.replay.failure:
@@ -275,8 +278,8 @@ class CopiedStep(Step):
         self.copy.resumed()
         return self._given(await self.step.next_chunk_async())
 
-    def lazy(self) -> str | None:
-        return self.step.lazy()
+    def ahead(self, key: str) -> str | None:
+        return self.step.ahead(key)
 
     def _answered(self, outcome: Outcome) -> Outcome:
         if outcome.error is not None:

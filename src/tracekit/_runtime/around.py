@@ -52,6 +52,9 @@ class Around:
     def begin(self, scope: Scope, request: Request) -> Step:
         return self.inner.begin(scope, request)
 
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        return self.inner.comes_next(scope, family, name)
+
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
         return self.inner.refuse(scope, request, error)
 

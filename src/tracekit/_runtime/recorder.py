@@ -516,6 +516,9 @@ class Recording:
             raise Recording.refuse(self, scope, request, state.closing.refusal(request.spec))
         return None
 
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        return False
+
     def begin(self, scope: Scope, request: Request) -> Step:
         """Write the intent record of a step; an effect's is on the device when this returns, or it raises ``LogWriteError``."""
         spec = request.spec

@@ -142,12 +142,12 @@ class ReplayedStep(Step):
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
 
-    def lazy(self) -> str | None:
+    def ahead(self, key: str) -> str | None:
         session = self.session
         seq = self._chunk or session.index.answer[self.seq]
-        if not seq or b'"lazy":' not in session.trace.line(seq):
+        if not seq or b'"%b":' % key.encode() not in session.trace.line(seq):
             return None
-        found = (session.trace.entry(seq).get("meta") or {}).get("lazy")
+        found = (session.trace.entry(seq).get("meta") or {}).get(key)
         return found if isinstance(found, str) else None
 
     def _outcome(self) -> int:
@@ -809,6 +809,16 @@ class Replay:
         if seq in self.index.refused:
             raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
         return ReplayedStep(self, scope, request, seq)
+
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        with self._lock:
+            state = self._followed(scope.lane)
+            for seq in state.ahead():
+                if self.index.role[seq] in (INTENT, SINGLE) and not self._used[seq]:
+                    entry = self.trace.entry(seq)
+                    kind = family_of(entry["type"])
+                    return kind is not None and kind[0] == family and entry.get("name") == name
+        return False
 
     def _late(self, family: str, name: str, effect: bool) -> BaseException:
         """A step after the end: it is not executed. An effect is refused as while recording, when nothing of it came into the log."""

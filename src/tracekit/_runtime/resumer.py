@@ -471,6 +471,9 @@ class Resumption(Recording):
             return ResumedSpan(self, scope, request, step.seq)
         return DeferredStep(self, scope, request, step.seq)
 
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        return not self.followed and self.replay.comes_next(scope, family, name)
+
     def make(self, step: DeferredStep, *, waited: bool = False) -> Step:
         """The live step of one that the log does not answer; an attempt that was cut off is given up for it."""
         request = step.request.saying({"waited": True}) if waited else step.request

@@ -288,8 +288,11 @@ class Step(Protocol):
     async def next_chunk_async(self) -> Outcome | None:
         raise AssertionError("the log does not answer this step")
 
-    def lazy(self) -> str | None:
-        """``"coroutine"``, ``"generator"`` or ``"async generator"``, where a plain function returned one; else ``None``."""
+    def ahead(self, key: str) -> str | None:
+        """What the ``info`` of its first chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
+
+        ``"lazy"``: what a plain function returned unfinished. ``"early"``: how a request ended before its answer was asked for.
+        """
         raise AssertionError("the log does not answer this step")
 
 
@@ -653,6 +656,10 @@ class Session(Protocol):
 
     def begin(self, scope: Scope, request: Request) -> Step:
         """Begin a step: its intent record is on the log, or matched with the recorded one (else ``DivergenceError``)."""
+        ...
+
+    def comes_next(self, scope: Scope, family: str, name: str) -> bool:
+        """Whether the log goes on, in this lane, with a step of this kind and name, for one that only its failure makes a step."""
         ...
 
     def refuse(self, scope: Scope, request: Request, error: Refusal) -> TracekitError:
