@@ -37,7 +37,18 @@ import tracekit
 from tracekit import _reality, record, replay, traced_tool
 from tracekit._journal.reader import Trace
 
-PACKAGES = ("tracekit", "tracekit-sdk", "orjson", "wrapt", "openai", "httpx2", "httpx", "pydantic")
+PACKAGES = (
+    "tracekit",
+    "tracekit-sdk",
+    "orjson",
+    "wrapt",
+    "openai",
+    "httpx2",
+    "httpx",
+    "pydantic",
+    "requests",
+    "urllib3",
+)
 PLANTED = "sk-proj-" + "A1b2C3d4" * 6
 TEXT = "The invoice of October for ACME, three items, to be paid within thirty days. " * 2
 
@@ -249,6 +260,53 @@ class Bench:
         self.add(f"call {kind}", each(self.model_calls, model.ask, cpu_ns))
         self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), model.stream, cpu_ns))
 
+    def requests(self) -> Iterator[Figure]:
+        import http.client
+
+        import requests
+
+        session, connection = requests.Session(), http.client.HTTPConnection("127.0.0.1")
+
+        def begin(_: int) -> None:
+            connection.putrequest("GET", "/")
+            connection.close()
+            connection._buffer.clear()  # type: ignore[attr-defined]
+
+        body = {"note": TEXT, "lines": [1, 2, 3]}
+        with web_server() as url:
+            calls = {
+                "requests.post": lambda _: requests.post(url, json=body).json(),
+                "Session.post": lambda _: session.post(url, json=body).json(),
+            }
+
+            def rounds(kind: str) -> None:
+                for name, call in calls.items():
+                    call(0)
+                    self.add(f"{name} {kind}", each(self.model_calls, call, cpu_ns))
+
+            for _ in range(self.rounds):
+                tracekit.uninstrument()
+                rounds("bare")
+                self.add("putrequest bare", each(self.calls, begin))
+                tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
+                self.add("putrequest outside", each(self.calls, begin))
+                with record("requests"):
+                    rounds("recorded")
+                tracekit.uninstrument()
+                tracekit.instrument()
+                with record("requests"):
+                    rounds("synced")
+        session.close()
+        for name in calls:
+            recorded, bare, synced = f"{name} recorded", f"{name} bare", f"{name} synced"
+            detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
+            yield Figure(
+                f"{name} that reads", (self.ratio(recorded, bare) - 1) * 100, "% more CPU", 20.0, 12.0, detail=detail
+            )
+            yield Figure(f"{name}, an effect: synced twice", self.over(synced, recorded) / 1e3, "µs of CPU over")
+        spent = self.over("putrequest outside", "putrequest bare") / 1e3
+        yield Figure("a request of http.client, no run", spent, "µs over", 1.0, 0.5)
+
     # -- the way back ----------------------------------------------------------------------------------------------------
 
     def replays(self) -> Iterator[Figure]:
@@ -371,6 +429,37 @@ class Model:
             pass
 
 
+_SERVER = """
+import socket, sys, threading
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+answer = b'{"answer": "' + b"An answer. " * 93 + b'"}'
+head = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(answer)
+def serve(connection):
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+        if data.endswith(b"}"):
+            connection.sendall(head + answer)
+            data = b""
+threading.Thread(target=lambda: (sys.stdin.read(), __import__("os")._exit(0)), daemon=True).start()
+while True:
+    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+"""
+
+
+@contextmanager
+def web_server() -> Iterator[str]:
+    """A server in a process of its own: its CPU time is not counted."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}/answer"
+        server.stdin.close()
+
+
 # -- around it --------------------------------------------------------------------------------------------------------
 
 
@@ -457,6 +546,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "tools": Bench.tools,
     "reads": Bench.reads,
     "models": Bench.models,
+    "requests": Bench.requests,
     "size": Bench.size,
     "imports": Bench.imports,
     "replays": Bench.replays,

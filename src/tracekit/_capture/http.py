@@ -86,6 +86,8 @@ _WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
     "json:spaced-ascii": _python(),
     "json:indent-ascii": _python(indent=2),
 }
+#: Those that write several lines, of anything but an empty value.
+_INDENTED: Final = frozenset(("json:indent", "json:indent-ascii"))
 _NEWLINE: Final = "+newline"
 
 
@@ -174,7 +176,10 @@ def _format(content: bytes, value: Any) -> str | None:
     end = ""
     if content.endswith(b"\n"):
         content, end = content[:-1], _NEWLINE
+    one_line = b"\n" not in content
     for format, write in _WRITERS.items():
+        if one_line and format in _INDENTED:
+            continue
         try:
             if write(value) == content:
                 return format + end

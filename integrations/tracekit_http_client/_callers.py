@@ -1,0 +1,71 @@
+"""The libraries above ``http.client``, as far as they say whether their caller gets an answer piece by piece.
+
+An answer that is read whole before anybody sees it is recorded as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from tracekit.errors import TracekitError
+from tracekit.integration import current
+
+from ._connection import quiet
+from ._messages import Incoming
+
+__all__ = ["botocore_send", "session_send", "urlopen"]
+
+
+def _held(original: Callable[..., Any], whole: bool, args: Any, kwargs: Any) -> Any:
+    held: list[Incoming] | None = [] if whole else None
+    token = quiet.set(held)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        quiet.reset(token)
+        for incoming in held or ():
+            incoming.speak()
+
+
+def urlopen(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``HTTPConnectionPool.urlopen`` of urllib3."""
+
+    @wraps(original)
+    def urlopen(*args: Any, **kwargs: Any) -> Any:
+        if current.get() is None or not kwargs.get("preload_content", True):  # then whoever called it says what is read
+            return original(*args, **kwargs)
+        return _held(original, True, args, kwargs)
+
+    return urlopen
+
+
+def session_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Session.send`` of requests."""
+
+    @wraps(original)
+    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+        if current.get() is None:
+            return original(self, request, **kwargs)
+        return _held(original, not kwargs.get("stream", self.stream), (self, request), kwargs)
+
+    return send
+
+
+def botocore_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``URLLib3Session.send`` of botocore, which makes an ``HTTPClientError`` of every exception, ours too."""
+
+    @wraps(original)
+    def send(self: Any, request: Any) -> Any:
+        if current.get() is None:
+            return original(self, request)
+        try:
+            return _held(original, not request.stream_output, (self, request), {})
+        except Exception as error:
+            cause = error.__context__
+            if isinstance(cause, TracekitError) and isinstance(cause, Exception) and error is not cause:
+                raise cause from None
+            raise
+
+    return send

@@ -1,0 +1,527 @@
+"""HTTP/1 as it is on the wire: requests and answers read while they pass, and recorded answers written again."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tracekit.integration import Answer, Exchange
+
+__all__ = ["NOTHING", "Chunks", "Incoming", "RequestHead", "served"]
+
+#: The answer to traffic that is not the program's.
+NOTHING: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+#: Headers that say how an answer travelled: a replay sends them again, by what it does itself.
+_TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
+
+
+def _parsed(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+    headers: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        if line[:1] in b" \t" and line and headers:  # folded
+            name, value = headers[-1]
+            headers[-1] = (name, value + b"\r\n" + line)
+            continue
+        name, colon, value = line.partition(b":")
+        if colon:
+            headers.append((name, value.strip(b" \t")))
+    return headers
+
+
+class RequestHead:
+    """The head of a request: what the step of the request needs of it."""
+
+    __slots__ = ("chunked", "codings", "expects", "headers", "length", "method", "target")
+
+    def __init__(self, head: bytes) -> None:
+        first, *lines = head.split(b"\r\n")
+        method, _, rest = first.partition(b" ")
+        self.method: Final = method.decode("ascii", "replace")
+        self.target: Final = rest.rpartition(b" ")[0]
+        self.headers: Final = _parsed(lines)
+        self.chunked = False
+        self.expects = False
+        self.length = 0
+        #: The content codings that its sender undoes.
+        self.codings = ""
+        for name, value in self.headers:
+            name = name.lower()
+            if name == b"content-length":
+                self.length = int(value) if value.isdigit() else 0
+            elif name == b"transfer-encoding":
+                self.chunked = b"chunked" in value.lower()
+            elif name == b"expect":
+                self.expects = b"100-continue" in value.lower()
+            elif name == b"accept-encoding":
+                self.codings = value.decode("latin-1").lower()
+
+
+class Chunks:
+    """Undoes the chunked transfer coding: pieces of data, and how much of the chunk of each is still to come."""
+
+    __slots__ = ("_left", "_rest", "done", "wrong")
+
+    _SIZE: Final = -1
+    _BREAK: Final = -2
+    _TRAILER: Final = -3
+
+    def __init__(self) -> None:
+        self._left = self._SIZE
+        self._rest = b""
+        self.done = False
+        #: Whether it is none: then the reader finds out by itself.
+        self.wrong = False
+
+    def feed(self, data: bytes) -> list[tuple[bytes, int]]:
+        found: list[tuple[bytes, int]] = []
+        data, at = self._rest + data, 0
+        while at < len(data) and not self.done and not self.wrong:
+            if self._left > 0:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                found.append((piece, self._left))
+                if not self._left:
+                    self._left = self._BREAK
+            elif self._left == self._BREAK:
+                if len(data) - at < 2:
+                    break
+                at += 2
+                self._left = self._SIZE
+            else:
+                end = data.find(b"\n", at)
+                if end < 0:
+                    break
+                self._line(data[at:end].rstrip(b"\r"))
+                at = end + 1
+        self._rest = data[at:]
+        return found
+
+    def _line(self, line: bytes) -> None:
+        if self._left == self._TRAILER:
+            self.done = not line
+            return
+        try:
+            self._left = int(line.partition(b";")[0], 16) or self._TRAILER
+        except ValueError:
+            self.wrong = True
+
+
+# -- content codings -----------------------------------------------------------------------------------------------------
+
+
+class _Zlib:
+    """gzip (several members too) and deflate (raw too)."""
+
+    def __init__(self, gzip: bool) -> None:
+        self._gzip: Final = gzip
+        self._make: Callable[[], Any] = lambda: zlib.decompressobj(zlib.MAX_WBITS + 16 if gzip else zlib.MAX_WBITS)
+        self._inner = self._make()
+        self._begun = gzip
+
+    def decompress(self, data: bytes) -> bytes:
+        try:
+            plain: bytes = self._inner.decompress(data)
+        except zlib.error:
+            if self._begun:
+                raise
+            self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
+            plain = self._inner.decompress(data)
+        self._begun = True
+        while self._gzip and self._inner.eof and (rest := self._inner.unused_data):
+            self._inner = self._make()
+            if not rest.startswith(b"\x1f"):  # padding
+                break
+            plain += self._inner.decompress(rest)
+        return plain
+
+    def flush(self) -> bytes:
+        found: bytes = self._inner.flush()
+        return found
+
+
+def _decoder(coding: str, asked: str) -> Any:
+    """What undoes a coding that the request asked for; ``None`` where the body is kept as it travels."""
+    if coding not in asked:
+        return None
+    if coding in ("gzip", "x-gzip"):
+        return _Zlib(True)
+    if coding == "deflate":
+        return _Zlib(False)
+    if coding == "br":  # who asks for it has the library loaded
+        brotli: Any = sys.modules.get("brotlicffi") or sys.modules.get("brotli")
+        return None if brotli is None else _Brotli(brotli.Decompressor())
+    if coding == "zstd":
+        zstandard: Any = sys.modules.get("zstandard")
+        if zstandard is not None:
+            return _Unflushed(zstandard.ZstdDecompressor().decompressobj(read_across_frames=True))
+        zstd: Any = sys.modules.get("compression.zstd") or sys.modules.get("backports.zstd")
+        return None if zstd is None else _Unflushed(zstd.ZstdDecompressor())
+    return None
+
+
+class _Unflushed:
+    def __init__(self, inner: Any) -> None:
+        self._inner: Final = inner
+
+    def decompress(self, data: bytes) -> bytes:
+        found: bytes = self._inner.decompress(data)
+        return found
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _Brotli(_Unflushed):
+    def decompress(self, data: bytes) -> bytes:
+        decode = getattr(self._inner, "decompress", None) or self._inner.process
+        found: bytes = decode(data)
+        return found
+
+
+# -- answers as they come --------------------------------------------------------------------------------------------------
+
+
+class Incoming:
+    """An answer that is read while it passes, and goes into the log before the library gets it.
+
+    ``quiet``: whoever made the request gets nothing of its answer before it is whole, so it is recorded as one.
+    """
+
+    __slots__ = (
+        "_also", "_chunks", "_decoder", "_exchange", "_head", "_headers", "_left", "_method", "_pieces", "_status",
+        "asked", "begun", "complete", "early", "quiet",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, head: RequestHead, quiet: bool) -> None:
+        self._exchange: Final = exchange
+        self._method: Final = head.method
+        self.asked: Final = head.codings
+        self.quiet = quiet
+        #: How sending the request ended before its time.
+        self.early: str | None = None
+        #: Whether the head of the answer is there, and whether all of it is.
+        self.begun = False
+        self.complete = False
+        self._head = b""
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._also: dict[str, Any] | None = None
+        #: Bytes of the body that are still to come; ``None``: up to the end of the connection.
+        self._left: int | None = None
+        self._chunks: Chunks | None = None
+        self._decoder: Any = None
+        #: What is held back: the pieces as they came.
+        self._pieces: list[tuple[bytes, int]] = []
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that came off the connection, before anybody else gets them."""
+        if self.complete:
+            return
+        if self.begun:
+            self._body(data)
+            return
+        self._head += data
+        while end := _end_of_head(self._head):
+            head, self._head = self._head[:end], self._head[end:]
+            if self._heading(head):
+                data, self._head = self._head, b""
+                self._body(data)
+                return
+
+    def _heading(self, head: bytes) -> bool:
+        """Whether this is the head of the answer: not that of an interim one."""
+        first, *lines = head.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\n")
+        version, _, rest = first.strip().partition(b" ")
+        status, _, reason = rest.strip().partition(b" ")
+        if not version.startswith(b"HTTP/") or not status.isdigit():
+            # What is no HTTP is kept as it came: the library says what it makes of it.
+            self.begun, self._status, self._left = True, 0, None
+            self._pieces.append((head, 0))
+            self._also = {}
+            return True
+        self._status = int(status)
+        if self._status == 101:
+            self._exchange.refuse("an upgraded connection (101)")
+        if 100 <= self._status < 200:
+            return False
+        self.begun = True
+        self._headers = _parsed(lines)
+        self._also = self._more(version, reason.strip())
+        return True
+
+    def _more(self, version: bytes, reason: bytes) -> dict[str, Any]:
+        """What is kept of the head beside status and headers; it decides how the body is delimited, too."""
+        also: dict[str, Any] = {}
+        if version != b"HTTP/1.1":
+            also["http_version"] = version.decode("latin-1")
+        if reason != b"OK":
+            also["reason"] = reason.decode("latin-1")
+        travel: dict[str, str] = {}
+        names: list[str] = []
+        cookies: list[str] = []
+        coding = length = ""
+        for raw, content in self._headers:
+            name, odd = _known.get(raw) or _name(raw)
+            if odd and odd not in names:
+                names.append(odd)
+            if not name:
+                continue
+            value = content.decode("latin-1")
+            if name in _TRAVEL:
+                travel[name] = value
+            elif name == "content-encoding":
+                coding = value.strip().lower()
+            elif name == "content-length":
+                length = value
+            else:
+                cookies.append(self._cookie(value))
+        self._delimit(travel.get("transfer-encoding", ""), length)
+        if coding and coding != "identity":
+            self._decoder = _decoder(coding, self.asked)
+            if self._decoder is None:
+                self._keep_coding(travel, coding)
+        wire = {"headers": travel, "names": names, "jar": cookies}
+        if any(wire.values()):
+            also["wire"] = {key: value for key, value in wire.items() if value}
+        return also
+
+    def _keep_coding(self, travel: dict[str, str], coding: str) -> None:
+        travel["content-encoding"] = coding
+        self._headers = [pair for pair in self._headers if pair[0].lower() != b"content-encoding"]
+
+    def _cookie(self, value: str) -> str:
+        """A cookie without its value."""
+        pair, semicolon, rest = value.partition(";")
+        name, equals, secret = pair.partition("=")
+        if not secret.strip():
+            return value
+        self._exchange.learn(secret.strip())
+        return f"{name}{equals}[REDACTED:cookie]{semicolon}{rest}"
+
+    def _delimit(self, transfer: str, length: str) -> None:
+        if self._method == "HEAD" or self._status in (204, 304):
+            self._left = 0
+        elif transfer.lower() == "chunked":
+            self._chunks = Chunks()
+        else:
+            try:
+                self._left = int(length)
+            except ValueError:
+                self._left = None
+            if self._left is not None and self._left < 0:
+                self._left = None
+
+    def _over(self) -> bool:
+        return self._chunks.done if self._chunks is not None else self._left == 0
+
+    def _body(self, data: bytes) -> None:
+        if self._chunks is not None:
+            self._pieces += self._chunks.feed(data)
+        elif data:
+            if self._left is not None:
+                data = data[: self._left]
+                self._left -= len(data)
+            self._pieces.append((data, 0))
+        if self._over():
+            if not self.quiet and len(self._pieces) > 1:  # its maker may see one after the other
+                self._flush()
+            self._end()
+        elif not self.quiet:
+            self._flush()
+
+    def speak(self) -> None:
+        """Hold nothing back any more."""
+        self.quiet = False
+        if self.begun and not self.complete:
+            self._flush()
+
+    def _flush(self) -> None:
+        exchange, also = self._exchange, self._also
+        if also is not None:
+            self._also = None
+            exchange.head(self._status, self._headers, also=also, early=self.early)
+        pieces, self._pieces = self._pieces, []
+        for data, part in pieces:
+            if self._decoder is not None:
+                try:
+                    data = self._decoder.decompress(data)
+                except Exception as error:
+                    exchange.broke(error, "coding")
+                    self.complete = True
+                    return
+                part = -1 if part else 0
+                if not data and not part:
+                    continue
+            exchange.piece(data, part=part)
+
+    def _end(self, *, complete: bool = True) -> None:
+        self.complete = True
+        if self._also is None or not complete:
+            self._flush()
+            rest = self._decoder.flush() if self._decoder is not None else b""
+            if rest:
+                self._exchange.piece(rest)
+            self._exchange.end(complete=complete)
+            return
+        content = b"".join([data for data, _ in self._pieces])
+        if self._decoder is not None:
+            try:
+                content = self._decoder.decompress(content) + self._decoder.flush()
+            except Exception:  # whoever reads it will say what is wrong with it
+                coding = next(value for name, value in self._headers if name.lower() == b"content-encoding")
+                travel = self._also.setdefault("wire", {}).setdefault("headers", {})
+                self._keep_coding(travel, coding.decode("latin-1"))
+        self._pieces = []
+        self._exchange.whole(self._status, self._headers, content, also=self._also, elapsed=None, early=self.early)
+
+    def closed(self) -> None:
+        """The other side has closed the connection."""
+        if self.complete:
+            return
+        if self.begun:
+            self._end(complete=self._chunks is None and self._left is None)
+            return
+        self.complete = True
+        error = ConnectionResetError("the connection was closed without an answer")
+        response = (0, (), self._head) if self._head else None
+        self._exchange.broke(error, "closed", response=response, early=self.early)
+
+    def broke(self, error: BaseException, kind: str = "read") -> None:
+        """Reading, or sending before it, raised."""
+        if self.complete:
+            return
+        if self.begun:
+            self._flush()
+        self.complete = True
+        self._exchange.broke(error, kind, early=None if self.begun else self.early)
+
+    def left(self) -> None:
+        """Nobody reads on."""
+        if self.complete:
+            return
+        if not self.begun:
+            self.complete = True
+            self._exchange.unanswered()
+            return
+        self._flush()
+        self.complete = True
+        self._exchange.left()
+
+
+def _end_of_head(data: bytes) -> int:
+    """Where the body begins; 0 while the head is not complete. A line that is no HTTP is a head of its own."""
+    if data[:5] != b"HTTP/"[: len(data[:5])]:
+        return data.find(b"\n") + 1
+    for mark in (b"\r\n\r\n", b"\n\n"):
+        at = data.find(mark)
+        if at >= 0:
+            return at + len(mark)
+    return 0
+
+
+#: The names of headers as they came: which of those that matter here it is, and how it is spelled, where that is unusual.
+_known: Final[dict[bytes, tuple[str, str]]] = {}
+
+
+def _name(raw: bytes) -> tuple[str, str]:
+    spelled = raw.decode("latin-1")
+    name = spelled.lower()
+    matters = name in _TRAVEL or name in ("content-encoding", "content-length", "set-cookie")
+    found = (name if matters else "", "" if spelled == _canonical(spelled) else spelled)
+    if len(_known) < 10_000:
+        _known[raw] = found
+    return found
+
+
+def _canonical(name: str) -> str:
+    """How most servers write a header's name."""
+    return "-".join(part.capitalize() for part in name.split("-"))
+
+
+# -- answers from the log --------------------------------------------------------------------------------------------------
+
+
+def served(exchange: Exchange) -> Iterator[bytes]:
+    """The recorded answer as it would be on the wire, by what was received at once. Raises what reading it raised."""
+    answer = exchange.first()
+    if answer.raised is not None or answer.error is not None:
+        if answer.raised == "closed":
+            if answer.read:
+                yield answer.content or b""
+            return
+        raise answer.error or ConnectionAbortedError(answer.text)
+    if not answer.status:
+        yield from _verbatim(exchange, answer)
+        return
+    chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
+    if answer.content is not None:
+        body = answer.content
+        head = _head(answer, len(body))
+        if chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
+        yield head + body
+        return
+    yield _head(answer)
+    yield from _stream(exchange, chunked, _length(answer))
+
+
+def _verbatim(exchange: Exchange, answer: Answer) -> Iterator[bytes]:
+    if answer.content is not None:
+        yield answer.content
+        return
+    yield from _stream(exchange, False, None)
+
+
+def _stream(exchange: Exchange, chunked: bool, length: int | None) -> Iterator[bytes]:
+    whole, within = b"", False
+    while isinstance(piece := exchange.next_piece(), bytes):
+        if chunked:
+            part = exchange.part
+            if part < 0:
+                whole += piece
+                continue
+            piece, whole = whole + piece, b""
+            begin = b"" if within else b"%x\r\n" % (len(piece) + part)
+            within = part > 0
+            piece = b"%b%b%b" % (begin, piece, b"" if within else b"\r\n")
+        elif length is not None:
+            length -= len(piece)
+            if length <= 0:  # nobody will ask for the end
+                end = exchange.next_piece()
+                yield piece
+                if isinstance(end, bytes):
+                    yield end
+                continue
+        yield piece
+    if whole:  # it broke off in the middle of a chunk
+        yield b"%x\r\n%b" % (len(whole) + 1, whole)
+    error = piece.error
+    if error is not None:
+        raise error
+    if chunked and piece.complete:
+        yield b"0\r\n\r\n"
+
+
+def _length(answer: Answer) -> int | None:
+    for name, value in answer.headers:
+        if name == "content-length" and value.isdigit():
+            return int(value)
+    return None
+
+
+def _head(answer: Answer, length: int = 0) -> bytes:
+    """``length``: of the body, which is another one than it was where something in it was redacted."""
+    wire = answer.wire
+    spelled = {name.lower(): name for name in wire.get("names", ())}
+    lines = [f"{answer.http_version} {answer.status} {'OK' if answer.reason is None else answer.reason}"]
+    headers: list[tuple[str, str]] = [*answer.headers]
+    headers += [("set-cookie", cookie) for cookie in wire.get("jar", ())]
+    headers += wire.get("headers", {}).items()
+    for name, value in headers:
+        if length and name == "content-length":
+            value = str(length)
+        lines.append(f"{spelled.get(name) or _canonical(name)}: {value}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
