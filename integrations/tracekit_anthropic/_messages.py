@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
+from urllib.parse import unquote
 
-import orjson
-
-from tracekit.integration import Claim, Reading, events
+from tracekit.integration import Claim, Reading, answer_meta, event_data, json_value, parameters, token_usage
 
 __all__ = ["Messages"]
 
 #: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
 _PARAMETERS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier")
 #: Where the path names the model: Bedrock and Vertex.
-_ELSEWHERE: Final = re.compile(
-    r"/model/([^/]+)/invoke(?:-with-response-stream)?$|/models/([^/:]+):(?:stream)?[rR]awPredict$"
-)
+_BEDROCK: Final = re.compile(r"/model/([^/]+)/invoke(?:-with-response-stream)?$")
+_VERTEX: Final = re.compile(r"/models/([^/:]+):(?:stream)?[rR]awPredict$")
 _DELTA: Final = b"event: message_delta"
+#: How the last event begins where it is inside a binary one.
+_STOP: Final = b64encode(b'{"type":"message_stop')
 
 
 class Messages:
@@ -28,101 +30,98 @@ class Messages:
     provider = "anthropic"
     operation = "chat"
 
-    def claims(self, method: str, path: str) -> bool:
-        return method == "POST" and (path.endswith("/messages") or _ELSEWHERE.search(path) is not None)
+    def claims(self, method: str, path: str, own: bool) -> bool:
+        return method == "POST" and (path.endswith("/messages") or _place(path) is not None)
 
     def request(self, path: str, body: object) -> Claim | None:
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or "max_tokens" not in body:
             return None
-        model = body.get("model")
-        found = _ELSEWHERE.search(path)
-        if model is None and found is not None and "anthropic_version" in body:
-            model = found[1] or found[2]
+        place = _place(path)
+        if place is None:
+            model, info = body.get("model"), None
+        elif "anthropic_version" in body:
+            model, info = body.get("model") or place[0], {"provider": place[1]}
+        else:  # another maker's model
+            return None
         if not isinstance(model, str):
             return None
-        signature = {
-            name: body[name] for name in _PARAMETERS if name in body and not isinstance(body[name], list | dict)
-        }
+        signature = parameters(body, _PARAMETERS)
         thinking = body.get("thinking")
         if isinstance(thinking, dict):
             signature["thinking"] = str(thinking.get("budget_tokens", thinking.get("type")))
-        return Claim(model, signature)
+        return Claim(model, signature, info)
 
-    def response(self, body: object) -> Mapping[str, Any]:
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(body, dict) or body.get("type") != "message":
             return {}
         return _meta(body, body.get("stop_reason"), body.get("usage") or {})
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         whole = b"".join(pieces)
-        end = whole.rfind(_DELTA)
-        start = _first(whole[: whole.find(b"\n\n") + 2], "message_start").get("message") or {}
-        last = _first(whole[end:], "message_delta") if end >= 0 else {}
+        if whole[:1] == b"\0":
+            found = list(_events(whole))
+        else:  # the first and the last are enough
+            end = whole.rfind(_DELTA)
+            found = [*islice(_events(whole), 1), *(_events(whole[end:]) if end >= 0 else ())]
+        start = _first(found, "message_start").get("message") or {}
+        last = _first(found, "message_delta")
         counts = {**(start.get("usage") or {}), **(last.get("usage") or {})}
         return _meta(start, (last.get("delta") or {}).get("stop_reason"), counts)
 
     def finished(self, tail: bytes) -> bool:
-        return b"event: message_stop" in tail
+        return b"event: message_stop" in tail or _STOP in tail
 
     def read(self, body: object) -> Reading:
         if isinstance(body, bytes):
             return _reading(_blocks(body), self.stream([body]))
-        return _reading(body.get("content") or [] if isinstance(body, dict) else [], self.response(body))
+        return _reading(body.get("content") or [] if isinstance(body, dict) else [], self.response(body, {}))
+
+
+def _place(path: str) -> tuple[str, str] | None:
+    """The model that a path names, and whose service that is."""
+    for form, provider in ((_BEDROCK, "aws.bedrock"), (_VERTEX, "gcp.vertex_ai")):
+        found = form.search(path)
+        if found is not None:
+            return unquote(found[1]), provider
+    return None
 
 
 def _meta(message: Mapping[str, Any], reason: object, counts: Mapping[str, Any]) -> dict[str, Any]:
-    meta: dict[str, Any] = {name: message[name] for name in ("model", "id") if message.get(name)}
-    if reason:
-        meta["finish_reasons"] = [reason]
-    used = _usage(counts)
-    if used:
-        meta["usage"] = used
-    return meta
-
-
-def _usage(counts: Mapping[str, Any]) -> dict[str, int]:
-    """Token counts under OpenTelemetry's names: ``input_tokens`` includes what was read from or written to the cache."""
     read, written = counts.get("cache_read_input_tokens"), counts.get("cache_creation_input_tokens")
-    used: dict[str, int] = {}
-    if isinstance(counts.get("input_tokens"), int):
-        used["input_tokens"] = counts["input_tokens"] + (read or 0) + (written or 0)
-    if isinstance(counts.get("output_tokens"), int):
-        used["output_tokens"] = counts["output_tokens"]
-    if isinstance(read, int):
-        used["cache_read_input_tokens"] = read
-    if isinstance(written, int):
-        used["cache_creation_input_tokens"] = written
-    return used
+    asked = counts.get("input_tokens")  # counted apart from what was read from the cache or written to it
+    usage = token_usage(
+        input=asked + (read or 0) + (written or 0) if isinstance(asked, int) else None,
+        output=counts.get("output_tokens"),
+        cache_read=read,
+        cache_creation=written,
+    )
+    return answer_meta(model=message.get("model"), id=message.get("id"), finish_reasons=[reason], usage=usage)
 
 
-def _loads(data: bytes | str) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
+def _events(stream: bytes) -> Iterator[dict[str, Any]]:
+    """The events of a stream: each says its type."""
+    for data in event_data(stream):
+        event = json_value(data)
+        if isinstance(event, dict):
+            yield event
 
 
-def _first(stream: bytes, name: str) -> dict[str, Any]:
-    """The first event of that name, or nothing."""
-    for found, data in events(stream):
-        if found == name:
-            event = _loads(data)
-            return event if isinstance(event, dict) else {}
-    return {}
+def _first(found: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The first event of that type, or nothing."""
+    return next((event for event in found if event.get("type") == kind), {})
 
 
 def _blocks(stream: bytes) -> list[dict[str, Any]]:
     """The content blocks of a streamed message, put together."""
     blocks: dict[int, dict[str, Any]] = {}
-    for name, data in events(stream):
-        event = _loads(data)
-        if name == "content_block_start":
+    for event in _events(stream):
+        if event.get("type") == "content_block_start":
             blocks[event["index"]] = {**event["content_block"], "json": ""}
-        elif name == "content_block_delta":
+        elif event.get("type") == "content_block_delta":
             _grow(blocks.setdefault(event["index"], {"json": ""}), event["delta"])
     for block in blocks.values():
         if block["json"]:
-            whole = _loads(block["json"])
+            whole = json_value(block["json"])
             block["input"] = block["json"] if whole is None else whole
     return [blocks[index] for index in sorted(blocks)]
 

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from tracekit.integration import Ambient, Endpoint, Integration, Patch, attach, detach, register
 
-from ._chat import Chat, Completions
-from ._embeddings import Embeddings
+from ._chat import Chat, Completions, Embeddings
 from ._inference import Inference
 from ._responses import Responses
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tracekit.integration import Claim, Reading
-
-from ._wire import usage
+from tracekit.integration import Claim, Reading, answer_meta, completion_usage
 
 __all__ = ["Inference"]
 
@@ -30,7 +28,7 @@ class Inference:
     provider = "openai"
     operation = "generate_content"
 
-    def claims(self, method: str, path: str) -> bool:
+    def claims(self, method: str, path: str, own: bool) -> bool:
         return method == "POST" and path.endswith(tuple(_PATHS))
 
     def request(self, path: str, body: object) -> Claim | None:
@@ -43,14 +41,11 @@ class Inference:
         )
         return Claim(model) if isinstance(model, str) else None
 
-    def response(self, body: object) -> Mapping[str, Any]:
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(body, dict):
             return {}
-        meta: dict[str, Any] = {name: body[name] for name in ("model", "id") if isinstance(body.get(name), str)}
-        used = usage(body.get("usage"))
-        if used:
-            meta["usage"] = used
-        return meta
+        model, id = (body[name] if isinstance(body.get(name), str) else None for name in ("model", "id"))
+        return answer_meta(model=model, id=id, usage=completion_usage(body.get("usage")))
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         return {}
@@ -60,7 +55,7 @@ class Inference:
 
     def read(self, body: object) -> Reading:
         text = body.get("text") if isinstance(body, dict) else None
-        return Reading(text=text if isinstance(text, str) else "", meta=self.response(body))
+        return Reading(text=text if isinstance(text, str) else "", meta=self.response(body, {}))
 
 
 def _form(parts: list[Any]) -> dict[str, Any]:

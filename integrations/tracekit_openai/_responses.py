@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tracekit.integration import Claim, Reading, events
-
-from ._wire import arguments, loads, parameters, usage
+from tracekit.integration import (
+    Claim,
+    Reading,
+    answer_meta,
+    completion_usage,
+    events,
+    json_value,
+    parameters,
+    tool_arguments,
+)
 
 __all__ = ["Responses"]
 
+#: Parameters that steer decoding or safety and are single values; the rest is compared with the body.
+_PARAMETERS: Final = (
+    "stream", "temperature", "top_p", "max_output_tokens", "service_tier", "parallel_tool_calls", "truncation", "safety_identifier",
+)  # fmt: skip
 _LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -21,7 +32,7 @@ class Responses:
     provider = "openai"
     operation = "chat"
 
-    def claims(self, method: str, path: str) -> bool:
+    def claims(self, method: str, path: str, own: bool) -> bool:
         return method == "POST" and path.endswith("/responses")
 
     def request(self, path: str, body: object) -> Claim | None:
@@ -30,28 +41,23 @@ class Responses:
         model = body.get("model", "")
         if not isinstance(model, str):
             return None
-        signature = parameters(body)
+        signature = parameters(body, _PARAMETERS)
         reasoning = body.get("reasoning")
         if isinstance(reasoning, dict) and isinstance(reasoning.get("effort"), str):
             signature["reasoning_effort"] = reasoning["effort"]
         return Claim(model, signature)
 
-    def response(self, body: object) -> Mapping[str, Any]:
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(body, dict) or "output" not in body:
             return {}
-        meta: dict[str, Any] = {name: body[name] for name in ("model", "id") if body.get(name)}
         reason = (body.get("incomplete_details") or {}).get("reason") or body.get("status")
-        if reason:
-            meta["finish_reasons"] = [reason]
-        used = usage(body.get("usage"))
-        if used:
-            meta["usage"] = used
-        return meta
+        usage = completion_usage(body.get("usage"))
+        return answer_meta(model=body.get("model"), id=body.get("id"), finish_reasons=[reason], usage=usage)
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
         whole = b"".join(pieces)
         start = max(whole.rfind(f"event: {name}".encode()) for name in _LAST)
-        return self.response(_final(whole[start:])) if start >= 0 else {}
+        return self.response(_final(whole[start:]), {}) if start >= 0 else {}
 
     def finished(self, tail: bytes) -> bool:
         return any(f"event: {name}".encode() in tail for name in _LAST)
@@ -66,7 +72,7 @@ class Responses:
             refusal="".join(part.get("refusal") or "" for part in parts if part.get("type") == "refusal") or None,
             reasoning=_reasoning(output),
             tool_calls=[_call(item) for item in output if item.get("type") in ("function_call", "custom_tool_call")],
-            meta=self.response(body),
+            meta=self.response(body, {}),
         )
 
 
@@ -74,7 +80,7 @@ def _final(stream: bytes) -> dict[str, Any] | None:
     """The whole response that ends a stream."""
     for name, data in events(stream):
         if name in _LAST:
-            event = loads(data)
+            event = json_value(data)
             if isinstance(event, dict) and isinstance(event.get("response"), dict):
                 found: dict[str, Any] = event["response"]
                 return found
@@ -83,7 +89,7 @@ def _final(stream: bytes) -> dict[str, Any] | None:
 
 def _items(stream: bytes) -> list[dict[str, Any]]:
     """The items that were finished before a stream was cut or left."""
-    done = (loads(data) for name, data in events(stream) if name == "response.output_item.done")
+    done = (json_value(data) for name, data in events(stream) if name == "response.output_item.done")
     return [event["item"] for event in done if isinstance(event, dict) and isinstance(event.get("item"), dict)]
 
 
@@ -96,5 +102,5 @@ def _call(item: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": item.get("call_id"),
         "name": item.get("name"),
-        "arguments": arguments(item.get("arguments", item.get("input"))),
+        "arguments": tool_arguments(item.get("arguments", item.get("input"))),
     }

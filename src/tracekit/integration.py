@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ._capture.http import Headers as Headers
     from ._capture.http import begin as begin
     from ._capture.http import connection_failed as connection_failed
-    from ._capture.http import events as events
     from ._capture.http import message as message
     from ._capture.http import outside as outside
     from ._capture.http import passes_untouched as passes_untouched
@@ -71,6 +70,18 @@ if TYPE_CHECKING:
     from ._capture.plugins import register as register
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
+    from ._capture.wire import ChatCompletions as ChatCompletions
+    from ._capture.wire import EmbeddingVectors as EmbeddingVectors
+    from ._capture.wire import answer_meta as answer_meta
+    from ._capture.wire import completion_reading as completion_reading
+    from ._capture.wire import completion_usage as completion_usage
+    from ._capture.wire import event_data as event_data
+    from ._capture.wire import events as events
+    from ._capture.wire import json_lines as json_lines
+    from ._capture.wire import json_value as json_value
+    from ._capture.wire import parameters as parameters
+    from ._capture.wire import token_usage as token_usage
+    from ._capture.wire import tool_arguments as tool_arguments
     from ._journal.entry import READS as READS
     from ._journal.entry import SINGLES as SINGLES
     from ._journal.entry import family_of as family_of
@@ -118,8 +129,10 @@ _HOMES: Final = {
     "Attempt": "_capture.guard",
     "Below": "_runtime.effects",
     "Captured": "_capture.calls",
+    "ChatCompletions": "_capture.wire",
     "Claim": "_capture.plugins",
     "Dialect": "_capture.plugins",
+    "EmbeddingVectors": "_capture.wire",
     "Endpoint": "_capture.plugins",
     "Exchange": "_capture.http",
     "Follower": "_journal.reader",
@@ -151,6 +164,7 @@ _HOMES: Final = {
     "Trace": "_journal.reader",
     "Unfinished": "_runtime.session",
     "Verdict": "_journal.reader",
+    "answer_meta": "_capture.wire",
     "attach": "_capture.plugins",
     "begin": "_capture.http",
     "canonical_json": "_values:dumps",
@@ -158,29 +172,33 @@ _HOMES: Final = {
     "captured_of": "_capture.calls",
     "caused": "_capture.notes",
     "check_transition": "_policy.contract",
+    "completion_reading": "_capture.wire",
+    "completion_usage": "_capture.wire",
+    "connection_failed": "_capture.http",
     "cost_usd": "_policy.budget",
     "current": "_runtime.session",
     "detach": "_capture.plugins",
     "discover": "_capture.plugins",
     "drive": "_capture.calls",
-    "connection_failed": "_capture.http",
-    "passes_untouched": "_capture.http",
-    "unconnected": "_capture.http",
-    "withheld": "_capture.http",
     "entered": "_runtime.session",
-    "events": "_capture.http",
+    "event_data": "_capture.wire",
+    "events": "_capture.wire",
     "exception_from_json": "_values",
     "family_of": "_journal.entry",
     "forbidding": "_capture.guard",
     "from_json": "_values",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
+    "json_lines": "_capture.wire",
+    "json_value": "_capture.wire",
     "message": "_capture.http",
     "named": "_capture.notes",
     "next_run": "_runtime.process",
     "not_serialisable": "_values:contains_opaque",
     "outside": "_capture.http",
     "own_code": "_capture.callers",
+    "parameters": "_capture.wire",
+    "passes_untouched": "_capture.http",
     "perform": "_capture.calls",
     "perform_async": "_capture.calls",
     "placed": "_runtime.session",
@@ -191,8 +209,12 @@ _HOMES: Final = {
     "segment_in": "_journal.store",
     "shown": "_capture.plugins",
     "to_json": "_values",
+    "token_usage": "_capture.wire",
+    "tool_arguments": "_capture.wire",
+    "unconnected": "_capture.http",
     "valid_run_id": "_journal.store",
     "watching": "_capture.guard",
+    "withheld": "_capture.http",
 }
 
 __all__ = [
@@ -205,8 +227,10 @@ __all__ = [
     "Attempt",
     "Below",
     "Captured",
+    "ChatCompletions",
     "Claim",
     "Dialect",
+    "EmbeddingVectors",
     "Endpoint",
     "Exchange",
     "Follower",
@@ -235,6 +259,7 @@ __all__ = [
     "Trace",
     "Unfinished",
     "Verdict",
+    "answer_meta",
     "attach",
     "begin",
     "canonical_json",
@@ -242,6 +267,8 @@ __all__ = [
     "captured_of",
     "caused",
     "check_transition",
+    "completion_reading",
+    "completion_usage",
     "connection_failed",
     "cost_usd",
     "current",
@@ -249,6 +276,7 @@ __all__ = [
     "discover",
     "drive",
     "entered",
+    "event_data",
     "events",
     "exception_from_json",
     "family_of",
@@ -256,12 +284,15 @@ __all__ = [
     "from_json",
     "here",
     "instrumented",
+    "json_lines",
+    "json_value",
     "message",
     "named",
     "next_run",
     "not_serialisable",
     "outside",
     "own_code",
+    "parameters",
     "passes_untouched",
     "perform",
     "perform_async",
@@ -273,6 +304,8 @@ __all__ = [
     "segment_in",
     "shown",
     "to_json",
+    "token_usage",
+    "tool_arguments",
     "unconnected",
     "valid_run_id",
     "watching",

@@ -34,12 +34,19 @@ def run(name: str, url: str) -> Any:
                 return await result
             finally:
                 while _opened:
-                    await _opened.pop().close()
+                    closed = _opened.pop().close()
+                    if inspect.isawaitable(closed):
+                        await closed
 
         result = asyncio.run(main())
+    close()
+    return json.loads(json.dumps(result))
+
+
+def close() -> None:
+    """Close the clients that are open."""
     while _opened:
         _opened.pop().close()
-    return json.loads(json.dumps(result))
 
 
 _opened: list[Any] = []
@@ -48,6 +55,13 @@ _opened: list[Any] = []
 def _made(client: Any) -> Any:
     _opened.append(client)
     return client
+
+
+class _Closing:
+    """Closes what a client sends through, where the client itself has no way to be closed."""
+
+    def __init__(self, close: Callable[[], Any]) -> None:
+        self.close = close
 
 
 def openai(url: str, **options: Any) -> Any:
@@ -292,6 +306,186 @@ async def fifty_at_once(url: str) -> Any:
     arrived: list[int] = []
     answers = await asyncio.gather(*(ask(number) for number in range(50)))
     return [answers, arrived]
+
+
+# -- other providers -----------------------------------------------------------------------------------------------------
+
+#: The SDKs of other providers, by how the names of their scenarios begin.
+_SDKS = {
+    "google": "google-genai",
+    "ollama": "ollama",
+    "cohere": "cohere",
+    "mistral": "mistralai",
+    "bedrock": "boto3",
+    "anthropic_on_bedrock": "boto3",
+}
+
+
+def sdk_of(name: str) -> str | None:
+    """The SDK that a scenario needs beside OpenAI's and Anthropic's."""
+    return next((package for begin, package in _SDKS.items() if name.startswith(begin)), None)
+
+
+TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+def gemini(url: str, **options: Any) -> Any:
+    from google import genai
+
+    client = genai.Client(api_key="AIza-canary-0c4f17", http_options={"base_url": url, **options})
+    _made(client if hasattr(client, "close") else _Closing(client._api_client._httpx_client.close))
+    return client
+
+
+@scenario
+def google_generate(url: str) -> Any:
+    client = gemini(url)
+    config: Any = {"temperature": 0.5, "max_output_tokens": 50, "seed": 7}
+    answer = client.models.generate_content(model="gemini-stub", contents="hello", config=config)
+    called: Any = {"tools": [{"function_declarations": [{"name": "weather", "description": "of a place"}]}]}
+    asked = client.models.generate_content(model="gemini-stub", contents="weather?", config=called)
+    counted = client.models.count_tokens(model="gemini-stub", contents="hello")
+    return [answer.text, answer.model_version, answer.usage_metadata.prompt_token_count,
+            asked.function_calls[0].args, counted.total_tokens]  # fmt: skip
+
+
+@scenario
+def google_stream(url: str) -> Any:
+    stream = gemini(url).models.generate_content_stream(model="gemini-stub", contents="hello")
+    return [[chunk.text, chunk.candidates[0].finish_reason] for chunk in stream]
+
+
+@scenario
+def google_embeddings(url: str) -> Any:
+    answer = gemini(url).models.embed_content(model="embedding-stub", contents=["one", "two"])
+    return [embedding.values for embedding in answer.embeddings]
+
+
+@scenario
+def ollama_chat(url: str) -> Any:
+    import ollama
+
+    client = ollama.Client(host=url)
+    _made(client._client)
+    options = {"temperature": 0.5, "num_predict": 50}
+    answer = client.chat("llama-stub", messages=[{"role": "user", "content": "hello"}], tools=[TOOL], options=options)
+    call = answer.message.tool_calls[0].function
+    vectors = client.embed("embed-stub", input="hello").embeddings
+    pulled = client.pull("llama-stub").status
+    return [answer.message.content, [call.name, dict(call.arguments)], answer.eval_count, vectors, pulled]
+
+
+@scenario
+def ollama_stream(url: str) -> Any:
+    import ollama
+
+    client = ollama.Client(host=url)
+    _made(client._client)
+    said = client.chat("llama-stub", messages=[{"role": "user", "content": "hello"}], stream=True)
+    return [[part.message.content for part in said], [part.response for part in client.generate("m", "x", stream=True)]]
+
+
+@scenario
+async def ollama_stream_async(url: str) -> Any:
+    import ollama
+
+    client = ollama.AsyncClient(host=url)
+    _made(_Closing(client._client.aclose))
+    said = await client.chat("llama-stub", messages=[{"role": "user", "content": "hello"}], stream=True)
+    return [part.message.content async for part in said]
+
+
+@scenario
+def cohere_chat(url: str) -> Any:
+    import cohere
+
+    client = cohere.ClientV2("canary-cohere-5f0d", base_url=url)
+    _made(client._client_wrapper.httpx_client.httpx_client)
+    answer = client.chat(model="command-stub", messages=[{"role": "user", "content": "hello"}], max_tokens=50, k=3)
+    stream = client.chat_stream(model="command-stub", messages=[{"role": "user", "content": "hello"}])
+    pieces = [event.delta.message.content.text for event in stream if event.type == "content-delta"]
+    vectors = client.embed(texts=["hello"], model="embed-stub", input_type="search_query", embedding_types=["float"])
+    billed = answer.usage.billed_units.input_tokens
+    return [answer.message.content[0].text, billed, pieces, vectors.embeddings.float_]
+
+
+@scenario
+def cohere_first_version(url: str) -> Any:
+    import cohere
+
+    client = cohere.Client("canary-cohere-5f0d", base_url=url)
+    _made(client._client_wrapper.httpx_client.httpx_client)
+    pieces = [event.text for event in client.chat_stream(message="hello") if event.event_type == "text-generation"]
+    ranked = client.rerank(model="rerank-stub", query="hello", documents=["one", "two"])
+    return [client.chat(message="hello").text, pieces, [one.index for one in ranked.results]]
+
+
+def mistral(url: str) -> Any:
+    try:
+        from mistralai.client import Mistral
+    except ImportError:  # before version 2
+        from mistralai import Mistral
+
+    client = Mistral("canary-mistral-77a1", server_url=url)
+    _made(client.sdk_configuration.client)
+    return client
+
+
+@scenario
+def mistral_chat(url: str) -> Any:
+    client = mistral(url)
+    answer = client.chat.complete(model="mistral-stub", messages=[{"role": "user", "content": "hello"}], random_seed=7)
+    stream = client.chat.stream(model="mistral-stub", messages=[{"role": "user", "content": "hello"}])
+    pieces = [event.data.choices[0].delta.content or "" for event in stream]
+    fim = client.fim.complete(model="codestral-stub", prompt="def f(", suffix="return 1")
+    agent = client.agents.complete(agent_id="ag_1", messages=[{"role": "user", "content": "hello"}])
+    vectors = client.embeddings.create(model="embed-stub", inputs=["one"])
+    texts = [one.choices[0].message.content for one in (answer, fim, agent)]
+    return [texts, pieces, vectors.data[0].embedding]
+
+
+@scenario
+async def mistral_chat_async(url: str) -> Any:
+    client = mistral(url)
+    _made(_Closing(client.sdk_configuration.async_client.aclose))
+    answer = await client.chat.complete_async(model="mistral-stub", messages=[{"role": "user", "content": "hello"}])
+    return answer.choices[0].message.content
+
+
+@scenario
+def anthropic_on_bedrock(url: str) -> Any:
+    from anthropic import AnthropicBedrock
+
+    client = _made(
+        AnthropicBedrock(base_url=url, aws_region="us-east-1", aws_access_key="AKIACANARY", aws_secret_key="canary")
+    )
+    asked: Any = {"model": "anthropic.claude-stub-v1:0", "max_tokens": 50, "messages": ASK}
+    stream = client.messages.create(stream=True, **asked)
+    return [client.messages.create(**asked).content[0].text, [event.model_dump(mode="json") for event in stream]]
+
+
+def bedrock(url: str) -> Any:
+    import boto3
+
+    keys: Any = {"aws_access_key_id": "AKIACANARY", "aws_secret_access_key": "canary-aws-9e1c"}
+    return _made(boto3.client("bedrock-runtime", endpoint_url=url, region_name="us-east-1", **keys))
+
+
+@scenario
+def bedrock_converse(url: str) -> Any:
+    client = bedrock(url)
+    asked: Any = {"modelId": "amazon.nova-stub-v1:0", "messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+    answer = client.converse(**asked, inferenceConfig={"maxTokens": 50})
+    stream = list(client.converse_stream(**asked)["stream"])
+    return [answer["output"], answer["usage"], stream]
+
+
+@scenario
+def bedrock_invoke(url: str) -> Any:
+    client, asked = bedrock(url), json.dumps({"prompt": "hello", "max_tokens": 50})
+    answer = client.invoke_model(modelId="mistral.stub-v1:0", body=asked)["body"].read().decode()
+    stream = client.invoke_model_with_response_stream(modelId="mistral.stub-v1:0", body=asked)["body"]
+    return [json.loads(answer), [json.loads(event["chunk"]["bytes"]) for event in stream]]
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
+import httpx2
 import openai
 import pytest
 
@@ -117,6 +118,44 @@ def test_what_was_used_counts(provider: StubProvider, ask: Callable[[str], str])
     spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
     assert spent["output_tokens"] == sum(answer["meta"]["usage"]["output_tokens"] for answer in answers)
     assert spent["usd"] == pytest.approx(sum(answer["meta"]["cost_usd"] for answer in answers))
+    assert all(answer["meta"]["cost_usd"] > 0 for answer in answers)
+
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+CONTENTS: Any = {
+    "contents": [{"role": "user", "parts": [{"text": "hello"}]}],
+    "generationConfig": {"maxOutputTokens": 50},
+}
+CONVERSE: Any = {"messages": [{"role": "user", "content": [{"text": "hello"}]}], "inferenceConfig": {"maxTokens": 50}}
+OTHERS: dict[str, tuple[str, str, Any]] = {
+    "gemini": ("/v1beta/models/gemini-2.5-flash:generateContent", "", CONTENTS),
+    "gemini, streamed": ("/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse", "", CONTENTS),
+    "converse": ("/model/amazon.nova-lite-v1%3A0/converse", "", CONVERSE),
+    "converse, streamed": ("/model/amazon.nova-lite-v1%3A0/converse-stream", "", CONVERSE),
+    "invoke": ("/model/meta.llama3-8b-instruct-v1%3A0/invoke", "", {"prompt": "hello", "max_gen_len": 50}),
+    "invoke, streamed": (
+        "/model/meta.llama3-8b-instruct-v1%3A0/invoke-with-response-stream", "", {"prompt": "hello", "max_gen_len": 50},
+    ),
+    "cohere": ("/v2/chat", "cohere/7.3.1", {"model": "command-r", "messages": HELLO, "max_tokens": 50}),
+    "cohere, streamed": ("/v2/chat", "cohere/7.3.1", {"model": "command-r", "messages": HELLO, "max_tokens": 50, "stream": True}),
+    "mistral": ("/v1/fim/completions", "mistral-client-python/3.7.0", {"model": "codestral-latest", "prompt": "x", "max_tokens": 50}),
+    "ollama": ("/api/chat", "ollama-python/0.6.3", {"model": "llama3.2", "messages": HELLO, "options": {"num_predict": 50}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_provider_counts(provider: StubProvider, name: str) -> None:
+    """Gemini, Bedrock, Cohere, Mistral and Ollama are held to a budget by what they report, streamed or not, and have their price."""
+    path, agent, body = OTHERS[name]
+    budget = Budget(usd=1, output_tokens=80, prices={"llama3.2": Price(1, 1)})
+    with record("x", budget=budget) as run, httpx2.Client(headers={"user-agent": agent}) as client:
+        for _ in range(3):  # foreseen: 50 each, which two of them would be too much of
+            client.post(provider.url + path, json=body).raise_for_status()
+    answers = of_type(run, "llm.response")
+    spent = of_type(run, "run.completed")[0]["meta"]["budget"]["spent"]
+    assert (len(answers), spent["llm_calls"]) == (3, 3)
+    assert {answer["meta"]["usage"]["output_tokens"] for answer in answers} < {7, 10}
+    assert spent["output_tokens"] == sum(answer["meta"]["usage"]["output_tokens"] for answer in answers)
     assert all(answer["meta"]["cost_usd"] > 0 for answer in answers)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import http.server
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -284,3 +285,19 @@ def test_deep_bodies(instrumented: None) -> None:
         assert program() == found
     assert session.report.exact
     assert _Echo.asked == len(depths)
+
+
+def test_what_the_aws_sdk_says_in_headers(provider: StubProvider, instrumented: None) -> None:
+    """The attempt that botocore counts is in the log; a session token is not, nor where it turns up in what is asked later."""
+    token = "IQoJb3JpZ2luX2VjEGQaCXVzLWVhc3QtMSJHMEUCIQDcanary7f3a9c2e5b8d1046"
+    headers = {
+        "amz-sdk-request": "attempt=2; max=5",
+        "x-amz-security-token": token,
+        "user-agent": "Botocore/1.44.5 ua/2.1",
+    }
+    with tracekit.record() as run, httpx2.Client(headers=headers) as client:
+        for text in ("hello", token):
+            body = {"messages": [{"role": "user", "content": [{"text": text}]}]}
+            client.post(f"{provider.url}/model/amazon.nova-stub/converse", json=body).raise_for_status()
+    assert [entry["meta"]["info"]["attempt"] for entry in requests(run)] == [2, 2]
+    assert token not in Path(run.path).read_text()

@@ -15,8 +15,14 @@ import pytest
 
 import tracekit
 import tracekit_anthropic
+import tracekit_cohere
+import tracekit_google
+import tracekit_mistral
+import tracekit_ollama
 import tracekit_openai
+from tests.integrations import scenarios
 from tests.support.stub_provider import StubProvider, stub_provider
+from tests.support.tracing import of_type
 from tracekit.integration import Trace
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
@@ -119,7 +125,9 @@ def test_one_library_by_two_names() -> None:
 
 def test_unknown_name() -> None:
     """A name that no integration has is refused, with those that there are."""
-    with pytest.raises(ValueError, match=r"no integration 'opnai' is installed; there are: anthropic, .*httpx, openai"):
+    with pytest.raises(
+        ValueError, match=r"no integration 'opnai' is installed; there are: anthropic, .*httpx, .*openai"
+    ):
         tracekit.instrument("opnai")
 
 
@@ -156,6 +164,33 @@ def test_wrap_one_client(provider: StubProvider) -> None:
             other.messages.create(model="m", max_tokens=5, messages=ASK)
         assert steps(run) == ["llm.request", "llm.response"]
         tracekit_anthropic.unwrap(other)
+
+
+def test_wrap_clients_of_other_providers(provider: StubProvider) -> None:
+    """``wrap(client)`` finds what the clients of Google, Ollama, Cohere and Mistral send through, and ``unwrap`` leaves it as it was."""
+    import cohere
+    import ollama
+
+    clients: list[tuple[Any, Any, Any]] = [
+        (tracekit_google, scenarios.gemini(provider.url), lambda c: c.models.generate_content(model="m", contents="x")),
+        (tracekit_ollama, ollama.Client(host=provider.url), lambda c: c.chat("m", messages=ASK)),
+        (tracekit_cohere, cohere.ClientV2("k", base_url=provider.url), lambda c: c.chat(model="m", messages=ASK)),
+        (tracekit_mistral, scenarios.mistral(provider.url), lambda c: c.chat.complete(model="m", messages=ASK)),
+    ]
+    dialects = []
+    for package, client, ask in clients:
+        assert package.wrap(client) is client
+        with tracekit.record() as run:
+            ask(client)
+        dialects += [entry["meta"]["dialect"] for entry in of_type(run, "llm.request")]
+        package.unwrap(client)
+        with tracekit.record() as run:
+            ask(client)
+        assert of_type(run, "llm.request") == []
+    assert dialects == ["gemini.generate_content", "ollama.chat", "cohere.chat", "mistral.chat"]
+    clients[1][1]._client.close()
+    clients[2][1]._client_wrapper.httpx_client.httpx_client.close()
+    scenarios.close()
 
 
 def test_wrapped_and_instrumented(provider: StubProvider, instrumented: None) -> None:

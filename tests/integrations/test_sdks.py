@@ -2,74 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-import tracekit
 from tests.integrations import scenarios
-from tests.support.stub_provider import stub_provider
-from tracekit.integration import Trace
+from tests.support.recorded import Recorded, record_scenarios
 
-ROOT = Path(__file__).parents[2]
-
-
-class Recorded(NamedTuple):
-    saw: dict[str, Any]
-    entries: dict[str, list[dict[str, Any]]]
-    replayed: dict[str, Any]
-    bytes: bytes
+NAMES = [name for name in scenarios.SCENARIOS if scenarios.sdk_of(name) is None]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    store = tmp_path_factory.mktemp("store")
-    saw: dict[str, Any] = {}
-    paths: dict[str, str] = {}
-    runs: dict[str, str] = {}
-    tracekit.instrument()
-    try:
-        with stub_provider() as provider:
-            url = provider.url
-            for name in scenarios.SCENARIOS:
-                with tracekit.record(name, store=store) as run:
-                    saw[name] = scenarios.run(name, url)
-                runs[name], paths[name] = run.id, run.path
-    finally:
-        tracekit.uninstrument()
-    replayed = _replay(store, url, runs)
-    whole = {name: Path(path).read_bytes() for name, path in paths.items()}
-    entries = {name: _expanded(path) for name, path in paths.items()}
-    return Recorded(saw, entries, replayed, b"".join(whole.values()))
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return record_scenarios(NAMES, tmp_path_factory.mktemp("store"))
 
 
-def _expanded(path: str) -> list[dict[str, Any]]:
-    trace = Trace(path)
-    parts = ("input", "output")
-    return [{key: trace.expand(e[key]) if key in parts else e[key] for key in e} for e in trace.entries()]
-
-
-def _replay(store: Path, url: str, runs: dict[str, str]) -> dict[str, Any]:
-    """What the scenarios see in a process that knows no key, has another hash seed, and finds no server."""
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    environment["PYTHONHASHSEED"] = "12345"
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integrations.scenarios", str(store), url],
-        input=json.dumps(runs), capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.parametrize("name", scenarios.SCENARIOS)
+@pytest.mark.parametrize("name", NAMES)
 def test_same_again(recorded: Recorded, name: str) -> None:
     """A program sees exactly in the replay what it saw when it was recorded, errors and their details included."""
     replayed = recorded.replayed[name]

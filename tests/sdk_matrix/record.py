@@ -14,9 +14,16 @@ import tracekit
 from tests.integrations import scenarios
 from tests.support.stub_provider import stub_provider
 
-PACKAGES = ("openai", "anthropic", "httpx", "httpx2")
+PACKAGES = (
+    "openai", "anthropic", "httpx", "httpx2", "google-genai", "ollama", "cohere", "mistralai", "boto3",
+)  # fmt: skip
 #: What a scenario uses beside its SDK.
 NEEDS = {"plain_http": "httpx2", "plain_http_async": "httpx", "openai_over_httpx": "httpx", "raising_hook": "httpx"}
+
+
+def needed(name: str) -> str | None:
+    """The package that a scenario needs beside OpenAI's and Anthropic's."""
+    return NEEDS.get(name) or scenarios.sdk_of(name)
 
 
 def versions() -> dict[str, str]:
@@ -32,7 +39,7 @@ def versions() -> dict[str, str]:
 def main() -> None:
     (store,) = sys.argv[1:]
     there = versions()
-    left_out = [name for name, package in NEEDS.items() if package not in there]
+    left_out = [name for name in scenarios.SCENARIOS if needed(name) not in (None, *there)]
     runs: dict[str, str] = {}
     saw: dict[str, Any] = {}
     tracekit.instrument()

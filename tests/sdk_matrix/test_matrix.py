@@ -12,6 +12,8 @@ from tests.support.wheel import build, installed
 pytestmark = [pytest.mark.sdk_matrix, pytest.mark.timeout(900)]
 
 OLD_OPENAI, OLD_ANTHROPIC = "openai==2.20.0", "anthropic==0.78.0"
+OLD_GOOGLE = "google-genai==1.8.0"  # it asks for a newer httpx than the others allow
+OLD_OTHERS = ("ollama==0.4.0", "cohere==5.17.0", "mistralai==1.1.0", "boto3==1.35.0")
 #: What is installed beside the wheel.
 ENVIRONMENTS = {
     "oldest": (OLD_OPENAI, OLD_ANTHROPIC),
@@ -20,6 +22,9 @@ ENVIRONMENTS = {
     "old openai, new anthropic": (OLD_OPENAI, "anthropic"),
     "new openai, old anthropic": ("openai", OLD_ANTHROPIC),
     "oldest, and httpx2": (OLD_OPENAI, OLD_ANTHROPIC, "httpx2"),
+    "oldest of every provider but Google": (OLD_OPENAI, OLD_ANTHROPIC, *OLD_OTHERS),
+    "old google-genai": (OLD_OPENAI, OLD_ANTHROPIC, OLD_GOOGLE),
+    "newest of every provider": ("openai", "anthropic", *(one.partition("==")[0] for one in (OLD_GOOGLE, *OLD_OTHERS))),
 }
 
 

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support import wires
+
 __all__ = ["StubProvider", "stub_provider"]
 
 
@@ -178,7 +180,12 @@ class _Handler(BaseHTTPRequestHandler):
     # -- answers ---------------------------------------------------------------------------------------------------------
 
     def _answer(self, path: str, body: Any) -> None:
-        if path.endswith("/chat/completions"):
+        wire = wires.answer(path, body, words)
+        if wire is not None and isinstance(wire.body, bytes):
+            self._send(200, wire.body, {"content-type": wire.content_type, **wire.headers})
+        elif wire is not None and isinstance(wire.body, list):
+            self._pieces(wire.body, wire.content_type)
+        elif path.endswith("/chat/completions"):
             self._chat(body)
         elif path.endswith("/responses") and "model" in body:
             self._responses(body)
@@ -312,10 +319,9 @@ class _Handler(BaseHTTPRequestHandler):
 
                 vector = base64.b64encode(struct.pack("4f", *vector)).decode()
             data.append({"object": "embedding", "index": index, "embedding": vector})
-        self._json(
-            200,
-            {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 3, "total_tokens": 3}},
-        )
+        usage = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+        id = f"emb_{secrets.token_hex(4)}"
+        self._json(200, {"id": id, "object": "list", "data": data, "model": body["model"], "usage": usage})
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -347,8 +353,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.shuffler(int(count)).passed()
 
     def _stream(self, events: list[str]) -> None:
+        self._pieces([event.encode() for event in events], "text/event-stream; charset=utf-8")
+
+    def _pieces(self, pieces: list[bytes], content_type: str) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("content-type", content_type)
         self.send_header("x-request-id", f"req_{secrets.token_hex(6)}")
         zipped = bool(self.headers.get("x-stub-gzip"))
         if zipped:
@@ -356,15 +365,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         if zipped:
-            events = [gzip.compress("".join(events).encode()).decode("latin-1")]
-        for event in events[: len(events) // 2] if self.cut else events:
-            data = event.encode("latin-1" if zipped else "utf-8")
+            pieces = [gzip.compress(b"".join(pieces))]
+        for data in pieces[: len(pieces) // 2] if self.cut else pieces:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
         if self.cut:
             self.close_connection = True
-            return self.connection.shutdown(socket.SHUT_RDWR)
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         self.wfile.write(b"0\r\n\r\n")
-        return None
 
 
 def _named(events: list[dict[str, Any]], *, number: bool = False) -> list[str]:

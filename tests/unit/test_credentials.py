@@ -30,3 +30,16 @@ def test_what_the_program_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "set by the program")
     restore()
     assert os.environ["OPENAI_API_KEY"] == "set by the program"
+
+
+def test_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an SDK takes either of two variables, one that is set is enough: it warns of two."""
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "CO_API_KEY", "COHERE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOOGLE_API_KEY", "mine")
+    before = dict(os.environ)
+    restore = supply_placeholders()
+    assert (os.environ.get("GEMINI_API_KEY"), os.environ["GOOGLE_API_KEY"]) == (None, "mine")
+    assert (os.environ["CO_API_KEY"], os.environ.get("COHERE_API_KEY")) == (PLACEHOLDER, None)
+    restore()
+    assert dict(os.environ) == before

@@ -176,6 +176,18 @@ def test_innocent_text_is_left_alone(text: str) -> None:
         assert "".join(stream.feed(text[i : i + size])[0] for i in range(0, len(text), size)) == text
 
 
+@pytest.mark.parametrize("form", ['{"bytes":"%s","p":"abc"}', '{"bytes": "%s"}'])
+def test_wrapped_json_is_no_token(form: str) -> None:
+    """JSON that a binary stream wraps as base64 begins as a token does; it stays as it is, wherever the stream is cut."""
+    pieces = [
+        {"type": "content_block_delta", "index": n, "delta": {"type": "text_delta", "text": "Hello"}} for n in (0, 1)
+    ]
+    data = "".join("\0\0\0\x99" + form % b64encode(orjson.dumps(piece)).decode() for piece in pieces).encode("latin-1")
+    for index in range(1, len(data)):
+        stream = Redactor().stream()
+        assert [stream.feed(data[:index]), stream.feed(data[index:])] == [(data[:index], 0), (data[index:], 0)], index
+
+
 def test_plain_entries_are_not_suspicious() -> None:
     """The quick look says no to an ordinary line, so that nothing is searched."""
     line = orjson.dumps({"customer_id": "c1", "amount": 12, "when": "2026-01-01", "text": "the lazy dog. " * 25})

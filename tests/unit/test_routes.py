@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import tracekit_anthropic
+import tracekit_bedrock
+import tracekit_cohere
+import tracekit_google
 import tracekit_httpx
+import tracekit_mistral
+import tracekit_ollama
 import tracekit_openai
 from tracekit._capture import plugins as routes
 
@@ -17,8 +22,12 @@ SDK = b"OpenAI/Python 3.54.0"
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     routes.unregister()
-    for integration in (tracekit_httpx.integration, tracekit_openai.integration, tracekit_anthropic.integration):
-        routes.register(integration)
+    packages = (
+        tracekit_httpx, tracekit_openai, tracekit_anthropic, tracekit_bedrock, tracekit_cohere, tracekit_google, tracekit_mistral,
+        tracekit_ollama,
+    )  # fmt: skip
+    for package in packages:
+        routes.register(package.integration)
     yield
     routes.unregister()
 
@@ -43,6 +52,22 @@ def route(method: str, url: str, agent: bytes = b"") -> routes.Route:
         ("POST", "/v1/messages/count_tokens", b"AsyncAnthropic/Python 2.12.0", "read_only"),
         ("POST", "/v1/messages/batches", b"Anthropic/Python 2.12.0", "irreversible"),
         ("POST", "/v1/unheard/of", SDK, "irreversible"),
+        ("POST", "/v1beta/models/gemini-3-pro:countTokens", b"google-genai-sdk/3.4.0 gl-python/3.11", "read_only"),
+        ("POST", "/v1beta/models/gemini-3-pro:batchGenerateContent", b"google-genai-sdk/3.4.0", "irreversible"),
+        ("POST", "/upload/v1beta/files", b"google-genai-sdk/3.4.0", "irreversible"),
+        ("DELETE", "/v1beta/cachedContents/1", b"google-genai-sdk/3.4.0", "irreversible"),
+        ("POST", "/model/amazon.nova-lite-v1%3A0/count-tokens", b"Boto3/1.44.5 md/Botocore#1.44.5", "read_only"),
+        ("POST", "/knowledgebases/kb/retrieve", b"Boto3/1.44.5", "read_only"),
+        ("POST", "/agents/a/agentAliases/b/sessions/c/text", b"Boto3/1.44.5", "irreversible"),
+        ("POST", "/async-invoke", b"Boto3/1.44.5", "irreversible"),
+        ("POST", "/api/show", b"ollama-python/0.6.3 (x86_64 linux)", "read_only"),
+        ("POST", "/api/pull", b"ollama-python/0.6.3", "irreversible"),
+        ("DELETE", "/api/delete", b"ollama-python/0.6.3", "irreversible"),
+        ("POST", "/v1/tokenize", b"cohere/7.3.1", "read_only"),
+        ("POST", "/v1/datasets", b"cohere/7.3.1", "irreversible"),
+        ("POST", "/v1/moderations", b"mistral-client-python/3.7.0", "read_only"),
+        ("POST", "/v1/batch/jobs", b"mistral-client-python/3.7.0", "irreversible"),
+        ("POST", "/v1/conversations", b"mistral-client-python/3.7.0", "irreversible"),
         ("OPTIONS", "/", b"", "read_only"),
         ("QUERY", "/", b"", "irreversible"),
     ],
@@ -124,3 +149,37 @@ def test_bounded() -> None:
     for number in range(5000):
         route("GET", f"https://h.example/{number}")
     assert len(routes._routes) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("url", "agent", "first", "known"),
+    [
+        ("https://api.openai.com/v1/chat/completions", SDK, "openai.chat", ("openai", "3.54.0")),
+        ("https://api.mistral.ai/v1/chat/completions", b"mistral-client-python/3.7.0", "mistral.chat", ("mistral", "3.7.0")),
+        ("https://gateway.internal/v1/chat/completions", b"mistral-client-python/3.7.0", "mistral.chat", ("mistral", "3.7.0")),
+        ("https://api.mistral.ai/v1/chat/completions", SDK, "mistral.chat", ("openai", "3.54.0")),
+        ("https://api.mistral.ai/v1/embeddings", b"python-httpx/0.28", "mistral.embeddings", (None, None)),
+        ("https://gateway.internal/v1/chat/completions", b"python-httpx/0.28", "openai.chat", (None, None)),
+        ("https://api.cohere.com/v2/chat", b"litellm/1.109", "cohere.chat", (None, None)),
+        ("https://gateway.internal/v2/chat", b"python-httpx/0.28", None, (None, None)),
+        ("http://localhost:11434/api/chat", b"python-httpx/0.28", "ollama.chat", (None, None)),
+        ("http://localhost:8000/api/chat", b"python-httpx/0.28", None, (None, None)),
+        ("https://us-central1-aiplatform.googleapis.com/v1/publishers/google/models/imagen-4:predict", b"", "gemini.predict", (None, None)),
+        ("https://models.internal/v1/models/churn:predict", b"", None, (None, None)),
+        ("https://proxy.internal/v1beta/models/gemini-3-pro:generateContent", b"", "gemini.generate_content", (None, None)),
+        ("https://bedrock-runtime.us-east-1.amazonaws.com/model/m/converse", b"Botocore/1.44.5 ua/2.1", "bedrock.converse",
+         ("bedrock", "1.44.5")),
+        ("https://api.openai.com/v1/chat/completions", b"OpenAI/Python", "openai.chat", ("openai", None)),
+    ],
+)  # fmt: skip
+def test_whose(url: str, agent: bytes, first: str | None, known: tuple[str | None, str | None]) -> None:
+    """A service is known by its host and by its SDK, whichever there is; its own dialect comes first, and takes nothing of others."""
+    found = route("POST", url, agent)
+    assert next((dialect.name for dialect in found.dialects), None) == first
+    assert (found.sdk, found.sdk_version) == known
+
+
+def test_endpoints_of_a_host() -> None:
+    """What a service's endpoints do holds for whoever sends the request."""
+    assert route("POST", "https://api.cohere.com/v1/tokenize", b"python-httpx/0.28").side_effect == "read_only"
+    assert route("POST", "https://other.example.com/v1/tokenize", b"python-httpx/0.28").side_effect == "irreversible"

@@ -6,7 +6,7 @@ one that is not live gets :class:`Answer` objects to build the library's own res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
@@ -34,7 +34,6 @@ __all__ = [
     "connection_failed",
     "decode",
     "encode",
-    "events",
     "is_plain",
     "message",
     "multipart",
@@ -487,9 +486,9 @@ class Exchange:
             info["suspended"] = True
         if self._dialect is not None and status < 400:
             if value is not NOT_JSON:
-                info.update(_safely(self._dialect.response, value))
+                info.update(_safely(self._dialect.response, value, output["headers"]))
             elif content:  # a stream that its maker read whole
-                info.update(_safely(self._dialect.stream, (content,)))
+                info.update(_safely(self._dialect.stream, [content]))
         self._reported = True
         self.step.done(output, info=info, data=data)
 
@@ -720,10 +719,10 @@ def _brief(data: bytes) -> str:
     return repr(data[:200]) + (f" … ({len(data)} bytes)" if len(data) > 200 else "")
 
 
-def _safely(read: Any, value: Any) -> Mapping[str, Any]:
+def _safely(read: Any, *value: Any) -> Mapping[str, Any]:
     """What a dialect reads while recording; an answer that it does not understand must not break the program."""
     try:
-        found: Mapping[str, Any] = read(value)
+        found: Mapping[str, Any] = read(*value)
     except Exception:
         return {}
     return found
@@ -742,7 +741,7 @@ def _safely_true(ask: Any, value: Any) -> bool:
 
 #: Request headers that are looked at, and those that change what a model does.
 _VARYING: Final = frozenset(
-    {"user-agent", "content-type", "x-stainless-retry-count", "x-stainless-package-version", "upgrade"}
+    {"user-agent", "content-type", "x-stainless-retry-count", "amz-sdk-request", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
 #: Request headers whose value is a secret, which is looked for in all that is stored from then on.
@@ -752,6 +751,7 @@ _CREDENTIALS: Final = frozenset(
         "proxy-authorization",
         "x-api-key",
         "api-key",
+        "x-amz-security-token",
         "x-goog-api-key",
         "x-auth-token",
         "ocp-apim-subscription-key",
@@ -768,14 +768,13 @@ class Facts:
     ``credentials`` are the values of credential headers.
     """
 
-    __slots__ = ("agent", "attempt", "content_type", "credentials", "upgrade", "varying", "version")
+    __slots__ = ("agent", "attempt", "content_type", "credentials", "upgrade", "varying")
 
     def __init__(self, headers: Headers) -> None:
         self.agent = b""
         self.attempt = 1
         self.content_type = b""
         self.upgrade = False
-        self.version = b""
         self.varying: dict[str, str] | None = None
         self.credentials: list[bytes] = []
         known = _KNOWN_NAMES
@@ -791,14 +790,21 @@ class Facts:
                 self.content_type = value
             elif name == "x-stainless-retry-count":
                 self.attempt = int(value) + 1 if value.isdigit() else 1
-            elif name == "x-stainless-package-version":
-                self.version = value
+            elif name == "amz-sdk-request":
+                self.attempt = _sdk_attempt(value)
             elif name == "upgrade":
                 self.upgrade = value.lower() == b"websocket"
             elif name in _CREDENTIALS:
                 self.credentials.append(value)
             else:
                 self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
+
+
+def _sdk_attempt(value: bytes) -> int:
+    """The number in ``attempt=2; max=5``."""
+    _, found, rest = value.partition(b"attempt=")
+    number = rest.partition(b";")[0].strip()
+    return int(number) if found and number.isdigit() else 1
 
 
 def _known_name(raw: bytes) -> str:
@@ -950,7 +956,7 @@ def _model_call(
     content: bytes,
 ) -> Exchange:
     signature = claim.signature or {}
-    key = ("llm", method, route, dialect.name, claim.model, about.version, about.attempt, format, *signature.items())
+    key = ("llm", method, route, dialect.name, claim.model, about.attempt, format, *signature.items())
     found = _specs.get(key) or _remember(key, _model_spec(method, route, dialect, claim, about, format))
     spec, info, before = found
     if info is None or about.varying is not None or claim.info:
@@ -1012,8 +1018,8 @@ def _info(
         info["attempt"] = about.attempt
     if route.sdk is not None:
         info["sdk"] = route.sdk
-        if about.version:
-            info["sdk_version"] = about.version.decode("latin-1")
+        if route.sdk_version:
+            info["sdk_version"] = route.sdk_version
         if provider is None and about.attempt > 1:
             info["attempt"] = about.attempt
     if format not in ("json", "none"):
@@ -1031,23 +1037,3 @@ def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:
         return dialect.request(path, body)
     except Exception:
         return None
-
-
-# -- server-sent events ------------------------------------------------------------------------------------------------
-#
-# Server-sent events, as far as the dialects need them.
-
-
-def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
-    """The events of a whole stream: the name (``"message"`` where none is given) and the data, its lines joined by ``\\n``."""
-    for block in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
-        name, data = "message", []
-        for line in block.split(b"\n"):
-            field, _, value = line.partition(b":")
-            value = value[1:] if value.startswith(b" ") else value
-            if field == b"event":
-                name = value.decode("utf-8", "replace")
-            elif field == b"data":
-                data.append(value)
-        if data:
-            yield name, b"\n".join(data)

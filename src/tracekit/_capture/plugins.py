@@ -130,8 +130,12 @@ class Dialect(Protocol):
     provider: str
     operation: str
 
-    def claims(self, method: str, path: str) -> bool:
-        """Whether a request to ``path`` (no query) may be of this protocol; asked once per URL."""
+    def claims(self, method: str, path: str, own: bool) -> bool:
+        """Whether a request to ``path`` (no query) may be of this protocol; asked once per URL.
+
+        ``own``: the integration's SDK sends it, or a host of the integration's service gets it. The integration's dialects are then asked
+        first, and may claim a path that others have as well.
+        """
         ...
 
     def request(self, path: str, body: object) -> Claim | None:
@@ -141,8 +145,11 @@ class Dialect(Protocol):
         """
         ...
 
-    def response(self, body: object) -> Mapping[str, Any]:
-        """``meta`` of an answer: ``model``, ``id``, ``finish_reasons``, ``usage`` … as far as they are there."""
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
+        """``meta`` of an answer: ``model``, ``id``, ``finish_reasons``, ``usage`` … as far as they are there.
+
+        ``headers`` are those that are recorded, with lower-case names.
+        """
         ...
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
@@ -159,7 +166,7 @@ class Dialect(Protocol):
 
 
 class Endpoint:
-    """The side-effect class of an SDK's endpoint: ``method`` (``"*"`` for any) and the end of the path, ``*`` for one segment."""
+    """The side-effect class of a service's endpoint: ``method`` (``"*"`` for any) and the end of the path, ``*`` within one segment."""
 
     __slots__ = ("method", "segments", "side_effect")
 
@@ -172,7 +179,10 @@ class Endpoint:
         if self.method not in ("*", method) or len(segments) < len(self.segments):
             return False
         tail = segments[-len(self.segments) :]
-        return all(mine in ("*", theirs) for mine, theirs in zip(self.segments, tail, strict=True))
+        return all(
+            mine == theirs or ("*" in mine and fnmatchcase(theirs, mine))
+            for mine, theirs in zip(self.segments, tail, strict=True)
+        )
 
 
 class Ambient:
@@ -195,15 +205,16 @@ class Integration:
 
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
     says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
-    placeholder where one is absent. ``frameworks`` are packages that count as user code;
+    placeholder where one is absent. Of several in a tuple one is enough. ``frameworks`` are packages that count as user code;
     ``background`` ones are no part of a run, nor is what they start (telemetry). ``agents`` are the beginnings of the
-    ``user-agent`` header by which the SDK's requests are known. ``attach`` puts the seam on one client object, and says whether
+    ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
+    service, by which requests are known that something else sends. ``attach`` puts the seam on one client object, and says whether
     it knows that kind; ``detach`` takes it away.
     """
 
     __slots__ = (
-        "agents", "ambient", "attach", "background", "credentials", "detach", "dialects", "endpoints", "frameworks", "modules", "name",
-        "patches",
+        "agents", "ambient", "attach", "background", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules",
+        "name", "patches",
     )  # fmt: skip
 
     def __init__(
@@ -214,9 +225,10 @@ class Integration:
         patches: Sequence[Patch] = (),
         dialects: Sequence[Dialect] = (),
         agents: Sequence[str] = (),
+        hosts: Sequence[str] = (),
         endpoints: Sequence[Endpoint] = (),
         ambient: Sequence[Ambient] = (),
-        credentials: Sequence[str] = (),
+        credentials: Sequence[str | tuple[str, ...]] = (),
         frameworks: Sequence[str] = (),
         background: Sequence[str] = (),
         attach: Callable[[Any], bool] | None = None,
@@ -227,6 +239,7 @@ class Integration:
         self.patches: Final = tuple(patches)
         self.dialects: Final = tuple(dialects)
         self.agents: Final = tuple(agents)
+        self.hosts: Final = tuple(hosts)
         self.endpoints: Final = tuple(endpoints)
         self.ambient: Final = tuple(ambient)
         self.credentials: Final = tuple(credentials)
@@ -397,7 +410,7 @@ class Route:
     ``origin``: a model call is known by what is asked, not by which gateway it went through.
     """
 
-    __slots__ = ("ambient", "dialects", "name", "origin", "path", "sdk", "side_effect", "target", "url")
+    __slots__ = ("ambient", "dialects", "name", "origin", "path", "sdk", "sdk_version", "side_effect", "target", "url")
 
     def __init__(
         self,
@@ -410,6 +423,7 @@ class Route:
         dialects: tuple[Dialect, ...],
         side_effect: str,
         sdk: str | None,
+        sdk_version: str | None,
     ) -> None:
         self.origin: Final = origin
         self.path: Final = path
@@ -420,6 +434,7 @@ class Route:
         self.dialects: Final = dialects
         self.side_effect: Final = side_effect
         self.sdk: Final = sdk
+        self.sdk_version: Final = sdk_version
 
 
 def register(integration: Integration) -> None:
@@ -493,32 +508,42 @@ def shown(url: str) -> str:
 def _route(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: bytes) -> Route:
     host = netloc.decode("ascii", "replace").rpartition("@")[2].lower()
     path, mark, query = raw_path.decode("ascii", "replace").partition("?")
-    sdk = _sdk(agent.decode("latin-1"))
+    sdk, version = _sdk(agent.decode("latin-1"))
+    services = [i for i in _integrations.values() if any(_is_host(pattern, host) for pattern in i.hosts)]
+    own = list(dict.fromkeys([*services, sdk] if sdk is not None else services))
+    others = [i for i in _integrations.values() if i not in own]
     return Route(
         method,
         f"{scheme.decode('ascii', 'replace')}://{host}",
         path,
         path + mark + _without_secrets(query),
         ambient=any(_is_ambient(entry, method, host, path) for entry in _ambient()),
-        dialects=tuple(d for i in _integrations.values() for d in i.dialects if d.claims(method, path)),
-        side_effect=_side_effect(method, host, path, sdk),
+        dialects=(
+            *(d for i in own for d in i.dialects if d.claims(method, path, True)),
+            *(d for i in others for d in i.dialects if d.claims(method, path, False)),
+        ),
+        side_effect=_side_effect(method, host, path, own),
         sdk=sdk.name if sdk is not None else None,
+        sdk_version=version,
     )
 
 
-def _sdk(agent: str) -> Integration | None:
+def _sdk(agent: str) -> tuple[Integration | None, str | None]:
+    """The integration whose SDK says so in the ``user-agent`` header, and the SDK's version, where it says that."""
     for integration in _integrations.values():
-        if agent.startswith(integration.agents):
-            return integration
-    return None
+        for beginning in integration.agents:
+            if agent.startswith(beginning):
+                version = agent[len(beginning) :].lstrip("/ ").partition(" ")[0]
+                return integration, version if version[:1].isdigit() else None
+    return None, None
 
 
-def _side_effect(method: str, host: str, path: str, sdk: Integration | None) -> str:
+def _side_effect(method: str, host: str, path: str, own: Iterable[Integration]) -> str:
     for pattern, side_effect in _classes:
         if _fits(pattern, method, host, path):
             return side_effect
-    if sdk is not None:
-        found = _endpoint(sdk.endpoints, method, path)
+    for integration in own:
+        found = _endpoint(integration.endpoints, method, path)
         if found is not None:
             return found
     return "read_only" if method in _SAFE else "irreversible"
@@ -538,7 +563,7 @@ def _fits(pattern: str, method: str, host: str, path: str) -> bool:
         return False
     where = where.partition("://")[2] or where
     if "/" not in where:
-        return fnmatchcase(host, where) or fnmatchcase(host.partition(":")[0], where)
+        return _is_host(where, host)
     return fnmatchcase(host + path, where) or fnmatchcase(host.partition(":")[0] + path, where)
 
 
@@ -559,7 +584,12 @@ def _is_ambient(entry: Ambient, method: str, host: str, path: str) -> bool:
         return False
     if not path.startswith(entry.path):
         return False
-    return fnmatchcase(host, entry.host) or fnmatchcase(host.partition(":")[0], entry.host)
+    return _is_host(entry.host, host)
+
+
+def _is_host(pattern: str, host: str) -> bool:
+    """Whether a host, with or without its port, is of this pattern."""
+    return fnmatchcase(host, pattern) or fnmatchcase(host.partition(":")[0], pattern)
 
 
 def _without_secrets(query: str) -> str:
@@ -650,10 +680,8 @@ def supply_placeholders() -> Callable[[], None]:
     """
     before: dict[str, str | None] = {}
     for name in _variables():
-        present = os.environ.get(name)
-        if not present:
-            before[name] = present
-            os.environ[name] = _value(name)
+        before.setdefault(name, os.environ.get(name))
+        os.environ[name] = _value(name)
 
     def restore() -> None:
         for name, value in before.items():
@@ -669,7 +697,10 @@ def supply_placeholders() -> Callable[[], None]:
 
 
 def _variables() -> list[str]:
-    return [name for integration in discover().values() for name in integration.credentials]
+    """The variables that SDKs ask for, but for those in whose place another is set."""
+    wanted = [name for integration in discover().values() for name in integration.credentials]
+    ways = [(name,) if isinstance(name, str) else name for name in wanted]
+    return [names[0] for names in ways if not any(os.environ.get(name) for name in names)]
 
 
 def _value(name: str) -> str:

@@ -205,7 +205,8 @@ KINDS: Final[tuple[Kind, ...]] = (
         "jwt",
         ("eyJ",),
         _EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*",
-        _EDGE + r"eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z",
+        # JSON that a binary stream wraps as base64 begins like one, and may be cut anywhere.
+        _EDGE + r"(?<!\"bytes\":\")(?<!\"bytes\": \")eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z",
         0,
     ),
     Kind(

@@ -177,7 +177,7 @@ _PER_ITEM: Final = 3
 _PER_FILE: Final = 1600
 _LONG: Final = 1024
 #: Where requests hold files as base64.
-_FILES: Final = frozenset(("data", "file_data", "b64_json"))
+_FILES: Final = frozenset(("data", "file_data", "b64_json", "bytes", "images", "bytesBase64Encoded"))
 #: How requests limit the answer.
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
@@ -208,7 +208,7 @@ def request_tokens(input: object) -> int:
 def answer_tokens(spec: CallSpec, input: object, assumed: int) -> int:
     """The most tokens that a request lets the model answer; ``assumed`` where it sets no limit."""
     signature = spec.signature
-    if signature.get("operation") == "embeddings":
+    if signature.get("operation") in ("embeddings", "rerank"):
         return 0
     given = input if isinstance(input, Mapping) else {}
     limit = next((found for found in (_limit(signature), _limit(given)) if found is not None), assumed)

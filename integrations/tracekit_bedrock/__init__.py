@@ -1,0 +1,33 @@
+"""Amazon Bedrock: the dialects of Converse and InvokeModel, streams included. See README.md beside this file."""
+
+from __future__ import annotations
+
+from tracekit.integration import Endpoint, Integration
+
+from ._bedrock import Converse, Invoke
+
+__all__ = ["integration"]
+
+#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+_ENDPOINTS = (
+    Endpoint("POST", "model/*/converse", "read_only"),
+    Endpoint("POST", "model/*/converse-stream", "read_only"),
+    Endpoint("POST", "model/*/invoke", "read_only"),
+    Endpoint("POST", "model/*/invoke-with-response-stream", "read_only"),
+    Endpoint("POST", "model/*/count-tokens", "read_only"),
+    Endpoint("POST", "guardrail/*/version/*/apply", "read_only"),
+    Endpoint("POST", "guardrail-checks/invoke", "read_only"),
+    Endpoint("POST", "knowledgebases/*/retrieve", "read_only"),
+    Endpoint("POST", "rerank", "read_only"),
+)
+
+integration = Integration(
+    "bedrock",
+    modules=("botocore",),
+    dialects=(Converse(), Invoke()),
+    agents=("Boto3/", "Botocore/", "aiobotocore/"),
+    hosts=("bedrock*.amazonaws.com", "bedrock*.amazonaws.com.cn"),
+    endpoints=_ENDPOINTS,
+    credentials=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"),
+    frameworks=("langchain_aws",),
+)

@@ -1,0 +1,57 @@
+"""Cohere: the dialects of its API, and ``wrap(client)`` for one client. See README.md beside this file."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tracekit.integration import Endpoint, Integration, attach, detach, register
+
+from ._cohere import Chat, Embed, FirstChat, Generate, Rerank
+
+__all__ = ["integration", "unwrap", "wrap"]
+
+ClientT = TypeVar("ClientT")
+
+#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+_ENDPOINTS = tuple(
+    Endpoint("POST", f"{version}/{path}", "read_only")
+    for version, paths in {
+        "v1": (
+            "chat",
+            "generate",
+            "embed",
+            "rerank",
+            "classify",
+            "summarize",
+            "tokenize",
+            "detokenize",
+            "check-api-key",
+        ),
+        "v2": ("chat", "embed", "rerank", "parse"),
+    }.items()
+    for path in paths
+)
+
+integration = Integration(
+    "cohere",
+    modules=("cohere",),
+    dialects=(Chat(), FirstChat(), Generate(), Embed(), Rerank()),
+    agents=("cohere/",),
+    hosts=("api.cohere.com", "api.cohere.ai", "production.api.cohere.com"),
+    endpoints=_ENDPOINTS,
+    credentials=(("CO_API_KEY", "COHERE_API_KEY"),),
+    frameworks=("langchain_cohere",),
+)
+
+
+def wrap(client: ClientT) -> ClientT:
+    """Capture the calls of this one client (``Client``, ``AsyncClient``, ``ClientV2`` …); returns it. Nothing is patched globally."""
+    register(integration)
+    attach(client._client_wrapper.httpx_client.httpx_client)  # type: ignore[attr-defined]
+    return client
+
+
+def unwrap(client: ClientT) -> ClientT:
+    """Undo :func:`wrap`."""
+    detach(client._client_wrapper.httpx_client.httpx_client)  # type: ignore[attr-defined]
+    return client

@@ -1,0 +1,58 @@
+"""Mistral: where its protocol differs from OpenAI's, and ``wrap(client)`` for one client. See README.md beside this file."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tracekit.integration import Endpoint, Integration, attach, detach, register
+
+from ._mistral import Agents, Chat, Embeddings, Fim
+
+__all__ = ["integration", "unwrap", "wrap"]
+
+ClientT = TypeVar("ClientT")
+
+#: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
+_ENDPOINTS = (
+    Endpoint("POST", "chat/completions", "read_only"),
+    Endpoint("POST", "fim/completions", "read_only"),
+    Endpoint("POST", "agents/completions", "read_only"),
+    Endpoint("POST", "embeddings", "read_only"),
+    Endpoint("POST", "moderations", "read_only"),
+    Endpoint("POST", "classifications", "read_only"),
+    Endpoint("POST", "responses/input_tokens", "read_only"),
+    Endpoint("POST", "ocr", "read_only"),
+    Endpoint("POST", "audio/transcriptions", "read_only"),
+    Endpoint("POST", "audio/speech", "read_only"),
+)
+
+integration = Integration(
+    "mistral",
+    modules=("mistralai",),
+    dialects=(Chat(), Agents(), Fim(), Embeddings()),
+    agents=("mistral-client-python/",),
+    hosts=("api.mistral.ai", "codestral.mistral.ai"),
+    endpoints=_ENDPOINTS,
+    credentials=("MISTRAL_API_KEY",),
+    frameworks=("langchain_mistralai",),
+)
+
+
+def wrap(client: ClientT) -> ClientT:
+    """Capture the calls of this one ``Mistral`` client, its ``…_async`` methods included; returns it. Nothing is patched globally."""
+    register(integration)
+    for transport in _transports(client):
+        attach(transport)
+    return client
+
+
+def unwrap(client: ClientT) -> ClientT:
+    """Undo :func:`wrap`."""
+    for transport in _transports(client):
+        detach(transport)
+    return client
+
+
+def _transports(client: object) -> list[object]:
+    configuration = client.sdk_configuration  # type: ignore[attr-defined]
+    return [one for one in (configuration.client, configuration.async_client) if one is not None]

@@ -1,0 +1,48 @@
+"""Ollama: the dialects of its own protocol, and ``wrap(client)`` for one client. See README.md beside this file."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tracekit.integration import Endpoint, Integration, attach, detach, register
+
+from ._ollama import Chat, Embed, Generate
+
+__all__ = ["integration", "unwrap", "wrap"]
+
+ClientT = TypeVar("ClientT")
+
+#: What the endpoints do beside answering; those not listed (pull, push, create, copy, delete) are irreversible unless the method is safe.
+_ENDPOINTS = (
+    Endpoint("POST", "api/chat", "read_only"),
+    Endpoint("POST", "api/generate", "read_only"),
+    Endpoint("POST", "api/embed", "read_only"),
+    Endpoint("POST", "api/embeddings", "read_only"),
+    Endpoint("POST", "api/show", "read_only"),
+    Endpoint("POST", "api/web_search", "read_only"),
+    Endpoint("POST", "api/web_fetch", "read_only"),
+)
+
+integration = Integration(
+    "ollama",
+    modules=("ollama",),
+    dialects=(Chat(), Generate(), Embed()),
+    agents=("ollama-python/",),
+    hosts=("*:11434", "ollama.com"),
+    endpoints=_ENDPOINTS,
+    credentials=("OLLAMA_API_KEY",),
+    frameworks=("langchain_ollama",),
+)
+
+
+def wrap(client: ClientT) -> ClientT:
+    """Capture the calls of this one ``Client`` or ``AsyncClient``; returns it. Nothing is patched globally."""
+    register(integration)
+    attach(client._client)  # type: ignore[attr-defined]
+    return client
+
+
+def unwrap(client: ClientT) -> ClientT:
+    """Undo :func:`wrap`."""
+    detach(client._client)  # type: ignore[attr-defined]
+    return client

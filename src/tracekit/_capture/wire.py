@@ -1,0 +1,371 @@
+"""What dialects are made of: JSON and events in bodies, arguments of tools, token counts, and formats that many services share.
+
+Pure functions on bytes and parsed JSON. What a server should not send is read as nothing, never as an error.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from struct import unpack_from
+from typing import Any, Final
+
+import orjson
+
+from .plugins import Claim, Reading
+
+__all__ = [
+    "ChatCompletions",
+    "EmbeddingVectors",
+    "answer_meta",
+    "completion_reading",
+    "completion_usage",
+    "event_data",
+    "events",
+    "json_lines",
+    "json_value",
+    "parameters",
+    "token_usage",
+    "tool_arguments",
+]
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def json_value(data: bytes | str) -> Any:
+    """JSON, or ``None`` where it is none (``[DONE]``, a cut event)."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def json_lines(stream: bytes) -> Iterator[Any]:
+    """The values of a stream of JSON, one a line; what is no JSON (a cut line) is left out."""
+    for line in stream.splitlines():
+        value = json_value(line) if line else None
+        if value is not None:
+            yield value
+
+
+def events(stream: bytes) -> Iterator[tuple[str, bytes]]:
+    """The events of a whole stream, server-sent or in the binary form of AWS: the name and the data.
+
+    A server-sent event without a name is a ``"message"``, and its lines are joined by ``\\n``. The name of a binary one is its type, or
+    that of its exception. The last one is left out where it is cut.
+    """
+    if stream[:1] == b"\0":  # the beginning of a length: no text begins so
+        yield from _binary_events(stream)
+        return
+    for block in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
+        name, data = "message", []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value[1:] if value.startswith(b" ") else value
+            if field == b"event":
+                name = value.decode("utf-8", "replace")
+            elif field == b"data":
+                data.append(value)
+        if data:
+            yield name, b"\n".join(data)
+
+
+def event_data(stream: bytes) -> Iterator[bytes]:
+    """The data of the events of a stream; where binary events wrap another service's data (``{"bytes": …}``, as base64), that."""
+    for _, data in events(stream):
+        if stream[:1] == b"\0" and b'"bytes"' in data:
+            wrapped = json_value(data)
+            if isinstance(wrapped, dict) and isinstance(wrapped.get("bytes"), str):
+                data = b64decode(wrapped["bytes"])
+        yield data
+
+
+#: ``application/vnd.amazon.eventstream``: lengths of the message and of its headers and a checksum of both; headers; data; a checksum.
+_PRELUDE: Final = 12
+_CHECKSUM: Final = 4
+#: How long a header's value is, by its type; ``None`` where two bytes say it.
+_LENGTHS: Final[tuple[int | None, ...]] = (0, 0, 1, 2, 4, 8, None, None, 8, 16)
+_NAMES: Final = (b":event-type", b":exception-type", b":error-code")
+
+
+def _binary_events(stream: bytes) -> Iterator[tuple[str, bytes]]:
+    at = 0
+    while at + _PRELUDE <= len(stream):
+        whole, headers = unpack_from(">II", stream, at)
+        start = at + _PRELUDE
+        if whole < _PRELUDE + headers + _CHECKSUM or at + whole > len(stream):
+            return
+        name = _event_name(stream, start, start + headers)
+        yield name, stream[start + headers : at + whole - _CHECKSUM]
+        at += whole
+
+
+def _event_name(stream: bytes, at: int, end: int) -> str:
+    while at < end:
+        size = stream[at]
+        header, kind = stream[at + 1 : at + 1 + size], stream[at + 1 + size]
+        at += size + 2
+        length = _LENGTHS[kind] if kind < len(_LENGTHS) else 0
+        if length is None:
+            (length,) = unpack_from(">H", stream, at)
+            at += 2
+        if header in _NAMES:
+            return stream[at : at + length].decode("utf-8", "replace")
+        at += length
+    return "message"
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------
+
+
+def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
+    """The parameters of these names that a request sets to single values, under the names to which a mapping translates them."""
+    if not isinstance(body, Mapping):
+        return {}
+    if isinstance(names, Mapping):
+        return {shown: body[name] for name, shown in names.items() if name in body and not _holds(body[name])}
+    return {name: body[name] for name in names if name in body and not _holds(body[name])}
+
+
+def _holds(value: object) -> bool:
+    return isinstance(value, list | dict)
+
+
+def tool_arguments(text: object) -> Any:
+    """The arguments of a tool call: parsed where they are JSON, as they came otherwise."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def token_usage(
+    *,
+    input: object = None,
+    output: object = None,
+    cache_read: object = None,
+    cache_creation: object = None,
+    reasoning: object = None,
+) -> dict[str, int]:
+    """Token counts under the names of a trace: ``input_tokens`` and ``output_tokens`` include what was cached or thought.
+
+    What is no count is left out.
+    """
+    counts = {
+        "input_tokens": input,
+        "output_tokens": output,
+        "cache_read_input_tokens": cache_read,
+        "cache_creation_input_tokens": cache_creation,
+        "reasoning_output_tokens": reasoning,
+    }
+    return {name: int(count) for name, count in counts.items() if isinstance(count, int | float)}
+
+
+def completion_usage(given: object) -> dict[str, int]:
+    """The token counts of OpenAI and of services like it, in both ways in which they count (``prompt_tokens``, ``input_tokens``)."""
+    if not isinstance(given, Mapping):
+        return {}
+    inside = given.get("input_tokens_details") or given.get("prompt_tokens_details") or {}
+    outside = given.get("output_tokens_details") or given.get("completion_tokens_details") or {}
+    return token_usage(
+        input=given.get("input_tokens", given.get("prompt_tokens")),
+        output=given.get("output_tokens", given.get("completion_tokens")),
+        cache_read=inside.get("cached_tokens"),
+        cache_creation=inside.get("cache_write_tokens"),
+        reasoning=outside.get("reasoning_tokens"),
+    )
+
+
+def answer_meta(
+    *,
+    model: object = None,
+    id: object = None,
+    finish_reasons: Iterable[object] = (),
+    usage: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """``meta`` of an answer, without what is absent."""
+    reasons = [reason for reason in finish_reasons if isinstance(reason, str) and reason]
+    found = {"model": model, "id": id, "finish_reasons": reasons, "usage": dict(usage or {})}
+    return {name: value for name, value in found.items() if value}
+
+
+# -- formats that many services share ----------------------------------------------------------------------------------
+
+_PARAMETERS: Final = (
+    "stream", "temperature", "top_p", "top_k", "seed", "random_seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
+    "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", "parallel_tool_calls",
+    "truncation", "safety_identifier", "safe_prompt", "prompt_mode", "dimensions", "output_dimension", "output_dtype", "encoding_format",
+)  # fmt: skip
+_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"([^"]*)"')
+
+
+class ChatCompletions:
+    """The protocol of OpenAI's chat completions, which most services speak: ``POST …/chat/completions`` with ``messages``.
+
+    A subclass says whose it is, and where that service differs.
+    """
+
+    name = "openai.chat"
+    provider = "openai"
+    operation = "chat"
+    #: The ends of the paths, and what the body holds beside a model.
+    paths: tuple[str, ...] = ("/chat/completions",)
+    content = "messages"
+
+    def claims(self, method: str, path: str, own: bool) -> bool:
+        return method == "POST" and path.endswith(self.paths)
+
+    def request(self, path: str, body: object) -> Claim | None:
+        if not isinstance(body, dict) or self.content not in body:
+            return None
+        model = self.model(path, body)
+        return Claim(model, parameters(body, _PARAMETERS)) if isinstance(model, str) else None
+
+    def model(self, path: str, body: Mapping[str, Any]) -> object:
+        """The model that is asked."""
+        return body.get("model") or deployment(path)
+
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(body, dict):
+            return {}
+        reasons = [choice.get("finish_reason") for choice in body.get("choices") or ()]
+        return _completion_meta(body, reasons, body.get("usage"))
+
+    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
+        whole = b"".join(pieces)
+        lines = [
+            line[5:]
+            for line in (*whole[:4096].split(b"\n")[:8], *whole[-4096:].split(b"\n"))
+            if line.startswith(b"data:")
+        ]
+        found = [chunk for chunk in map(json_value, (*lines[:1], *lines[-4:])) if isinstance(chunk, dict)]
+        counted = [chunk["usage"] for chunk in found if chunk.get("usage")]
+        reasons = [reason.decode() for reason in _FINISH.findall(whole)]
+        return _completion_meta(found[0] if found else {}, reasons, counted[-1] if counted else None)
+
+    def finished(self, tail: bytes) -> bool:
+        return b"data: [DONE]" in tail
+
+    def read(self, body: object) -> Reading:
+        if not isinstance(body, bytes):
+            return completion_reading([body], self.response(body, {}))
+        return completion_reading((json_value(data) for _, data in events(body)), self.stream([body]))
+
+
+class EmbeddingVectors:
+    """The protocol of OpenAI's embeddings, which most services speak: ``POST …/embeddings`` with ``input``."""
+
+    name = "openai.embeddings"
+    provider = "openai"
+    operation = "embeddings"
+
+    def claims(self, method: str, path: str, own: bool) -> bool:
+        return method == "POST" and path.endswith("/embeddings")
+
+    def request(self, path: str, body: object) -> Claim | None:
+        if not isinstance(body, dict) or "input" not in body:
+            return None
+        model = body.get("model") or deployment(path)
+        return Claim(model, parameters(body, _PARAMETERS)) if isinstance(model, str) else None
+
+    def response(self, body: object, headers: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(body, dict):
+            return {}
+        return answer_meta(model=body.get("model"), usage=completion_usage(body.get("usage")))
+
+    def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
+        return {}
+
+    def finished(self, tail: bytes) -> bool:
+        return False
+
+    def read(self, body: object) -> Reading:
+        return Reading(meta=self.response(body, {}))
+
+
+def deployment(path: str) -> str | None:
+    """Azure names the model in the path: ``…/deployments/NAME/chat/completions``."""
+    _, found, rest = path.partition("/deployments/")
+    return rest.partition("/")[0] if found else None
+
+
+def _completion_meta(body: Mapping[str, Any], reasons: Iterable[object], counts: object) -> dict[str, Any]:
+    return answer_meta(
+        model=body.get("model"), id=body.get("id"), finish_reasons=reasons, usage=completion_usage(counts)
+    )
+
+
+def completion_reading(bodies: Iterable[object], meta: Mapping[str, Any]) -> Reading:
+    """A chat completion read in full: one body, or those that a stream brought."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    refusals: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for choice in _choices(bodies):
+        message = choice.get("message") or {}
+        text, thought = _content(message.get("content"))
+        texts.append(text or choice.get("text") or "")
+        thoughts.append(thought or message.get("reasoning_content") or "")
+        refusals.append(message.get("refusal") or "")
+        calls += [_call(call) for call in message.get("tool_calls") or ()]
+    return Reading(
+        text="".join(texts),
+        tool_calls=calls,
+        refusal="".join(refusals) or None,
+        reasoning="".join(thoughts) or None,
+        meta=meta,
+    )
+
+
+def _choices(bodies: Iterable[object]) -> list[Mapping[str, Any]]:
+    """The whole choices, and those that come in pieces put together, in their order."""
+    found = [choice for body in bodies if isinstance(body, dict) for choice in body.get("choices") or ()]
+    deltas: dict[int, list[Mapping[str, Any]]] = {}
+    for choice in found:
+        if "delta" in choice:
+            deltas.setdefault(choice.get("index") or 0, []).append(choice["delta"] or {})
+    whole = [choice for choice in found if "delta" not in choice]
+    return [*whole, *({"message": _joined(deltas[index])} for index in sorted(deltas))]
+
+
+def _content(content: object) -> tuple[str, str]:
+    """Text and visible reasoning of a message's content: a text, or a list of parts."""
+    if isinstance(content, str):
+        return content, ""
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    thoughts = [part.get("thinking") for part in parts if part.get("type") == "thinking"]
+    return (
+        "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text"),
+        "".join(_content(thought)[0] for thought in thoughts),
+    )
+
+
+def _joined(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One message out of its deltas."""
+    texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        text, thought = _content(delta.get("content"))
+        texts["content"].append(text)
+        texts["refusal"].append(delta.get("refusal") or "")
+        texts["reasoning_content"].append(thought or delta.get("reasoning_content") or "")
+        for part in delta.get("tool_calls") or ():
+            call = calls.setdefault(part.get("index", 0), {"id": None, "function": {"name": "", "arguments": ""}})
+            call["id"] = part.get("id") or call["id"]
+            function, made = part.get("function") or {}, call["function"]
+            made["name"] += function.get("name") or ""
+            given = function.get("arguments") or ""
+            made["arguments"] = made["arguments"] + given if isinstance(given, str) else given
+    return {**{name: "".join(parts) for name, parts in texts.items()}, "tool_calls": [calls[i] for i in sorted(calls)]}
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or call.get("custom") or {}
+    return {
+        "id": call.get("id"),
+        "name": function.get("name"),
+        "arguments": tool_arguments(function.get("arguments", function.get("input"))),
+    }
