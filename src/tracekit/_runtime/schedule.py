@@ -127,6 +127,7 @@ class Schedule:
         self._never: set[Ticket] = set()
         self._observing = False
         self._still_since = 0
+        self._reported = False
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
         #: Events that a thread brings to its caller's loop.
@@ -524,7 +525,7 @@ class Schedule:
 
     def _observe_all(self) -> None:
         pause = _SHORT
-        since, last, reported = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns(), False
+        since, last = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
         while True:
             self._poke.acquire(False)
             asked = bool(self._asked or self._never or self.held_calls)
@@ -556,11 +557,12 @@ class Schedule:
                 elif not self._still_since:
                     self._still_since = monotonic_ns()
                 if not waits:
-                    last, reported = monotonic_ns(), False
-                elif not reported and monotonic_ns() - last > _LONG_WAIT:
-                    reported, slow = True, (self._awaited(), self.threads.waiting())
+                    last, self._reported = monotonic_ns(), False
+                elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
+                    slow = self._awaited(), self.threads.waiting()
             if slow is not None:
                 self._slow(*slow)
+                self._reported = True
             if stuck is not None:
                 self._give_up(stuck)
             if due is not None:
@@ -569,9 +571,12 @@ class Schedule:
 
     @property
     def stalled(self) -> float:
-        """For how long (s) an event has been waited for while nobody had a processor: in native code, or outside, nobody knows for what."""
+        """For how long (s) an event has been waited for while nobody had a processor: in native code, or outside, nobody knows for what.
+
+        0 until it has been reported who is waited for.
+        """
         since = self._still_since
-        return (monotonic_ns() - since) / 1e9 if since else 0.0
+        return (monotonic_ns() - since) / 1e9 if since and self._reported else 0.0
 
     def _nothing_moves(self, *, here: bool = False) -> bool:
         """Whether nothing in this process can move by itself and (``here``: that does not matter) no other process can make it go on."""
