@@ -616,9 +616,10 @@ class Schedule:
             return min((seq for seq, other in self._asked.items() if other.loop is None), default=_NONE)
         if not inside:
             return first
-        return min(
+        threads = (
             seq for seq, other in self._asked.items() if other.member is not None and other.thread == ticket.thread
         )
+        return min(threads, default=_NONE)
 
     def _give_up(self, waiting: list[str]) -> None:
         if self._failed:
