@@ -27,7 +27,11 @@ os.environ.pop("SSL_CERT_DIR", None)
 
 # Where time is frozen, every attribute of every module is looked at: what a library imports then, at that, has types that pydantic
 # does not know.
-freezegun.configure(extend_ignore_list=["anthropic", "langchain_core", "langsmith", "openai"])
+freezegun.configure(
+    extend_ignore_list=[
+        "anthropic", "boto3", "botocore", "cohere", "google", "langchain_core", "langsmith", "mistralai", "ollama", "openai",
+    ]
+)  # fmt: skip
 
 #: What starts processes takes longest: it comes first, so that no worker waits at the end for the other's last file.
 LONGEST = ("e2e", "crash", "docs", "integrations", "surface")

@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
 from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of
-from .._journal.reader import Trace
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 
 __all__ = [
@@ -286,6 +285,8 @@ class Begun:
 
 def _in_process(path: str) -> Below:
     """What a process of the run has done that stands, by its own file; one that has none has captured nothing."""
+    from .._journal.reader import Trace  # orjson: a process that only asks for its effects reads no log
+
     try:
         with Trace(path) as trace:
             steps = [*RecoveredLog(trace.entries(damaged=True)).steps.values()]
