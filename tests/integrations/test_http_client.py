@@ -146,12 +146,13 @@ def test_a_stream_that_is_read_whole(provider: StubProvider, instrumented: None)
     assert replayed(run, program) == saw
 
 
-def test_an_answer_in_pieces_has_its_usage(provider: StubProvider, instrumented: None) -> None:
-    """An answer that is no stream, read in pieces by a library that says nothing of it, is read as the model call that it is."""
+@pytest.mark.parametrize("headers", [{}, {"x-stub-pieces": "1"}], ids=["at once", "in pieces"])
+def test_an_answer_in_pieces_has_its_usage(provider: StubProvider, instrumented: None, headers: dict[str, str]) -> None:
+    """An answer that is no stream is read as the model call that it is, in whatever pieces it comes."""
 
     def program() -> Any:
         body = json.dumps({"model": "m-1", "messages": [{"role": "user", "content": "Hi"}]}).encode()
-        asked = urllib.request.Request(provider.url + "/v1/chat/completions", data=body)
+        asked = urllib.request.Request(provider.url + "/v1/chat/completions", data=body, headers=headers)
         with urllib.request.urlopen(asked) as response:
             return json.load(response)["usage"]
 

@@ -335,6 +335,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("x-stub-gzip"):
             content = gzip.compress(content)
             headers = {**headers, "content-encoding": "gzip"}
+        if self.headers.get("x-stub-pieces"):
+            self._pieces([content[:40], content[40:]], headers["content-type"])
+            return
         count, _, number = self.headers.get("x-gate", "").partition(":")
         if count:
             self.server.shuffler(int(count)).wait(int(number))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 import orjson
 
@@ -400,6 +400,8 @@ def piece_of(chunk: Outcome) -> bytes:
 
 _SUSPENDED: Final = {"suspended": True}
 
+_P = ParamSpec("_P")
+
 #: The exchange that the running code is inside of: a send inside a send is one request.
 within: Final[ContextVar[Exchange | None]] = ContextVar("tracekit.exchange", default=None)
 
@@ -422,7 +424,8 @@ class Exchange:
     """One request and its answer, as an open step."""
 
     __slots__ = (
-        "_dialect", "_kept", "_reported", "_scope", "_started", "_text", "_unsent", "body", "elapsed", "open", "part", "step",
+        "_dialect", "_headers", "_kept", "_reported", "_scope", "_started", "_text", "_unsent", "body", "elapsed", "open", "part",
+        "step",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -430,6 +433,7 @@ class Exchange:
         self._scope: Final = scope
         self._dialect: Final = dialect
         self._kept: list[bytes] | None = None
+        self._headers: Mapping[str, Any] = {}
         self._text = True
         self._reported = False
         self._started = monotonic_ns()
@@ -551,7 +555,7 @@ class Exchange:
         shown, content_type = response_headers(headers)
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
-            self._kept = []
+            self._kept, self._headers = [], shown
         info: dict[str, Any] | None = dict(_SUSPENDED) if suspended else None
         if early is not None:
             info = {"early": early}
@@ -606,7 +610,7 @@ class Exchange:
             if value is NOT_JSON:
                 info.update(_safely(self._dialect.stream, self._kept))
             else:  # an answer that is no stream, and came in pieces
-                info.update(_safely(self._dialect.response, value))
+                info.update(_safely(self._dialect.response, value, self._headers))
         self.step.done(output, info=info)
 
     def _lasted(self) -> float:
@@ -719,18 +723,17 @@ def _brief(data: bytes) -> str:
     return repr(data[:200]) + (f" … ({len(data)} bytes)" if len(data) > 200 else "")
 
 
-def _safely(read: Any, *value: Any) -> Mapping[str, Any]:
+def _safely(read: Callable[_P, Mapping[str, Any]], *args: _P.args, **kwargs: _P.kwargs) -> Mapping[str, Any]:
     """What a dialect reads while recording; an answer that it does not understand must not break the program."""
     try:
-        found: Mapping[str, Any] = read(*value)
+        return read(*args, **kwargs)
     except Exception:
         return {}
-    return found
 
 
-def _safely_true(ask: Any, value: Any) -> bool:
+def _safely_true(ask: Callable[_P, bool], *args: _P.args, **kwargs: _P.kwargs) -> bool:
     try:
-        return bool(ask(value))
+        return ask(*args, **kwargs)
     except Exception:
         return False
 
