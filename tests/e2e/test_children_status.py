@@ -261,6 +261,31 @@ def main():
     assert family.result[0] == "too long"
 
 
+def test_a_task_that_polls_without_a_timer(family: Family) -> None:
+    """A task that looks at ``returncode``, or whether the output is at its end, each time that the loop comes round looks as often as it
+    did, and is ahead of another task that does the same by as much."""
+    family.exact(
+        """
+async def program():
+    process = await asyncio.create_subprocess_exec(sys.executable, "child.py", stdout=-1)
+    rounds = {"ended": 0, "said": 0}
+    async def poll(what, over):
+        while not over():
+            rounds[what] += 1
+            await asyncio.sleep(0)
+        return dict(rounds)
+    return await asyncio.gather(
+        poll("ended", lambda: process.returncode is not None), poll("said", process.stdout.at_eof), process.stdout.read()
+    )
+
+def main():
+    return asyncio.run(program())
+""",
+        ["0", "1", "2"],
+    )
+    assert family.result[0]["ended"] > 1
+
+
 def test_the_ends_of_what_processes_write(family: Family) -> None:
     """Whose output comes to its end first, and whose ``communicate`` returns first: as in the recording, however fast each is now."""
     family.child(

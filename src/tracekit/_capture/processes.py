@@ -10,13 +10,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from .._runtime.lane import started
 from .._runtime.process import process
-from .._runtime.session import Scope, current, here
+from .._runtime.session import Scope, current, enter, here
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
 from .guard import Attempt
@@ -399,14 +399,26 @@ def expect(started: Any, observer: ProcessObserver) -> None:
         for turn in turns.values():
             if not turn.live:
                 turn.from_outside()
-        vars(started)[_EXPECTED] = observer, turns
+        vars(started)[_EXPECTED] = observer, scope, turns
 
 
-def _expected(transport: Any, fd: int | None) -> tuple[ProcessObserver, Any] | None:
-    """Who observes the process of a transport, and the turn in which its end belongs, or that of its pipe; ``None`` outside a run."""
-    observer, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, {}))
+def _expected(transport: Any, fd: int | None) -> tuple[ProcessObserver, Scope, Any] | None:
+    """Who observes the process of a transport, for whom, and the turn in which its end belongs, or that of its pipe; ``None`` outside a
+    run."""
+    observer, scope, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, {}))
     turn = turns.pop(fd, None)
-    return None if turn is None or observer.session.state.ended else (observer, turn)
+    return None if turn is None or observer.session.state.ended else (observer, scope, turn)
+
+
+def _arrived(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
+    """Let the loop hear of an end: what it asks for next has its place after what the run has asked for, and is nobody's progress."""
+    progress = scope.session.progress
+    token = enter(scope)
+    try:
+        with nullcontext() if progress is None else progress.uncounted():
+            call(*args)
+    finally:
+        current.reset(token)
 
 
 def _exited(original: Any) -> Any:
@@ -416,18 +428,18 @@ def _exited(original: Any) -> Any:
         if expected is None:
             original(self, returncode)
             return
-        observer, turn = expected
+        observer, scope, turn = expected
         if turn.live:
             turn.fired({"process": observer.path, "status": returncode})
             observer.heard()
-            original(self, returncode)
+            _arrived(scope, original, self, returncode)
         elif turn.comes:  # else the loop never noticed it
 
             def heard() -> None:
                 status = turn.about["status"]
                 with suppress(ReplayError):  # it is the replay's failure now
                     observer.ended(returncode, status)
-                original(self, status)
+                _arrived(scope, original, self, status)
 
             turn.on_fire(heard)
 
@@ -447,14 +459,14 @@ def _lost(original: Any) -> Any:
     def connection_lost(self: Any, exc: BaseException | None) -> None:
         expected = _expected(self.proc, self.fd)
         if expected is None:
-            original(self, exc)
+            _outside_the_run(original, self, exc)
             return
-        observer, turn = expected
+        observer, scope, turn = expected
         if turn.live:
             turn.fired({"process": observer.path, "fd": self.fd})
-            _outside_the_run(original, self, exc)
+            _arrived(scope, original, self, exc)
         elif turn.comes:
-            turn.on_fire(lambda: original(self, exc))
+            turn.on_fire(lambda: _arrived(scope, original, self, exc))
 
     return connection_lost
 

@@ -222,7 +222,7 @@ class ReplayedTimer(Timer):
     def from_outside(self) -> None:
         """Another process brings it about: it is waited for."""
         if self._seq is not None:
-            self._session.schedule.outside.add(self._seq)
+            self._session.schedule.brings(self._seq, self._lane, outside=True)
 
     def from_thread(self) -> None:
         """A thread brings it about: its lane need do nothing more for it."""
@@ -292,7 +292,7 @@ EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
 #: What fires in an event loop, by the names of its entries.
-IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call"))
+IN_LOOP: Final = frozenset(("asyncio.timer", "future.arrival", "loop.call", "process.eof", "process.exit"))
 #: That a call which a library made in a thread was cancelled before its result came: nobody waits for that.
 CUT_OFF: Final = "future.cut_off"
 #: What threads do to one another, by the names of its entries.

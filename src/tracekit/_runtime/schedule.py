@@ -130,10 +130,10 @@ class Schedule:
         self._reported = False
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
-        #: Events that a thread brings to its caller's loop.
+        #: Events that need nothing more of their lane: a thread brings them to its caller's loop, or another process brings them about.
         self._brought: Final[set[int]] = set()
-        #: Events that another process brings about, which comes to them in its own time.
-        self.outside: Final[set[int]] = set()
+        #: Those that another process brings about, which comes to them in its own time.
+        self._outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
         #: Whether those others can't move either, and have not since this process was woken the n-th time, as far as is known by now.
@@ -422,9 +422,11 @@ class Schedule:
     def is_coming(self, seq: int) -> bool:
         return seq in self._asked or seq in self._brought
 
-    def brings(self, seq: int, lane: Lane) -> None:
-        """A thread is at work that brings event ``seq`` of ``lane``, which does nothing more for it."""
+    def brings(self, seq: int, lane: Lane, *, outside: bool = False) -> None:
+        """A thread, or (``outside``) another process, is at work that brings event ``seq`` of ``lane``, which does nothing more for it."""
         self._brought.add(seq)
+        if outside:
+            self._outside.add(seq)
         self.progress.asked(lane)
 
     def due_in(self, loop: AbstractEventLoop) -> int | None:
@@ -667,7 +669,7 @@ class Schedule:
 
     def _abroad(self) -> bool:
         """Whether the next recorded event is another process's to bring about."""
-        return self._next < self._count and self._events[self._next] in self.outside
+        return self._next < self._count and self._events[self._next] in self._outside
 
     def _take(self, seq: int | None = None) -> Ticket:
         """Take the event ``seq`` out, or the first that is asked for."""
