@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,29 @@ def test_threads_with_lanes_of_their_own_keep_their_answers() -> None:
     assert writer.warnings == []
     with TraceIndex(load_trace(writer.run_id)) as index:
         assert program(index, lambda line: ReplayLLMClient(line, **MODEL)) == result
+
+
+def test_a_thread_that_is_earlier_than_in_the_recording_waits() -> None:
+    """Whose answer came second waits for the first, also where the first one's thread has not been started yet."""
+
+    def worker(line: Any, client: Any, name: str) -> threading.Thread:
+        thread = threading.Thread(target=client(line.lane(name)).generate, args=(name,))
+        thread.start()
+        return thread
+
+    model = Model()
+    with TraceWriter() as writer:
+        for name in ("first", "second"):
+            worker(writer, lambda line: TracedLLMClient(model, line, **MODEL), name).join()
+    with TraceIndex(load_trace(writer.run_id)) as index:
+        threads = []
+        for left, name in ((1, "second"), (0, "first")):
+            threads.append(worker(index, lambda line: ReplayLLMClient(line, **MODEL), name))
+            while index.remaining("llm_call") > left:  # until it has asked
+                time.sleep(0.001)
+        for thread in threads:
+            thread.join()
+    assert index.report.reordered == []
 
 
 def test_overlapping_calls_in_one_lane_are_told() -> None:

@@ -108,7 +108,7 @@ class OpenReplay:
     def __init__(
         self, trace: Trace, *, on_divergence: Literal["raise", "warn"] = "raise", redact: Iterable[Any] = ()
     ) -> None:
-        self._replay: Final = Replay(trace, Redactor.of_process(redact), on_divergence=on_divergence)
+        self._replay: Final = Replay(trace, Redactor.of_process(redact), on_divergence=on_divergence, hooked=False)
         #: The scope of its main line.
         self.scope: Final = _root(self._replay, trace.entry(1).get("agent_id"))
 

@@ -688,7 +688,7 @@ class Replay:
     """One recorded run being replayed from ``trace``.
 
     ``on_divergence="warn"`` goes on with a step of equal kind and name where that can do no harm; ``strict`` makes
-    remarks of the verdict reasons.
+    remarks of the verdict reasons. ``hooked``: whether hooks are in place that report which threads the program starts.
     """
 
     recording: Final = False
@@ -704,6 +704,7 @@ class Replay:
         *,
         on_divergence: str = "raise",
         strict: frozenset[str] = frozenset(),
+        hooked: bool = True,
     ) -> None:
         self.trace: Final = trace
         self.log: Final = Log(trace)
@@ -724,6 +725,7 @@ class Replay:
             hops=self.index.hops,
             skip_hop=self.skip_hop,
             thread_of=self._thread_of,
+            hooked=hooked,
         )
         about = trace.entry(1).get("meta", {})
         #: The clocks when the run began.
@@ -734,7 +736,7 @@ class Replay:
         self.progress: Final = self.schedule.progress
         self.progress.follow = self._follow
         self.progress.elapsed = self._elapsed
-        #: The hooks say which threads take part.
+        #: Which threads take part, as far as hooks say so.
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None

@@ -79,7 +79,7 @@ class Schedule:
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
     without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
     it: it goes on all the same); ``slow`` with the event that is waited for, and such lines, when that takes long.
-    ``threads`` hears from the hooks which threads take part, ``progress`` what the event loops have to run.
+    ``threads`` hears from the hooks which threads take part, if there are any (``hooked``), ``progress`` what the event loops have to run.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Schedule:
         hops: Mapping[int, int] | None = None,
         skip_hop: Callable[[int], object] = lambda seq: None,
         thread_of: Callable[[int], int] = lambda seq: 0,
+        hooked: bool = True,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -120,7 +121,7 @@ class Schedule:
         self._closed = False
         #: Whether what was never recorded comes at once.
         self._released = False
-        self.threads: Final = ThreadMonitor(self._observe, failure)
+        self.threads: Final = ThreadMonitor(self._observe, failure, hooked=hooked)
         self._lock: Final = self.threads.lock
         self._asked: dict[int, Ticket] = {}
         self._order: list[int] = []

@@ -124,13 +124,17 @@ class MonitoredThread:
 class ThreadMonitor:
     """The threads of one replay. What the hooks report takes ``lock`` by itself; all else is called with it held.
 
-    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. ``watch`` is called
+    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. Without hooks nobody
+    reports the threads that are started (``hooked`` is false), and no thread is known to be alone. ``watch`` is called
     when somebody may come to wait for another thread or task: from then on it is to be noticed where nothing can move any more.
     """
 
-    def __init__(self, watch: Callable[[], object], failure: Callable[[], BaseException]) -> None:
+    def __init__(
+        self, watch: Callable[[], object], failure: Callable[[], BaseException], *, hooked: bool = True
+    ) -> None:
         self._watch: Final = watch
         self._failure: Final = failure
+        self._hooked: Final = hooked
         self.lock: Final = RLock()
         self._members: dict[int, MonitoredThread] = {}
         #: Threads that are being started, live steps, and wake-ups under way: nothing is blocked meanwhile.
@@ -240,7 +244,7 @@ class ThreadMonitor:
             raise self._failure()
 
     def _count(self) -> None:
-        alone = len(self._members) == 1 and not self._moving and not self._pooled
+        alone = self._hooked and len(self._members) == 1 and not self._moving and not self._pooled
         self.solo = next(iter(self._members.values())).ident if alone else 0
 
     def holds(self, ident: int) -> bool:
