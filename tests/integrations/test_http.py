@@ -17,7 +17,7 @@ import pytest
 import tracekit
 from tests.support.stub_provider import StubProvider
 from tracekit._runtime.process import process
-from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError
+from tracekit.errors import DivergenceError, LiveCallBlockedError, RunStateError, TraceExhaustedError
 from tracekit.integration import Trace, current
 
 ASK: Any = [{"role": "user", "content": "Hello"}]
@@ -301,3 +301,43 @@ def test_what_the_aws_sdk_says_in_headers(provider: StubProvider, instrumented: 
             client.post(f"{provider.url}/model/amazon.nova-stub/converse", json=body).raise_for_status()
     assert [entry["meta"]["info"]["attempt"] for entry in requests(run)] == [2, 2]
     assert token not in Path(run.path).read_text()
+
+
+def test_nothing_comes_of_a_request(tmp_path: Path, instrumented: None) -> None:
+    """What a server in the same process sets when it is asked, below the client, is not set in a replay, which names who waits."""
+
+    class Sets(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            loop.call_soon_threadsafe(event.set)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    async def main() -> None:
+        nonlocal loop, event
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        async with httpx.AsyncClient() as client, asyncio.TaskGroup() as group:
+            group.create_task(client.get(f"http://127.0.0.1:{server.server_port}/"))
+            await event.wait()  # asked
+
+    loop: Any = None
+    event = asyncio.Event()
+    with http.server.HTTPServer(("127.0.0.1", 0), Sets) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            with tracekit.record("asked", store=tmp_path) as run:
+                asyncio.run(main())
+            with (
+                pytest.raises(TraceExhaustedError, match="everything in the program waits") as failed,
+                tracekit.replay(run),
+            ):
+                asyncio.run(main())
+        finally:
+            server.shutdown()
+            serving.join()
+    source = Path(__file__).read_text().splitlines()
+    line = next(n for n, text in enumerate(source, 1) if text.endswith("# asked"))
+    assert f"{__file__}:{line}" in str(failed.value)

@@ -8,11 +8,13 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import uvloop
 
 from tests.support.processes import python
 from tracekit import InexactReplayError, TraceExhaustedError, record, replay, traced_tool
@@ -381,12 +383,126 @@ def task_waits_with_a_deadline() -> None:
     asyncio.run(main())
 
 
+def task_of_a_nested_group_waits() -> None:
+    async def waits(event: asyncio.Event) -> None:
+        await event.wait()  # here
+
+    async def main() -> None:
+        event = asyncio.Event()
+        _reached[0] = lambda _: event.set()
+        async with asyncio.TaskGroup() as outer:
+            outer.create_task(asyncio.sleep(0.001))
+            async with asyncio.TaskGroup() as inner:
+                inner.create_task(waits(event))
+                inner.create_task(reaches_later(1))
+
+    asyncio.run(main())
+
+
+def task_waits_on_a_condition() -> None:
+    async def main() -> None:
+        ready = asyncio.Condition()
+        found: list[int] = []
+
+        async def tells(n: int) -> None:
+            async with ready:
+                found.append(n)
+                ready.notify_all()
+
+        _reached[0] = lambda n: asyncio.ensure_future(tells(n))
+        await reaches_later(1)
+        async with ready:
+            await ready.wait_for(lambda: found)  # here
+
+    asyncio.run(main())
+
+
+def task_waits_for_its_turn() -> None:
+    async def main() -> None:
+        turns = asyncio.Semaphore(0)
+        _reached[0] = lambda _: turns.release()
+        calls = asyncio.gather(reaches_later(1), reaches_later(2))
+        for _ in range(2):
+            await turns.acquire()  # here
+        await calls
+
+    asyncio.run(main())
+
+
+def task_waits_for_a_message() -> None:
+    async def receives(messages: Any) -> None:
+        async for _ in messages:  # here
+            return
+
+    async def main() -> None:
+        sender, receiver = anyio.create_memory_object_stream[int](1)
+        _reached[0] = sender.send_nowait
+        with sender, receiver:
+            async with anyio.create_task_group() as group:
+                group.start_soon(receives, receiver)
+                await reaches_later(1)
+
+    asyncio.run(main())
+
+
+def task_on_uvloop_waits_for_a_future() -> None:
+    async def main() -> None:
+        found = asyncio.get_running_loop().create_future()
+        _reached[0] = found.set_result
+        await asyncio.gather(reaches_later(1), asyncio.sleep(0.001))
+        await found  # here
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def thread_waits_for_an_item() -> None:
+    items: queue.Queue[int] = queue.Queue()
+    _reached[0] = items.put
+    thread = threading.Thread(target=reaches, args=(1,))
+    thread.start()
+    items.get()  # here
+    thread.join()
+
+
+def thread_waits_on_a_condition() -> None:
+    ready, found = threading.Condition(), list[int]()
+
+    def tells(n: int) -> None:
+        with ready:
+            found.append(n)
+            ready.notify()
+
+    _reached[0] = tells
+    thread = threading.Thread(target=reaches, args=(1,))
+    thread.start()
+    with ready:
+        ready.wait_for(lambda: found)  # here
+    thread.join()
+
+
+def pool_waits_for_a_future() -> None:
+    found: Future[int] = Future()
+    _reached[0] = found.set_result
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(reaches, 1)
+        pool.submit(found.result).result()  # here
+
+
 STUCK = [
     task_waits_for_an_event,
     task_waits_with_a_deadline,
     task_waits_for_an_item,
+    task_of_a_nested_group_waits,
+    task_waits_on_a_condition,
+    task_waits_for_its_turn,
+    task_waits_for_a_message,
+    task_on_uvloop_waits_for_a_future,
     thread_waits_for_an_event,
+    thread_waits_for_an_item,
+    thread_waits_on_a_condition,
     thread_waits_for_a_lock,
+    pool_waits_for_a_future,
     lone_thread_waits_for_an_event,
 ]
 
