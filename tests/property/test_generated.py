@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import generated
 from tests.support.generated import KINDS, Checker, Load, Pace, check, replayed, twice
-from tests.support.simulation import Shuffled
+from tests.support.simulation import Shuffled, misread_places
 from tracekit import record, replay
 from tracekit.errors import ReplayError
 
@@ -234,3 +234,16 @@ def test_a_place_that_is_off_by_one_is_found(tmp_path: Path) -> None:
             lanes[lane] -= wrong
             with pytest.raises(generated.Differs):
                 replayed(program, path, seen, made, Pace(1), on_the_loop=True)
+
+
+@pytest.mark.parametrize("wrong", [1, -1], ids=["too late", "too early"])
+def test_the_generated_programs_find_places_that_are_off_by_one(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were places read one callback too late or too early, one of the first dozen programs would not be exact."""
+
+    def programs() -> None:
+        for seed in range(1, 13):
+            twice(generated.generate(seed), "asyncio", seed)
+
+    misread_places(monkeypatch, by=wrong)
+    with pytest.raises(generated.Differs):
+        programs()

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
 from tracekit._runtime.lane import Lane
@@ -304,3 +306,13 @@ def _of_the_program(handle: Any) -> bool:
     scope = handle._context.get(current)
     ours = (getattr(handle._callback, "__module__", None) or "").startswith("tracekit.")
     return ours or (scope is not None and not scope.live)
+
+
+def misread_places(monkeypatch: pytest.MonkeyPatch, *, by: int) -> None:
+    """A deliberate mistake: from now on replays read every place so many callbacks too late, or too early."""
+    read: Any = PlaceIndex._append
+
+    def misread(self: Any, lane: int, seq: int, count: int) -> None:
+        read(self, lane, seq, max(0, count + by))
+
+    monkeypatch.setattr(PlaceIndex, "_append", misread)
