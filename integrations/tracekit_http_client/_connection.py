@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tracekit.integration import (
     AMBIENT,
+    PASSING,
     Answer,
     Exchange,
     begin,
@@ -26,6 +27,7 @@ from tracekit.integration import (
     here,
     outside,
     passes_untouched,
+    passing,
     unconnected,
     withheld,
 )
@@ -93,7 +95,8 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         attempt = Attempt()
         token = _attempt.set(attempt)
         try:
-            return original(self)
+            with passing():  # the step of the request that follows accounts for it
+                return original(self)
         except Exception as error:
             kind = "raised" if attempt.raised is None else "open"
             unconnected(scope, *origin, attempt.raised or error, kind, str(error))
@@ -292,13 +295,16 @@ class Line:
         found: Exchange | str | None
         if scope is None:
             parts = (head.method, scheme, netloc, target, head.headers, b"" if streamed else body)
-            found = AMBIENT if outside(*parts) else None
+            found = outside(*parts)
         else:
             found = begin(scope, head.method, scheme, netloc, target, head.headers, body, streamed=streamed)
         if found == AMBIENT:
             self._blocks = iter((NOTHING,))
         elif found is None:
             self._pass(data)
+        elif found == PASSING:
+            with passing():
+                self._pass(data)
         else:
             assert isinstance(found, Exchange)
             self.exchange = found

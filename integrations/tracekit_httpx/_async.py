@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
-from tracekit.integration import AMBIENT, Exchange, current, drive, here, passes_untouched
+from tracekit.integration import AMBIENT, PASSING, Exchange, current, drive, here, passes_untouched, passing
 
 from ._library import Library, library_of
 
@@ -32,6 +32,9 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         exchange = library.begin(scope, request, content)
         if exchange is None:
             return await original(self, *args, **kwargs)
+        if exchange == PASSING:
+            with passing():
+                return await original(self, *args, **kwargs)
         if exchange == AMBIENT:
             return library.nothing(request)
         assert isinstance(exchange, Exchange)

@@ -56,7 +56,7 @@ class Library:
         url = request.url
         parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content)
         if scope is None:
-            return "ambient" if outside(*parts) else None
+            return outside(*parts)
         return begin(scope, *parts)
 
     def loaded(self, request: Any) -> bytes:

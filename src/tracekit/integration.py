@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ._capture.guard import forbidding as forbidding
     from ._capture.guard import watching as watching
     from ._capture.http import AMBIENT as AMBIENT
+    from ._capture.http import PASSING as PASSING
     from ._capture.http import Answer as Answer
     from ._capture.http import Exchange as Exchange
     from ._capture.http import Headers as Headers
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import Endpoint as Endpoint
     from ._capture.plugins import Form as Form
     from ._capture.plugins import Integration as Integration
+    from ._capture.plugins import Native as Native
     from ._capture.plugins import Patch as Patch
     from ._capture.plugins import Reading as Reading
     from ._capture.plugins import TaskSource as TaskSource
@@ -106,9 +108,11 @@ if TYPE_CHECKING:
     from ._runtime.session import Step as Step
     from ._runtime.session import Timer as Timer
     from ._runtime.session import Unfinished as Unfinished
+    from ._runtime.session import below_seam as below_seam
     from ._runtime.session import current as current
     from ._runtime.session import entered as entered
     from ._runtime.session import here as here
+    from ._runtime.session import passing as passing
     from ._runtime.session import placed as placed
     from ._runtime.spending import Spending as Spending
     from ._runtime.step import HasSpecs as HasSpecs
@@ -142,11 +146,13 @@ _HOMES: Final = {
     "HasSpecs": "_runtime.step",
     "Headers": "_capture.http",
     "Integration": "_capture.plugins",
+    "Native": "_capture.plugins",
     "NextRun": "_runtime.process",
     "OpenReplay": "_runs.by_hand",
     "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
     "Patch": "_capture.plugins",
+    "PASSING": "_capture.http",
     "READS": "_journal.entry",
     "Reading": "_capture.plugins",
     "Redactor": "_runtime.redaction",
@@ -167,6 +173,7 @@ _HOMES: Final = {
     "answer_meta": "_capture.wire",
     "attach": "_capture.plugins",
     "begin": "_capture.http",
+    "below_seam": "_runtime.session",
     "canonical_json": "_values:dumps",
     "capture": "_capture.calls",
     "captured_of": "_capture.calls",
@@ -199,6 +206,7 @@ _HOMES: Final = {
     "own_code": "_capture.callers",
     "parameters": "_capture.wire",
     "passes_untouched": "_capture.http",
+    "passing": "_runtime.session",
     "perform": "_capture.calls",
     "perform_async": "_capture.calls",
     "placed": "_runtime.session",
@@ -220,6 +228,7 @@ _HOMES: Final = {
 __all__ = [
     "AMBIENT",
     "GROUP",
+    "PASSING",
     "READS",
     "SINGLES",
     "Ambient",
@@ -239,6 +248,7 @@ __all__ = [
     "HasSpecs",
     "Headers",
     "Integration",
+    "Native",
     "NextRun",
     "OpenReplay",
     "OpenRun",
@@ -262,6 +272,7 @@ __all__ = [
     "answer_meta",
     "attach",
     "begin",
+    "below_seam",
     "canonical_json",
     "capture",
     "captured_of",
@@ -294,6 +305,7 @@ __all__ = [
     "own_code",
     "parameters",
     "passes_untouched",
+    "passing",
     "perform",
     "perform_async",
     "placed",

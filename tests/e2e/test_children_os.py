@@ -71,7 +71,7 @@ def main():
     family.record()
     assert family.effects == ["x"]
     (told,) = family.warnings
-    assert "a replay will" in told
+    assert "a replay will refuse it" in told
     for _ in range(2):
         done = family.replay()
         assert done.returncode == 1

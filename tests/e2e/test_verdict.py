@@ -511,13 +511,13 @@ def test_a_replay_and_a_dry_run_agree_that_a_value_is_missing(place: Place) -> N
 
 
 def test_unknown_is_never_yes(place: Place) -> None:
-    """What a run did beside its steps is not observed: neither question is answered with yes, and each says why."""
+    """What a run read and wrote is not observed: neither question is answered with yes, and each says why."""
     place.program(TOOL.replace("irreversible", "read_only") + "charge(1)\n")
     assert place.cli("run", "agent.py").returncode == 0
     answers = _why(place)
     for question in ("can_be_replayed", "safe_to_retry"):
         assert answers[question]["answer"] is None
-        assert "boundary_not_observed" in [one["code"] for one in answers[question]["reasons"]]
+        assert "inputs_not_observed" in [one["code"] for one in answers[question]["reasons"]]
     place.program(TOOL + "charge(1)\n")
     assert place.cli("run", "agent.py").returncode == 0
     safe = _why(place)["safe_to_retry"]

@@ -11,6 +11,7 @@ import decimal
 import hashlib
 import os
 import random
+import subprocess
 import threading
 import time
 import uuid
@@ -133,6 +134,15 @@ def conversation() -> list[Any]:
     return [message["content"] for message in history]
 
 
+def missing() -> list[Any]:
+    """A process that can't be started: it crossed the boundary of the run, and turned out to be captured."""
+    try:
+        subprocess.run(["tracekit-no-such-program"], check=True)
+    except FileNotFoundError as error:
+        return [look("instead")["what"], error.filename]
+    return []
+
+
 #: What ``harness`` is handed: its clients record and replay by themselves.
 def harness(llm: Any, tool: Any, trace: Any) -> list[Any]:
     """The injected clients: a plan, a tool call, a stream."""
@@ -149,6 +159,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "reads": reads,
     "threads": threads,
     "conversation": conversation,
+    "missing": missing,
 }
 
 

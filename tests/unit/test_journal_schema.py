@@ -18,7 +18,7 @@ VALIDATOR = jsonschema.Draft202012Validator(schema.load())
 
 #: Every type that the design names.
 TYPES = {
-    "run.started", "run.completed", "run.failed", "run.aborted", "lane", "identity", "blob",
+    "run.started", "run.completed", "run.failed", "run.aborted", "lane", "identity", "blob", "boundary",
     "llm.request", "llm.chunk", "llm.response", "llm.error", "http.request", "http.chunk", "http.response", "http.error",
     "tool.call", "tool.chunk", "tool.return", "tool.error", "tool.skipped", "span.start", "span.end",
     "decision", "data", "state_transition", "policy.check", "breaker", "detection", "clock", "random",

@@ -1,4 +1,4 @@
-"""The guard of a replay: connections, name look-ups and new processes of the whole process are refused."""
+"""Where a process reaches outside: the guard of a replay refuses it, a recording puts it into its boundary."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
+from functools import cache, partial, wraps
+from inspect import iscoroutinefunction
 from threading import RLock, current_thread, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 from .. import _reality
 from .._runtime.around import Around
+from .._runtime.boundary import Boundary, Status
+from .._runtime.lane import ROOT
 from .._runtime.process import process
-from .._runtime.session import Scope, Session, Step, current, enter, here
+from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .patch import AttributePatch, Patch, PatchStack, when_imported
+from .plugins import Native, discover
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -35,13 +41,16 @@ __all__ = [
     "Reach",
     "Refuse",
     "Watch",
+    "activate",
     "allow",
     "asks",
     "check",
+    "deactivate",
     "descriptor",
     "everywhere",
     "forbidding",
     "numeric",
+    "observe",
     "peer",
     "refuse",
     "thread_start",
@@ -150,7 +159,7 @@ def _canonical(host: str) -> str | None:
 # long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
 
 #: An ``act`` is nothing that a replay holds back: only who may do nothing at all is asked about it.
-Kind = Literal["connect", "lookup", "listen", "send", "process", "file", "act"]
+Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "act"]
 
 
 class Attempt:
@@ -182,9 +191,18 @@ _UNNAMED: Final = getattr(os, "O_TMPFILE", 0)
 _SHARED: Final = ("/dev/shm/", "/dev/mqueue/")
 
 
+@cache
+def _number_of_family() -> Callable[[Any], int]:
+    """The family of a socket as a number: Python's own property looks up a name for it, which takes longer than a small ``send``."""
+    from _socket import socket
+
+    getter: Callable[[Any], int] = vars(socket)["family"].__get__
+    return getter
+
+
 def peer(sock: Any) -> object:
     """The far end of a connected socket, or ``None`` where there is none outside this process (a socket pair)."""
-    if sock.family in _LOCAL_FAMILIES:
+    if _number_of_family()(sock) in _LOCAL_FAMILIES:
         return None
     try:
         return sock.getpeername() or None
@@ -410,7 +428,7 @@ class Caller:
 
     def passes(self, kind: Kind) -> bool:
         """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
-        if kind == "process":
+        if kind in ("process", "fork"):
             return self.probes or self._tracker
         if kind == "listen" and self._nearest == "urllib3.util.connection":
             return True  # it binds a socket at its import, to see whether there is IPv6
@@ -447,15 +465,17 @@ class Caller:
         return pairs or closes
 
 
-# -- what raises no audit event ----------------------------------------------------------------------------------------
+# -- exchanged entrances -----------------------------------------------------------------------------------------------
 #
-# The seams for what raises no audit event.
+# Functions and methods that are exchanged where a process reaches outside, for guards and recordings alike.
 #
-# Sending on a connection that was open before the replay, listening and accepting, multiprocessing's own way to start a
-# process, named pipes, and uvloop, which connects, resolves and spawns below Python. They are in place while a guard is
-# engaged, and taken away exactly. asyncio's look-ups are caught where the program asks, since the thread that
-# makes them knows neither the caller nor its context.
+# A guard needs those that raise no audit event: sending on a connection that was open before the replay, listening and accepting,
+# multiprocessing's own way to start a process, named pipes, native clients, and uvloop, which connects, resolves and spawns below Python.
+# A recording needs the others too, since it has no audit hook: that could not be taken away again, and makes ``id()`` and ``deepcopy``
+# dearer. They are in place while a guard is engaged or a run is active, and taken away exactly. asyncio's look-ups are caught where the
+# program asks, since the thread that makes them knows neither the caller nor its context.
 
+#: What an operation passes before it goes ahead; it may raise.
 Check = Callable[[Attempt | None], None]
 Note = Callable[[object, Iterable[object]], None]
 Make = Callable[[Any], Any]
@@ -477,20 +497,26 @@ _WRITERS: Final = {
 
 
 class _Seams:
-    """The seams that are in place: for live operations, for files and for acts. ``note`` gets the results of look-ups."""
+    """The entrances that are in place: for live operations, for files and for acts. ``note`` gets the results of look-ups."""
 
     def __init__(self, note: Note) -> None:
         self._note: Final = note
         self._live: Final = PatchStack()
+        self._audited: Final = PatchStack()
         self._files: Final = PatchStack()
         self._acts: Final = PatchStack()
+        #: The places of native clients that are exchanged: one function can be reached by two names.
+        self._native: Final[set[tuple[int, str]]] = set()
 
-    def use(self, *, live: bool, files: bool, acts: bool) -> None:
-        """Put them in place, or remove them."""
-        if live and not self._live:
-            self._live.apply(*_patches(_live_seams(check, self._note)))
+    def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
+        """Put them in place, or remove them. ``observed``: somebody is told of live operations without an audit hook."""
+        if (live or observed) and not self._live:
+            self._live.apply(*_patches(_live_seams(self._note)))
             if "uvloop" not in sys.modules:  # a program under the guard from its first line imports it later
                 when_imported("uvloop", self._add_uvloop)
+            self._add_native()
+        if observed and not self._audited:
+            self._audited.apply(*_patches(_audited_seams()))
         if files and not self._files:
             seams = [(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
             self._files.apply(*_patches(seams))
@@ -499,58 +525,141 @@ class _Seams:
             if sys.version_info < (3, 12):  # later ones raise an audit event for it
                 seams += [(owner, name, _starting(check)) for owner, name in _thread_starts()]
             self._acts.apply(*_patches(seams))
-        for wanted, stack in ((live, self._live), (files, self._files), (acts, self._acts)):
-            if not wanted:
+        wanted = ((observed, self._audited), (live or observed, self._live), (files, self._files), (acts, self._acts))
+        for on, stack in wanted:
+            if not on:
                 stack.restore()
+        if not self._live:
+            self._native.clear()
 
     def _add_uvloop(self) -> None:
         if self._live:
-            self._live.apply(*_patches(_uvloop_seams(sys.modules["uvloop"], check, self._note)))
+            self._live.apply(*_patches(_uvloop_seams(sys.modules["uvloop"], self._note)))
+
+    def _add_native(self) -> None:
+        """The entrances of the native clients that are loaded; of others when they are."""
+        with _reality.off_loop():
+            found = discover()
+        for integration in found.values():
+            for native in integration.native:
+                module = sys.modules.get(native.module)
+                if module is not None and self._live:
+                    self._add_entrance(module, native)
+                when_imported(native.module, self._add_native)
+
+    def _add_entrance(self, module: Any, native: Native) -> None:
+        *way, name = native.attribute.split(".")
+        owner: Any = module
+        for step in way:
+            owner = getattr(owner, step, None)
+        if owner is None or name not in vars(owner) or (id(owner), name) in self._native:
+            return
+        entrance = partial(_native_entrance, native)
+        try:
+            self._live.apply(AttributePatch(owner, name, entrance(vars(owner)[name])))
+        except TypeError:  # a type that takes no assignment
+            from .exchange import MethodEntry, Unsupported
+
+            try:
+                self._live.apply(MethodEntry(owner, name, entrance))
+            except Unsupported:
+                return
+        self._native.add((id(owner), name))
 
 
 def _patches(seams: Iterable[tuple[Any, str, Make]]) -> list[Patch]:
     return [AttributePatch(owner, name, make(getattr(owner, name))) for owner, name, make in seams]
 
 
-def _live_seams(check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
+def _live_seams(note: Note) -> Iterable[tuple[Any, str, Make]]:
     import _socket
     import socket
     from asyncio.base_events import BaseEventLoop
 
     for name in ("send", "sendall", "sendfile"):
-        yield socket.socket, name, _on_socket(check, "send", name)
+        yield socket.socket, name, _sending(name)
     for name in ("listen", "accept"):
-        yield socket.socket, name, _on_socket(check, "listen", name)
+        yield socket.socket, name, _listening(name)
     if "ssl" in sys.modules:  # else no such connection is open
         for name in ("send", "write"):
-            yield sys.modules["ssl"].SSLSocket, name, _on_socket(check, "send", name)
-    yield _socket, "getaddrinfo", _noting(note, lambda found: (entry[4] for entry in found))
-    yield socket, "gethostbyname", _noting(note, lambda found: (found,))
-    yield socket, "gethostbyname_ex", _noting(note, lambda found: found[2])
-    yield BaseEventLoop, "getaddrinfo", _asyncio_lookup(check)
+            yield sys.modules["ssl"].SSLSocket, name, _sending(name)
+    yield _socket, "getaddrinfo", _noting("getaddrinfo", note, lambda found: (entry[4] for entry in found))
+    yield socket, "gethostbyname", _noting("gethostbyname", note, lambda found: (found,))
+    yield socket, "gethostbyname_ex", _noting("gethostbyname_ex", note, lambda found: found[2])
+    yield BaseEventLoop, "getaddrinfo", _asyncio_lookup
     if "_posixsubprocess" in sys.modules:
-        yield sys.modules["_posixsubprocess"], "fork_exec", _fork_exec(check)
+        yield sys.modules["_posixsubprocess"], "fork_exec", _fork_exec
     if "uvloop" in sys.modules:
-        yield from _uvloop_seams(sys.modules["uvloop"], check, note)
+        yield from _uvloop_seams(sys.modules["uvloop"], note)
 
 
-def _on_socket(check: Check, kind: Kind, name: str) -> Make:
+def _audited_seams() -> Iterable[tuple[Any, str, Make]]:
+    """What raises an audit event, which a guard hears, and a recording does not."""
+    import socket
+
+    for name in ("connect", "connect_ex", "sendto", "sendmsg"):
+        yield socket.socket, name, _reaching(name)
+
+
+def _idle() -> bool:
+    """Whether nobody asks what the running code does: no guard is engaged, and it is accounted for, or in no run."""
+    return not _engaged.guards and (accounted_for() or not process.sessions)
+
+
+def _reaching(name: str) -> Make:
+    describe = _to("connect" if name.startswith("connect") else "send", f"socket.{name}")
+    at = {"sendto": -1, "sendmsg": 3}.get(name, 0)
+
     def make(original: Any) -> Any:
-        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            target = peer(self) if kind == "send" else self.getsockname()
-            if target:
-                check(Attempt(kind, f"socket.{name}", target))
-            return original(self, *args, **kwargs)
+        def reaching(self: Any, *args: Any) -> Any:
+            if not accounted_for() and process.sessions:
+                with suppress(Exception):  # a wrong argument is the operation's own to refuse
+                    address = args[at] if at < len(args) else None
+                    observe(describe((self, address)))
+            return original(self, *args)
 
-        guarded.__name__ = name
-        return guarded
+        reaching.__name__ = name
+        return reaching
 
     return make
 
 
-def _noting(note: Note, addresses: Callable[[Any], Iterable[object]]) -> Make:
+def _sending(name: str) -> Make:
+    def make(original: Any) -> Any:
+        def sending(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _idle():
+                target = peer(self)
+                if target:
+                    cross(Attempt("send", f"socket.{name}", target, self))
+            return original(self, *args, **kwargs)
+
+        sending.__name__ = name
+        return sending
+
+    return make
+
+
+def _listening(name: str) -> Make:
+    def make(original: Any) -> Any:
+        def listening(self: Any, *args: Any) -> Any:
+            if not _idle():
+                target = self.getsockname()
+                if target:
+                    attempt = Attempt("listen", f"socket.{name}", target)
+                    cross(attempt) if name == "listen" else check(attempt)
+            return original(self, *args)
+
+        listening.__name__ = name
+        return listening
+
+    return make
+
+
+def _noting(name: str, note: Note, addresses: Callable[[Any], Iterable[object]]) -> Make:
     def make(original: Any) -> Any:
         def looked_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+            if not accounted_for() and process.sessions and not numeric(host):
+                observe(Attempt("lookup", f"socket.{name}", host))
             found = original(host, *args, **kwargs)
             note(host, addresses(found))
             return found
@@ -560,39 +669,33 @@ def _noting(note: Note, addresses: Callable[[Any], Iterable[object]]) -> Make:
     return make
 
 
-def _asyncio_lookup(check: Check) -> Make:
-    def make(original: Any) -> Any:
-        async def getaddrinfo(
-            self: Any, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-        ) -> Any:
-            import socket
+def _asyncio_lookup(original: Any) -> Any:
+    async def getaddrinfo(
+        self: Any, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        import socket
 
-            _check_name(check, host, "loop.getaddrinfo")
-            if self.__class__.getaddrinfo is not getaddrinfo:  # a loop with its own resolver
-                return await original(self, host, port, family=family, type=type, proto=proto, flags=flags)
-            # As asyncio does it, but in the caller's context, so that what was allowed here is allowed there.
-            ask = copy_context().run
-            return await self.run_in_executor(None, ask, socket.getaddrinfo, host, port, family, type, proto, flags)
+        _cross_name(host, "loop.getaddrinfo")
+        if not _engaged.guards or self.__class__.getaddrinfo is not getaddrinfo:  # or a loop with its own resolver
+            return await original(self, host, port, family=family, type=type, proto=proto, flags=flags)
+        # As asyncio does it, but in the caller's context, so that what was allowed here is allowed there.
+        ask = copy_context().run
+        return await self.run_in_executor(None, ask, socket.getaddrinfo, host, port, family, type, proto, flags)
 
-        return getaddrinfo
-
-    return make
+    return getaddrinfo
 
 
-def _check_name(check: Check, host: Any, operation: str) -> None:
+def _cross_name(host: Any, operation: str) -> None:
     if not numeric(host):
-        check(Attempt("lookup", operation, host))
+        cross(Attempt("lookup", operation, host))
 
 
-def _fork_exec(check: Check) -> Make:
-    def make(original: Any) -> Any:
-        def fork_exec(args: Any, *rest: Any) -> Any:
-            check(Attempt("process", "_posixsubprocess.fork_exec", args[0] if args else ""))
-            return original(args, *rest)
+def _fork_exec(original: Any) -> Any:
+    def fork_exec(args: Any, *rest: Any) -> Any:
+        check(Attempt("process", "_posixsubprocess.fork_exec", args[0] if args else ""))
+        return original(args, *rest)
 
-        return fork_exec
-
-    return make
+    return fork_exec
 
 
 def _pipe(check: Check, name: str) -> Make:
@@ -642,11 +745,11 @@ def _writing(check: Check, name: str) -> Make:
 # -- uvloop -------------------------------------------------------------------------------------------------------
 
 
-def _uvloop_seams(uvloop: Any, check: Check, note: Note) -> Iterable[tuple[Any, str, Make]]:
+def _uvloop_seams(uvloop: Any, note: Note) -> Iterable[tuple[Any, str, Make]]:
     loop = getattr(uvloop, "Loop", None)
     if loop is None:  # being imported: the hook comes when it is whole
         return
-    for name, before in _before(check).items():
+    for name, before in _before().items():
         if hasattr(loop, name):
             yield loop, name, _first(before, note, name)
 
@@ -667,41 +770,44 @@ def _first(before: Callable[..., None], note: Note, name: str) -> Make:
     return make
 
 
-def _before(check: Check) -> dict[str, Callable[..., None]]:
+def _before() -> dict[str, Callable[..., None]]:
     """What each of uvloop's own operations asks for, read from its arguments."""
 
     def connection(factory: Any, host: Any = None, port: Any = None, **more: Any) -> None:
         if host is not None:
-            _check_name(check, host, "uvloop.create_connection")
-            check(Attempt("connect", "uvloop.create_connection", (host, port)))
+            _cross_name(host, "uvloop.create_connection")
+            cross(Attempt("connect", "uvloop.create_connection", (host, port)))
 
     def server(factory: Any, host: Any = None, port: Any = None, *, sock: Any = None, **more: Any) -> None:
         target = (host or "0.0.0.0", port or 0) if sock is None else sock.getsockname()
-        check(Attempt("listen", "uvloop.create_server", target))
+        cross(Attempt("listen", "uvloop.create_server", target))
+
+    def sock_connect(sock: Any, address: Any) -> None:
+        cross(_to("connect", "uvloop.sock_connect")((sock, address)))
 
     def unix_connection(factory: Any, path: Any = None, **more: Any) -> None:
         if path is not None:
-            check(Attempt("connect", "uvloop.create_unix_connection", os.fspath(path)))
+            cross(Attempt("connect", "uvloop.create_unix_connection", os.fspath(path)))
 
     def unix_server(factory: Any, path: Any = None, *, sock: Any = None, **more: Any) -> None:
         target = os.fspath(path) if path is not None else sock.getsockname() if sock is not None else ""
-        check(Attempt("listen", "uvloop.create_unix_server", target))
+        cross(Attempt("listen", "uvloop.create_unix_server", target))
 
     def datagram(factory: Any, local: Any = None, remote: Any = None, *, sock: Any = None, **more: Any) -> None:
         local, remote = more.get("local_addr", local), more.get("remote_addr", remote)
         if sock is None:
             kind: Kind = "connect" if remote else "listen"
-            check(Attempt(kind, "uvloop.create_datagram_endpoint", remote or local or ("0.0.0.0", 0)))
+            cross(Attempt(kind, "uvloop.create_datagram_endpoint", remote or local or ("0.0.0.0", 0)))
 
     def lookup(host: Any, *args: Any, **more: Any) -> None:
-        _check_name(check, host, "loop.getaddrinfo")
+        _cross_name(host, "loop.getaddrinfo")
 
     def reverse(sockaddr: Any, *args: Any, **more: Any) -> None:
-        check(Attempt("lookup", "loop.getnameinfo", sockaddr[0]))
+        cross(Attempt("lookup", "loop.getnameinfo", sockaddr[0]))
 
     def process(factory: Any, program: Any, *args: Any, **more: Any) -> None:
         text = os.fsdecode(program)
-        check(Attempt("process", "uvloop.subprocess", text.split(None, 1)[0] if text.strip() else text))
+        cross(Attempt("process", "uvloop.subprocess", text.split(None, 1)[0] if text.strip() else text))
 
     return {
         "create_connection": connection,
@@ -709,11 +815,127 @@ def _before(check: Check) -> dict[str, Callable[..., None]]:
         "create_server": server,
         "create_unix_connection": unix_connection,
         "create_unix_server": unix_server,
+        "sock_connect": sock_connect,
         "getaddrinfo": lookup,
         "getnameinfo": reverse,
         "subprocess_exec": process,
         "subprocess_shell": process,
     }
+
+
+# -- observing ---------------------------------------------------------------------------------------------------------
+#
+# What a recording notes of an operation that goes ahead. It never raises and never holds the program up, but for the log.
+
+#: Whether a socket was accepted: it carries the answers of a server, whoever asked.
+_accepted: Final[WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
+
+
+def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | None = None, by: object = None) -> None:
+    """Put an operation that is about to go ahead into the boundary of the runs that it belongs to. What a step accounts for is in none.
+
+    ``lane`` is that of a process that is about to be started; ``by`` is what it is done with (a socket, a client): once is enough.
+    """
+    if attempt is None or accounted_for() or _allowed.get():
+        return
+    with suppress(Exception):  # observing never breaks the program
+        found = [*_boundaries()]
+        by = attempt.sock if by is None else by
+        if not found or (attempt.kind == "send" and _is_accepted(by)):
+            return
+        if by is not None:
+            to = attempt.text if attempt.kind == "send" and peer(by) is None else None
+            found = [one for one in found if not one[0].knows(by, to, one[2]) or attempt.kind == "connect"]
+        caller = Caller() if found else None
+        if caller is None or caller.passes(attempt.kind):
+            return
+        text, where = attempt.text[:_TARGET], caller.location
+        if attempt.kind == "lookup" and where is None:  # a thread that looks up for somebody: it was noted there
+            return
+        if attempt.kind == "native":
+            text = f"{attempt.operation.partition('.')[0]} to {text}"
+        for boundary, place, unattributed in found:
+            boundary.note(
+                status, attempt.kind, attempt.operation, text, where, place=place, unattributed=unattributed, lane=lane
+            )
+
+
+#: How much of a target is kept, in characters.
+_TARGET: Final = 300
+
+
+def _boundaries() -> Iterator[tuple[Boundary, tuple[int, int], bool]]:
+    """The boundaries of the runs that the running code belongs to, and its lane and step; where that is not known, all of the process."""
+    scope = current.get()
+    for session in process.sessions if scope is None else (scope.session,):
+        state = session.state
+        if state.boundary is not None and session.recording and not state.ended:
+            place = (0, ROOT) if scope is None else (max(scope.lane.id, 0), scope.parent)
+            yield state.boundary, place, scope is None and not process.role.is_whole_program(session)
+
+
+def _is_accepted(sock: Any) -> bool:
+    """Whether this socket was accepted from one that listens: it has the port of that."""
+    try:
+        known = _accepted.get(sock)
+        if known is None:
+            known = _accepted[sock] = _has_a_listeners_port(sock)
+    except TypeError:  # no weak reference to it
+        return False
+    return known
+
+
+@_reality.off_loop()
+def _has_a_listeners_port(sock: Any) -> bool:
+    import socket
+
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+        return False
+    port = f":{sock.getsockname()[1]:04X}"
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split(None, 4) for line in file]
+            if any(row[3] == "0A" and row[1].endswith(port) for row in rows):  # 0A: it listens
+                return True
+        except OSError:
+            # No such table: servers share their address with sockets of the past, which clients have no use for.
+            return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR))
+    return False
+
+
+# -- native clients ----------------------------------------------------------------------------------------------------
+#
+# Clients that connect below Python are seen where Python code calls them. Integrations say which functions those are.
+
+
+def _native_entrance(native: Native, found: Any) -> Any:
+    """What stands in the place of ``found``, the function as it lies there."""
+    if isinstance(found, (classmethod, staticmethod)):
+        return type(found)(_native_entrance(native, found.__func__))
+    operation = f"{native.module}.{native.attribute}"
+
+    def reach(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not _idle():
+            attempt = Attempt("native", operation, native.target_of(args, kwargs))
+            check(attempt)
+            observe(attempt, by=args[0] if args and native.keeps else None)
+
+    if iscoroutinefunction(found):
+
+        @wraps(found)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            reach(args, kwargs)
+            return await found(*args, **kwargs)
+
+        return call_async
+
+    @wraps(found)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        reach(args, kwargs)
+        return found(*args, **kwargs)
+
+    return call
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------
@@ -730,6 +952,7 @@ _VERBS: Final[dict[Kind, str]] = {
     "lookup": "look up",
     "listen": "listen on",
     "send": "send to",
+    "native": "call a native client:",
     "process": "start a process:",
     "file": "change a file:",
 }
@@ -738,6 +961,8 @@ _NEXT: Final[dict[Kind, str]] = {
     "lookup": f"{_TOOL}; or, for a test's own server, replay(..., allow_hosts=[{{host!r}}])",
     "listen": "a server's work that comes through handlers (@on_task) is replayed without it: by `tracekit replay`, or with "
     "`replay_tasks(handler)` inside the block; or, for a test's own server, replay(..., allow_hosts=[{host!r}])",
+    "native": "let a @traced_tool make this call, so that the replay answers it; or, for a test's own server, name its host in "
+    "replay(..., allow_hosts=[...])",
     "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "
     "let it run for real",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
@@ -789,6 +1014,8 @@ class Guard:
         self.failed = failed
         self.resumes: Final = resumes
         self._permitted: Final = permitted
+        #: The sockets of which that has been told.
+        self._let_through: Final[WeakSet[Any]] = WeakSet()
 
     def engage(self) -> None:
         """Begin to block. Each call needs one :meth:`release`."""
@@ -826,9 +1053,17 @@ class Guard:
                 return False
         elif attempt.kind != "process" and self.hosts.permits(attempt.target):
             if self._permitted is not None and (self.scope != "context" or _replaying() is not None):
-                self._permitted(attempt)
+                self._permit(self._permitted, attempt)
             return False
         return self.scope != "context" or _replaying() is not None
+
+    def _permit(self, permitted: Callable[[Attempt], None], attempt: Attempt) -> None:
+        """Say what is let through; of a connection once, not at each piece that is sent."""
+        if attempt.sock is not None:
+            if attempt.kind == "send" and attempt.sock in self._let_through:
+                return
+            self._let_through.add(attempt.sock)
+        permitted(attempt)
 
 
 class Watch(Guard):
@@ -953,6 +1188,26 @@ def warm(*, files: bool = False) -> None:
             tempfile.gettempdir()
 
 
+def activate() -> None:
+    """A run is active: what leaves the process can be observed from now on. Each call wants a :func:`deactivate`."""
+    with _engaged.lock:
+        _engaged.observers += 1
+        _engaged.set(_engaged.guards)
+
+
+def deactivate() -> None:
+    """It is over; with the last one, and no guard, every entrance is as it was."""
+    with _engaged.lock:
+        _engaged.observers -= 1
+        _engaged.set(_engaged.guards)
+
+
+def cross(attempt: Attempt | None) -> None:
+    """An operation is about to reach outside: guards are asked whether it may, recordings told that it does."""
+    check(attempt)
+    observe(attempt)
+
+
 def check(attempt: Attempt | None) -> None:
     """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller."""
     if attempt is None:
@@ -1044,6 +1299,8 @@ class _Engagement:
         self.lock: Final = RLock()
         self.guards: tuple[Guard, ...] = ()
         self._seams: Final = _Seams(self._note)
+        #: How many runs are active, which observe what leaves the process.
+        self.observers = 0
         #: The audit events that are looked at, with what reads each.
         self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
         self._tables: tuple[bool, ...] = ()
@@ -1064,7 +1321,8 @@ class _Engagement:
             guards  # before the table: what is in the table finds its guards, what has none left finds nothing
         )
         self._listen_to(live or watched, files or watched, watched)
-        self._seams.use(live=live or closely, files=files or closely, acts=closely)
+        observed = self.observers > 0
+        self._seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
         self._forbid_bytecode(files)
         if not guards and self._hook is not None:
             self._hook.restore()

@@ -7,7 +7,6 @@ one that is not live gets :class:`Answer` objects to build the library's own res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, ParamSpec
 
@@ -15,16 +14,17 @@ import orjson
 
 from .._reality import monotonic_ns
 from .._runtime.process import process
-from .._runtime.session import Outcome, Scope, Step, current
+from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
-from .guard import everywhere
+from .guard import Attempt, everywhere, observe
 from .plugins import Claim, Dialect, Route, names_secret, note_captured, resolve, shown
 
 __all__ = [
     "AMBIENT",
     "NOT_JSON",
+    "PASSING",
     "Answer",
     "Exchange",
     "Facts",
@@ -49,7 +49,6 @@ __all__ = [
     "unconnected",
     "whole",
     "withheld",
-    "within",
 ]
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
@@ -402,13 +401,11 @@ _SUSPENDED: Final = {"suspended": True}
 
 _P = ParamSpec("_P")
 
-#: The exchange that the running code is inside of: a send inside a send is one request.
-within: Final[ContextVar[Exchange | None]] = ContextVar("tracekit.exchange", default=None)
-
 
 def refuse(scope: Scope, what: str) -> None:
     """Raise that this kind of connection is not supported, instead of letting it pass unrecorded."""
     if scope.session.recording:
+        observe(Attempt("connect", "websocket", what), status="refused")
         raise RunStateError(
             f"{what} can't be recorded yet",
             run_id=scope.session.run_id,
@@ -686,7 +683,7 @@ class Exchange:
 
     def enter(self) -> tuple[Any, Any]:
         """Set the scope of the live call, and that it is inside a request; give the result to :meth:`leave`."""
-        return current.set(self.body), within.set(self)
+        return current.set(self.body), below.set(self)
 
     def inside(self, call: Callable[..., Any], *args: Any) -> Any:
         """``call(*args)`` as part of this request, which goes on afterwards."""
@@ -695,12 +692,12 @@ class Exchange:
             return call(*args)
         finally:
             current.reset(tokens[0])
-            within.reset(tokens[1])
+            below.reset(tokens[1])
 
     def leave(self, tokens: tuple[Any, Any]) -> None:
         self.open = False
         current.reset(tokens[0])
-        within.reset(tokens[1])
+        below.reset(tokens[1])
 
     def refuse(self, what: str) -> None:
         """Raise that an answer of this kind can't be captured."""
@@ -838,8 +835,10 @@ def request_body(content: bytes, value: Any, content_type: bytes) -> tuple[Any, 
 # ``reason``, ``url`` (after redirects), ``history``. Of a stream the first chunk is ``{"head": {"status", "headers", …}}``, each
 # further one a piece as text or bytes, and the outcome ``{"complete": true}``. Bodies are stored with their content coding undone.
 
-#: What :func:`begin` returns for traffic that is not the program's and not to be sent either: answer it with nothing.
+#: What :func:`begin` and :func:`outside` return for traffic that is not the program's: answer it with nothing, or send it in a block of
+#: ``passing()``.
 AMBIENT: Final = "ambient"
+PASSING: Final = "passing"
 
 #: How many specs are remembered.
 _SPECS: Final = 1024
@@ -852,9 +851,10 @@ def passes_untouched(scope: Scope | None) -> bool:
     """Whether a request passes untouched: no run (and no whole-process replay) is active and nobody asks for its effect, or it is part
     of another request."""
     if scope is None:
-        return process.outside is None and not process.effects.open and not everywhere()
-    inside = within.get()
-    return inside is not None and inside.open
+        return below_seam() or (
+            process.outside is None and not process.effects.open and not process.sessions and not everywhere()
+        )
+    return below_seam()
 
 
 def withheld(scope: Scope | None) -> bool:
@@ -903,10 +903,10 @@ def begin(
     content: bytes,
     *,
     streamed: bool = False,
-) -> Exchange | str | None:
+) -> Exchange | str:
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and told to :meth:`Exchange.sent`.
 
-    Returns ``None`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
+    Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
     about = Facts(headers)
     for credential in about.credentials:
@@ -915,7 +915,7 @@ def begin(
         refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
-        return None if scope.session.recording else AMBIENT
+        return _ambient(route) if scope.session.recording else AMBIENT
     value = parsed(content)
     body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
     for dialect in () if streamed else route.dialects:
@@ -927,15 +927,24 @@ def begin(
     return _plain_call(scope, method, route, about, body, format)
 
 
-def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> bool:
-    """A request outside every run, while the whole process replays (a known SDK's raises), or inside a call that may be made again.
+def _ambient(route: Route) -> str:
+    """Ambient traffic is let through, and is in the boundary of the run."""
+    observe(Attempt("connect", "http", route.origin), status="ambient")
+    return PASSING
 
-    True for ambient traffic of a replay, which is to be answered with nothing. ``RunEndedError`` where it comes too late.
+
+def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers: Headers, content: bytes) -> str | None:
+    """A request outside every run, while one is open, while the whole process replays (a known SDK's raises), or inside a call that may
+    be made again.
+
+    ``AMBIENT`` or ``PASSING`` for ambient traffic, as :func:`begin` says it. ``RunEndedError`` where it comes too late.
     """
     about = Facts(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
-        return everywhere()
+        return AMBIENT if everywhere() else _ambient(route)
+    if process.outside is None and not process.effects.open:
+        return None
     value = parsed(content)
     model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
     if process.outside is not None and (model_call or route.sdk is not None):
@@ -944,7 +953,7 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
         begun = process.effects.begins_outside(route.name, route.side_effect)
         if begun is not None:
             begun.end()  # that it has begun decides; it ends with the call that made it
-    return False
+    return None
 
 
 def _model_call(

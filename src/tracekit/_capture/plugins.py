@@ -27,6 +27,7 @@ __all__ = [
     "Endpoint",
     "Form",
     "Integration",
+    "Native",
     "Patch",
     "Reading",
     "Route",
@@ -200,6 +201,41 @@ class Ambient:
         self.variable: Final = variable
 
 
+class Native:
+    """A function of a client that connects below Python: ``attribute`` (``"Connection.connect"``) of ``module``.
+
+    Where Python code calls it, a replay refuses it and a recording names it; importing the client is nothing. ``target`` says of the
+    call's arguments what it reaches, as ``(host, port)`` or a text. ``keeps``: its first argument is the connection or client, of which a
+    recording names the first call alone. What a version of the client does not have is left out.
+    """
+
+    __slots__ = ("attribute", "keeps", "module", "target")
+
+    def __init__(
+        self,
+        module: str,
+        attribute: str,
+        target: Callable[[tuple[Any, ...], Mapping[str, Any]], object] | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.module: Final = module
+        self.attribute: Final = attribute
+        self.target: Final = target
+        self.keeps: Final = keeps
+
+    def target_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        """What a call reaches; one that can't be read reaches the client's name."""
+        try:
+            found = None if self.target is None else self.target(args, kwargs)
+        except Exception:
+            found = None
+        return found or self.module.partition(".")[0]
+
+    def __repr__(self) -> str:
+        return f"Native({self.module!r}, {self.attribute!r})"
+
+
 class Integration:
     """What tracekit must know of one library. The core applies and restores what is described here.
 
@@ -208,13 +244,15 @@ class Integration:
     placeholder where one is absent. Of several in a tuple one is enough. ``frameworks`` are packages that count as user code;
     ``background`` ones are no part of a run, nor is what they start (telemetry). ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
-    service, by which requests are known that something else sends. ``attach`` puts the seam on one client object, and says whether
+    service, by which requests are known that something else sends. ``native`` are the
+    functions by which clients that connect below Python are called; they are watched in every run and replay. ``attach`` puts the seam on
+    one client object, and says whether
     it knows that kind; ``detach`` takes it away.
     """
 
     __slots__ = (
         "agents", "ambient", "attach", "background", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules",
-        "name", "patches",
+        "name", "native", "patches",
     )  # fmt: skip
 
     def __init__(
@@ -231,6 +269,7 @@ class Integration:
         credentials: Sequence[str | tuple[str, ...]] = (),
         frameworks: Sequence[str] = (),
         background: Sequence[str] = (),
+        native: Sequence[Native] = (),
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
     ) -> None:
@@ -245,6 +284,7 @@ class Integration:
         self.credentials: Final = tuple(credentials)
         self.frameworks: Final = tuple(frameworks)
         self.background: Final = tuple(background)
+        self.native: Final = tuple(native)
         self.attach: Final = attach
         self.detach: Final = detach
 

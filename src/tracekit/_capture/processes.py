@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from .._runtime.lane import started
 from .._runtime.process import process
-from .._runtime.session import Scope, current, enter, here
+from .._runtime.session import Scope, current, enter, here, passing
 from ..errors import LiveCallBlockedError, ReplayError
 from . import guard
 from .guard import Attempt
@@ -565,7 +565,14 @@ def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = 
         return None
     lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
     found: Admission | None = None if children is None else children.admit(scope, lane, words, pool)
+    if not pool:  # a pool's worker does nothing by itself
+        guard.observe(Attempt("process", "process.start", name), lane=None if found is None else lane.path)
     return found
+
+
+def _unattributed(command: Any) -> None:
+    """A process is about to be started by code that is in no run."""
+    guard.observe(Attempt("process", "process.start", program_name(words_of(command))))
 
 
 @contextmanager
@@ -573,7 +580,7 @@ def starting(found: Admission) -> Iterator[None]:
     """The block in which an admitted process is started: the calls that this consists of are not asked about again."""
     token = within.set(True)
     try:
-        with found.admitted():
+        with found.admitted(), passing():
             yield
     finally:
         within.reset(token)
@@ -642,7 +649,10 @@ def _script(words: list[str]) -> str:
 def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | None:
     """The scope and admission of a process that is about to be started; ``None`` where it is not part of a run."""
     scope = current.get()
-    if scope is None or within.get():
+    if within.get():
+        return None
+    if scope is None:
+        _unattributed(command if program is None else [program])
         return None
     words = words_of(command)
     if program is not None:
@@ -827,9 +837,13 @@ def _popen(original: Any) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         scope = current.get()
         # The commands by which the standard library asks the host what it is are none of the program's.
-        if scope is None or not (args or "args" in kwargs) or guard.Caller().passes("process"):
+        command = args[0] if args else kwargs.get("args")
+        if command is None or guard.Caller().passes("process"):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        words = words_of(args[0] if args else kwargs["args"])
+        if scope is None:
+            _unattributed(command)
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+        words = words_of(command)
         found = None if within.get() else admission_of(scope, program_name(words), words)
         if found is None:
             return original(self, *args, **kwargs)  # type: ignore[no-any-return]
@@ -859,10 +873,13 @@ def _start(original: Any) -> Any:
     @functools.wraps(original)
     def start(self: Any) -> Any:
         scope = current.get()
-        if scope is None or _method(self) == "fork":
+        if _method(self) == "fork":
             return original(self)
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
+        if scope is None:
+            guard.observe(Attempt("process", "process.start", name))
+            return original(self)
         pool = (getattr(target, "__module__", None), name) in _POOLS
         found = admission_of(scope, name.replace("/", "_"), None, pool)
         if found is None:

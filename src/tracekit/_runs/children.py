@@ -596,6 +596,8 @@ class RecordedChild:
         if not scope.live and error.errno is not None:
             name = error.filename if isinstance(error.filename, str) else None
             failure = [error.errno, error.strerror, name and self.session.redactor.redact_text(name)[0]]
+            if self.session.state.boundary is not None:
+                self.session.state.boundary.captured(self.path)
             self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: failure)
 
     def note(self, scope: Scope, status: Any) -> None:
@@ -684,7 +686,7 @@ class RecordedChildren:
 
     def conclude(self) -> None:
         self.count()
-        self._warn_of_unjoined()
+        self._find_joined()
 
     # -- what they spend -------------------------------------------------------------------------------------------------
 
@@ -768,26 +770,20 @@ class RecordedChildren:
     # -- which of them joined --------------------------------------------------------------------------------------------
 
     @_reality.off_loop()
-    def _warn_of_unjoined(self) -> None:
-        """Warn, at a run's end, of processes that its program started and that did not join the run."""
-        if not self.invited:
+    def _find_joined(self) -> None:
+        """Tell the boundary of the run which of the processes that its program started have joined it."""
+        boundary = self.session.state.boundary
+        if not self.invited or boundary is None:
             return
-        session = self.session
-        path = os.path.abspath(session.log.journal.path)
-        joined = segments_of(os.path.dirname(path), session.run_id)
+        path = os.path.abspath(self.session.log.journal.path)
+        joined = segments_of(os.path.dirname(path), self.session.run_id)
         for lane in self.invited:
-            if lane not in joined:
-                session.report.warn(
-                    f"the process {lane} did not join the run: a replay will refuse to start it. Let it import tracekit, or start it "
-                    "in a @traced_tool",
-                    uncaptured=True,
-                    quiet=True,
-                )
-            elif joined[lane].indirect:
-                session.report.warn(
+            if lane in joined and not joined[lane].indirect:
+                boundary.captured(lane)
+            elif lane in joined:
+                self.session.report.warn(
                     f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
                     "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
-                    uncaptured=True,
                     quiet=True,
                 )
 

@@ -11,15 +11,17 @@ import select
 import signal
 import sys
 from _thread import allocate_lock, get_native_id, start_new_thread
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from .. import _reality
 from .._capture import guard
-from .._journal.reader import Trace
+from .._journal import store as files
+from .._journal.reader import ENDS, Trace
 from .._journal.store import Store, segment_in
+from .._runtime.boundary import Crossing, crossings_of, sentences, uncaptured
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
@@ -29,7 +31,7 @@ from .._runtime.session import Session, current
 from .._runtime.spending import Spending
 from .._runtime.threads import asleep
 from .._values import exception_to_json
-from ..errors import BudgetExceededError, DivergenceError, LogWriteError
+from ..errors import BudgetExceededError, DivergenceError, LogWriteError, TracekitError
 
 __all__ = [
     "DRAIN_S",
@@ -65,12 +67,20 @@ NO_RESULT: Final[Any] = object()
 
 
 class End(NamedTuple):
-    """How a run ends: with ``error``, or else with ``result``. ``meta`` is what its last entry says besides; ``aborted``: given up."""
+    """How a run ends: with ``error``, or else with ``result``. ``meta`` is what its last entry says besides; ``aborted``: given up.
+
+    ``segments`` are the files of its other processes.
+    """
 
     meta: dict[str, Any]
     error: BaseException | None = None
     result: Any = NO_RESULT
     aborted: bool = False
+    segments: Sequence[str] = ()
+
+
+#: How many lines on what crossed the boundary uncaptured a run says at its end.
+_LINES: Final = 5
 
 
 def end_log(
@@ -114,11 +124,30 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         fields = session.result(end.result, meta)
     if session.in_doubt:
         meta.setdefault("in_doubt", sorted(session.in_doubt))
+    boundary = session.state.boundary
+    if boundary is not None:
+        if boundary.as_dict():
+            meta["boundary"] = boundary.as_dict()
+        crossed = [*boundary.crossings, *_crossed_in(end.segments)]
+        session.report.note(sentences(uncaptured(crossed), _LINES))
     if session.warnings:
         meta["warnings"] = session.warnings
     if session.log.journal.lost:
         meta["lost"] = session.log.journal.lost
     return kind, fields, meta
+
+
+@_reality.off_loop()
+def _crossed_in(segments: Iterable[str]) -> list[Crossing]:
+    """What the run's other processes have noted of their boundaries."""
+    found: list[Crossing] = []
+    for path in segments:
+        with suppress(OSError, TracekitError):
+            last = files.last_entry(path)
+            if last.get("type") not in ENDS or "boundary" in (last.get("meta") or {}):
+                with Trace(path) as trace:
+                    found += crossings_of(trace.entries(damaged=True))
+    return found
 
 
 # -- budgets at the end of a run ---------------------------------------------------------------------------------------

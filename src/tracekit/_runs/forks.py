@@ -12,10 +12,12 @@ from threading import RLock, get_ident
 from typing import Any, Final
 
 from .. import _reality
+from .._capture.guard import Attempt, observe
 from .._capture.processes import within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import inherit_keys, share, under_policies
+from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import say
 from .._runtime.lane import ROOT, Lane, Root, started
 from .._runtime.process import process
@@ -72,11 +74,10 @@ def _before() -> None:
         session = scope.session
         session.state.extras.of(_Forks).lane = lane = started(scope.lane, "fork", scope.live)
         session.starts(lane)
-        if not scope.live and not within.get() and session.state.live:
-            session.report.warn(
-                "the process was forked: a replay will stop there, since it forks none; multiprocessing can `spawn`",
-                quiet=True,
-            )
+    if not within.get():
+        # Where nobody knows whose it is, the copy's own work is not observed either.
+        copied = Attempt("process", "os.fork", "a copy of this process")
+        observe(copied if scope is None else Attempt("fork", "os.fork", "this process"))
     for session, _ in _followed():
         share(session)
         journal: object = session.log.journal
@@ -196,7 +197,7 @@ class Segment:
         journal = self._create()
         program = self._program or process.role.program
         about: dict[str, Any] = {"program": program, "segment": self.segment, "lane": self.lane, "pid": os.getpid()}
-        about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path))
+        about.update(ordered=True, clocks=_reality.clocks(), writer=writer(journal.path), boundary=list(OBSERVED))
         if self._arguments is not None:
             about["arguments"] = self._arguments
         if self._indirect:

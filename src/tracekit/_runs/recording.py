@@ -13,6 +13,7 @@ from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
 from .._policy.once import under_policies
+from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import caller, warn_at_end
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
@@ -289,6 +290,7 @@ class RecordBlock(Block[Run]):
             if key is not None:
                 about["input_key"] = key
         about["ordered"] = True
+        about["boundary"] = list(OBSERVED)
         session.log.journal.append("run.started", 0, 0, tail + session.meta(about))
         if options["agent"] is not None or options["identity"] is not None:
             name = options["agent"] or "agent"
@@ -338,16 +340,17 @@ class RecordBlock(Block[Run]):
             ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:
             world.leave()
+        if session.report.noted:
+            said = f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}"
+            warn_at_end(said, RuntimeWarning, error, never_raises=True)
         for sentence in session.report.warnings:
             warn_at_end(f"run {session.run_id}: {sentence}", RuntimeWarning, error)
 
-    def _segments(self) -> list[dict[str, Any]]:
-        """The files of the run's other processes, each with entry count and tip hash, or as open."""
-        return [segment_state(path) for path in self._store.segments(self._session.run_id)]
-
     def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result
-        meta: dict[str, Any] = {"steps": session.steps, "segments": self._segments()}
+        segments = self._store.segments(session.run_id)
+        # Each with entry count and tip hash, or as open.
+        meta: dict[str, Any] = {"steps": session.steps, "segments": [segment_state(path) for path in segments]}
         if session.state.children is not None:
             session.state.children.conclude()
         ending.warn(session, error)
@@ -364,7 +367,11 @@ class RecordBlock(Block[Run]):
             meta["uncaptured"] = session.report.uncaptured
         if stdout.observed():
             meta["printed"] = session.state.extras.of(stdout.PrintedLines).as_dict(session.redactor.redact_text)
-        return ending.End(meta, error, result, undoing is not None)
+        return ending.End(meta, error, result, undoing is not None, segments)
+
+
+#: What follows from what was not captured.
+_LACKS: Final = "Nobody knows whether it is safe to run this again. Put it into a @traced_tool"
 
 
 @overload

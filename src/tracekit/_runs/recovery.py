@@ -15,6 +15,7 @@ from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
 from .._journal.tip import read_tip, sync_directory
+from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
@@ -140,6 +141,7 @@ def decide(
     reasons += [*_of_the_log(log, verdict, accept_lost_tail), *_of_segments(segments)]
     if not any(reason["code"] == "segments" for reason in reasons):
         reasons += _of_processes(log)
+    reasons += _of_the_boundary(log)
     for step in log.steps.values():
         reasons += _of_a_step(log, step, supplied, live)
     reasons += _of_supplied(log, supplied)
@@ -289,6 +291,14 @@ def _of_processes(log: RecoveredLog) -> Iterator[Reason]:
             where = f" in step {again[0].seq}, which has no outcome" if again else ""
             text = f"the program started the process {name!r}{where}: a run with child processes can't be resumed"
             yield {"code": "process_started", "text": text, "process": name}
+
+
+def _of_the_boundary(log: RecoveredLog) -> Iterator[Reason]:
+    """What no step has may have had an effect: the program would do it again. (A process of the run's own is judged as such.)"""
+    for one in map(crossing_of, log.crossed):
+        if one.effect and one.lane is None:
+            text = f"{one.text} was not captured: it may have had an effect, and the program would do it again"
+            yield {"code": "uncaptured_effect", "text": text, "entry": one.entry, "kind": one.kind, "where": one.where}
 
 
 def _of_keys(log: RecoveredLog, secret: Callable[[], str | None] | None) -> Iterator[Reason]:

@@ -54,18 +54,21 @@ def say(sentence: str) -> None:
             sys.stderr.flush()
 
 
-def warn_at_end(sentence: str, category: type[Warning], error: BaseException | None) -> None:
+def warn_at_end(
+    sentence: str, category: type[Warning], error: BaseException | None, *, never_raises: bool = False
+) -> None:
     """Warn at the end of a block, of its caller's line. The program may leave the block with ``error``: that comes out as it is, and a
-    warning that can't be shown beside it, since a filter makes an error of it, is a note of it and a line on standard error."""
+    warning that can't be shown beside it, since a filter makes an error of it, is a note of it and a line on standard error.
+    ``never_raises``: such a warning is a line on standard error alone, whatever the block is left with."""
     text, level, frame = f"tracekit: {sentence}", 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back
     try:
         warnings.warn(text, category, stacklevel=level)
     except Exception:
-        if error is None:
+        if error is None and not never_raises:
             raise
-        if text not in getattr(error, "__notes__", ()):
+        if error is not None and not never_raises and text not in getattr(error, "__notes__", ()):
             error.add_note(text)
         say(sentence)
 

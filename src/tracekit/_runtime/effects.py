@@ -402,13 +402,15 @@ class RecoveredStep:
 class RecoveredLog:
     """What a log says of its steps, built from all entries in order.
 
-    ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway. ``unknown`` are effects of a type that
-    this tracekit does not know, ``recoveries`` how often a recovery began, ``abort`` is where an operator's abort did (0: nowhere).
+    ``steps`` holds tools, model calls and exchanges by ``seq``; a span's body runs again anyway. ``crossed`` are ``boundary`` entries, what
+    happened outside all of them; ``unknown`` are effects of a type that this tracekit does not know, ``recoveries`` how often a recovery
+    began, ``abort`` is where an operator's abort did (0: nowhere).
     """
 
     def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
         self.steps: Final[dict[int, RecoveredStep]] = {}
         self.unknown: Final[list[Mapping[str, Any]]] = []
+        self.crossed: Final[list[Mapping[str, Any]]] = []
         self.recoveries = 0
         self.abort = 0
         self.durability: Any = None
@@ -464,6 +466,8 @@ class RecoveredLog:
                 self._lane(about["id"], about.get("parent"), about.get("under"))
                 if about.get("process"):
                     self.processes.append((str(about.get("name")), self._under.get(about["id"], 0) or inner))
+        elif kind == "boundary":
+            self.crossed.append(entry)
         elif kind == "recovery.settled":
             if (step := self.steps.get(entry.get("step", 0))) is not None:
                 step.settled = True

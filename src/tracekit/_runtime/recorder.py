@@ -15,6 +15,7 @@ from .._journal.writer import Journal
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
+from .boundary import Boundary
 from .effects import Begun, lost
 from .encoding import Encoded, Encoder
 from .lane import ROOT, Lane
@@ -490,6 +491,7 @@ class Recording:
         self.encoder: Final = Encoder(redactor, self._write_blob)
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
+        self.state.boundary = Boundary(self.log, self._crossing, self._unnoted)
         #: What was said of values that can't be recorded.
         self._warned_of: set[tuple[str, str]] = set()
         self.steps = 0
@@ -975,6 +977,11 @@ class Recording:
         else:
             self._identities.add(agent)
 
+    def _crossing(self, kind: str, about: dict[str, Any], place: tuple[int, int]) -> int:
+        """A ``boundary`` entry. It makes no line of execution: in a replay nothing crosses, and lanes are compared."""
+        tail = b',"name":%b,"input":%b' % (orjson.dumps(kind), self.encoder.encode(about).data)
+        return self.log.journal.append("boundary", *place, tail)
+
     def result(self, value: object, meta: dict[str, Any]) -> bytes:
         encoded = self.encoder.encode(value)
         self._mark(meta, encoded, "the result of the run")
@@ -991,7 +998,7 @@ class Recording:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.report.warnings, *self.report.quiet]
+        return [*self.report.noted, *self.report.warnings, *self.report.quiet]
 
     # -- what the run must say -------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .._journal.reader import Trace
     from .._journal.writer import Journal
     from ..errors import ContractViolationError, ReplayError, TracekitError
+    from .boundary import Boundary
     from .effects import OpenCall
     from .progress import Progress
     from .redaction import Redactor
@@ -41,6 +42,7 @@ __all__ = [
     "Reporting",
     "RunState",
     "Scope",
+    "Seam",
     "Session",
     "Step",
     "ThreadHooks",
@@ -48,6 +50,9 @@ __all__ = [
     "UndoLog",
     "Unfinished",
     "WrittenLog",
+    "accounted_for",
+    "below",
+    "below_seam",
     "body_of",
     "current",
     "enter",
@@ -56,6 +61,7 @@ __all__ = [
     "in_call",
     "innermost",
     "owner",
+    "passing",
     "placed",
     "settled",
     "undoing",
@@ -500,6 +506,7 @@ class RunState:
     """How a run stands in this process. Sessions that stand around one another in one run share it."""
 
     __slots__ = (
+        "boundary",
         "children",
         "closing",
         "collisions",
@@ -537,6 +544,8 @@ class RunState:
         self.root: Lane | None = None
         #: The child processes that it starts, where they take part in it.
         self.children: Children | None = None
+        #: What crosses the boundary of the process, of a run that is being recorded.
+        self.boundary: Boundary | None = None
         #: Set when the run is aborted: what keeps effects from beginning.
         self.closing: Closing | None = None
         #: Lanes in which a second thread arrived that no hook had brought there: their numbers depend on who came first.
@@ -812,3 +821,59 @@ def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
         if len(callbacks) > 1:
             scope.session.state.collisions.append(lane)
     return callback
+
+
+# -- who accounts for what the running code does -----------------------------------------------------------------------
+#
+# One operation passes several seams on its way out: a tool that calls an SDK, which calls an HTTP library, which writes to a socket. The
+# uppermost that knows what it means accounts for it. Two questions follow for each seam below, and they are not the same:
+#
+# - A transport asks ``below_seam()``: is this request only the means of one that was caught above? Then it is let through as it is.
+#   (A request in the body of a tool is one of its own: it is recorded, and a replay skips it with the tool.)
+# - An entrance of the boundary (a socket, a process start) asks ``accounted_for()``: is a step, or a seam, around it? Then it is no
+#   concern of the boundary: in a replay that step is answered, and nothing below it happens.
+
+
+class Seam(Protocol):
+    """What a seam does on the way out. While it is ``open``, what happens below it is a part of it."""
+
+    @property
+    def open(self) -> bool: ...
+
+
+#: What the running code is below of. Tasks and callbacks that are started meanwhile keep it: ``open`` says when it is over.
+below: Final[ContextVar[Seam | None]] = ContextVar("tracekit.below", default=None)
+
+
+def below_seam() -> bool:
+    """Whether the running code is only the transport of what a seam above it has caught, or lets through."""
+    seam = below.get()
+    return seam is not None and seam.open
+
+
+def accounted_for() -> bool:
+    """Whether what the running code does is part of a captured step, or of what a seam has caught or lets through."""
+    scope = current.get()
+    if scope is not None and scope.live:
+        return True
+    seam = below.get()
+    return seam is not None and seam.open
+
+
+class _Passing:
+    """What is let through belongs to whoever lets it through for good: a connection that it leaves open is its own, too."""
+
+    open: Final = True
+
+
+_PASSING: Final = _Passing()
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """A block whose traffic is let through as it is: whoever opens it has said what it is (ambient traffic, tracekit's own)."""
+    token = below.set(_PASSING)
+    try:
+        yield
+    finally:
+        below.reset(token)

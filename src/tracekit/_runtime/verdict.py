@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.entry import READS, SINGLES, family_of
 from .._journal.reader import Verdict
 from ..errors import InexactReplayError
+from .boundary import Crossing, crossings_of, uncaptured
 from .effects import RecoveredLog, RecoveredStep
 from .redaction import Redactor
 from .spending import usage_of
@@ -216,17 +217,28 @@ class RunVerdict(NamedTuple):
     safe_to_run_again: Judgement
 
 
-#: What a run does outside its steps is not observed while it is recorded, so that neither question has a yes.
+#: What is not observed of an older run, so that neither question has a yes.
 _NOT_OBSERVED: Final = Reason(
     "boundary_not_observed",
     "what the program reached outside its captured steps was not observed",
+)
+#: What is not observed of any run yet.
+_INPUTS_NOT_OBSERVED: Final = Reason(
+    "inputs_not_observed",
+    "which files and environment variables it read, and which files it wrote, was not observed",
 )
 
 
 def judge(files: Sequence[File]) -> RunVerdict:
     """The verdict on a run, by its own file (the first one) and those of its child processes."""
     read = [_Read(one) for one in files]
-    return RunVerdict(_judgement(_against_a_replay(read)), _judgement(_against_running_it(read)))
+    joined = {one.lane for one in read if one.lane}
+    crossed = [(one, crossing) for one in read for crossing in uncaptured(crossings_of(one.crossing, joined))]
+    unseen = [_INPUTS_NOT_OBSERVED] if all(one.observed for one in read) else [_NOT_OBSERVED]
+    return RunVerdict(
+        _judgement([*_against_a_replay(read), *_lacking(crossed)], unseen),
+        _judgement([*_against_running_it(read, bool(crossed)), *_with_effects(crossed)], unseen),
+    )
 
 
 def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
@@ -235,9 +247,9 @@ def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
     return any(one is not None and one[0] != "span" for one in found)
 
 
-def _judgement(found: Iterable[tuple[bool | None, Reason]]) -> Judgement:
+def _judgement(found: Iterable[tuple[bool | None, Reason]], unseen: Iterable[Reason]) -> Judgement:
     """No where one reason says so, else unknown. What speaks for the answer comes first."""
-    answers = [*found, (None, _NOT_OBSERVED)]
+    answers = [*found, *((None, one) for one in unseen)]
     answer = False if any(says is False for says, _ in answers) else None
     reasons = [reason for says, reason in answers if says is answer]
     return Judgement(answer, tuple(reasons))
@@ -259,6 +271,11 @@ class _Read:
         self.unasked: Final[list[int | str]] = []
         self.captured = False
         self.bookkeeping = False
+        #: Whether what crossed the boundary of the process was observed, the entries on it, and the last one, which counts it.
+        self.observed = False
+        self.crossing: Final[list[Mapping[str, Any]]] = []
+        #: The lane of the process, where it is one of the run's that joined by itself.
+        self.lane: str | None = None
         self.log: Final = RecoveredLog(self._noted(file.entries))
 
     def _noted(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -283,6 +300,12 @@ class _Read:
                 self.lacking.append(self.place(entry["seq"]))
             if "redacted" in meta:
                 self.redacted.append(self.place(entry["seq"]))
+        if kind == "boundary" or kind.startswith("run."):
+            self.crossing.append(entry)
+        if kind == "run.started":
+            self.observed = isinstance(meta.get("boundary"), list)
+            lane = meta.get("lane")
+            self.lane = lane if isinstance(lane, str) and not meta.get("indirect") else None
         if kind.startswith("run.") and isinstance(meta.get("uncaptured"), list):
             self.uncaptured += [str(one) for one in meta["uncaptured"]]
 
@@ -332,7 +355,34 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         yield None, Reason("environment", f"it was recorded on Python {python}, and this is {here}")
 
 
-def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
+_Crossed = Sequence[tuple[_Read, Crossing]]
+
+
+def _lacking(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
+    """What crossed the boundary, and a replay would lack. What may be none of the run's, and listening for work, is no certain lack."""
+    for one, crossing in crossed:
+        facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
+        if crossing.status == "refused":
+            yield False, Reason("refused", f"{crossing.text} was refused", facts)
+        elif crossing.unattributed:
+            text = f"{crossing.text} was not captured, and nobody knows whether it was this run's"
+            yield None, Reason("unattributed", text, facts)
+        else:
+            why = "did not join the run" if crossing.lane is not None else "was not captured"
+            says = None if crossing.kind == "listen" else False
+            yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
+
+
+def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
+    """What crossed the boundary and may have had an effect, so that nobody knows what running it again would do."""
+    for one, crossing in crossed:
+        if crossing.effect:
+            facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
+            text = f"{crossing.text} was not captured, so it is not known to be safe"
+            yield None, Reason("uncaptured_effect", text, facts)
+
+
+def _against_running_it(read: Sequence[_Read], crossed: bool) -> Iterator[tuple[bool | None, Reason]]:
     if read[0].state.state == "broken":
         yield False, Reason("damaged", "the trace is damaged, so nobody knows what was done after its last good entry")
         return
@@ -373,7 +423,7 @@ def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Re
         )
     for sentence in dict.fromkeys(sentence for one in read for sentence in one.uncaptured):
         yield None, Reason("uncaptured", sentence.rstrip("."))
-    if not again and not final and not unknown and any(one.captured for one in read):
+    if not again and not final and not unknown and not crossed and any(one.captured for one in read):
         yield None, Reason("only_reads", "every captured step only reads, and model calls would be paid again")
 
 
@@ -396,6 +446,8 @@ class RunReport:
         self._redactor: Final = redactor
         #: What is a Python warning, too.
         self.warnings: Final[list[str]] = []
+        #: What crossed the boundary of the process uncaptured: one Python warning for all of it, which never becomes an error.
+        self.noted: list[str] = []
         #: What may well be meant so: kept in the trace alone.
         self.quiet: Final[list[str]] = []
         #: Those of both that say that a replay will lack something.
@@ -409,6 +461,10 @@ class RunReport:
             into.append(sentence)
             if uncaptured:
                 self.uncaptured.append(sentence)
+
+    def note(self, sentences: Iterable[str]) -> None:
+        """Say what crossed the boundary uncaptured."""
+        self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
 
 
 class Report:

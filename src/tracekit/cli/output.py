@@ -17,6 +17,7 @@ from .._journal.entry import family_of
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, beside, holder, lane_of, name_of
 from .._runs.recovery import FOR, Decision
+from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import (
     BudgetExceededError,
@@ -276,6 +277,7 @@ class Timeline:
         self.others: Final[dict[str, list[int]]] = {}
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
+        self._crossings: Final[dict[int, Crossing]] = {}
         for entry in trace.entries(damaged=True):
             self._take(entry)
 
@@ -295,6 +297,13 @@ class Timeline:
         if not self.first:
             self.first = entry
         self.last = entry
+
+    def crossing(self, seq: int) -> Crossing:
+        """What crossed the boundary of the process at this entry, with how many there were of it."""
+        if not self._crossings:
+            entries = [*self.entries_of("boundary"), *([self.last] if self.ended else ())]
+            self._crossings.update((one.entry, one) for one in crossings_of(entries))
+        return self._crossings[seq]
 
     def place(self, seq: int) -> int | str:
         """The name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""

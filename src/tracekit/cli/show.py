@@ -126,7 +126,7 @@ def _print_rows(timeline: Timeline, first: int, left: int) -> int:
             break
         left -= 1
         line = Text(f"{entry['seq']:>6} ", style="dim") + Text("  " * depth)
-        line += _step_text(timeline, entry, step) if step else _other_text(entry)
+        line += _step_text(timeline, entry, step) if step else _other_text(timeline, entry)
         if lane := lanes.get(entry["lane"], ""):
             line += Text(f"  [{printable(lane)}]", style="magenta")
         console.print(line, soft_wrap=True)
@@ -185,9 +185,16 @@ def _outcome_text(timeline: Timeline, step: Step) -> str:
     return chunks if chunks and not text else " ".join(filter(None, (whole, chunks and f"({chunks})")))
 
 
-def _other_text(entry: Mapping[str, Any]) -> Any:
+def _other_text(timeline: Timeline, entry: Mapping[str, Any]) -> Any:
     from rich.text import Text
 
+    if entry["type"] == "boundary":
+        one = timeline.crossing(entry["seq"])
+        noted = one.status in ("noted", "refused") and one.times > one.captured
+        what = Text("boundary ", style="blue") + Text(short(one.text, 160), style="bold" if noted else "")
+        status = "captured" if not noted and one.status == "noted" else one.status
+        unattributed = ", unattributed" if one.unattributed else ""
+        return what + Text(f"  {printable(status)}{unattributed}", style="bold red" if noted else "dim")
     text = Text(f"{printable(entry['type'])} ", style="blue")
     if "name" in entry and entry["type"] != "run.started":
         text += Text(short(entry["name"], 64), style="bold")

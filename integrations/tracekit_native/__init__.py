@@ -1,0 +1,90 @@
+"""Clients that connect below Python: the functions by which Python code calls them.
+
+A replay refuses such a call, a recording names it. Clients whose sockets are Python's own (asyncpg, redis) need no line here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from tracekit.integration import Integration, Native
+
+__all__ = ["integration"]
+
+
+def _address(host: object, port: object) -> object:
+    """``(host, port)``, a name alone where the port is none, or nothing."""
+    text = host.decode() if isinstance(host, bytes) else host
+    if not text:
+        return None
+    number = int(port) if isinstance(port, (int, str, bytes)) and str(port) else None
+    return (text, number) if number is not None else text
+
+
+def _loaded(name: str) -> Any:
+    """A module of the client that is being called; none is imported for that."""
+    return sys.modules[name]
+
+
+def _grpc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """The target of the channel (``localhost:50051``, ``dns:///host:443``), else the method that is called."""
+    target = getattr(args[0], "_target", None)
+    if isinstance(target, bytes):
+        host, _, port = target.decode().rpartition("/")[2].rpartition(":")
+        if port.isdigit():
+            return host.strip("[]"), int(port)
+        return target.decode()
+    method = getattr(args[0], "_method", None)
+    return method.decode() if isinstance(method, bytes) else method
+
+
+def _conninfo(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    given = args[1] if len(args) > 1 else kwargs.get("conninfo", "")
+    about = _loaded("psycopg.conninfo").conninfo_to_dict(given)
+    return _address(about.get("host") or about.get("hostaddr"), about.get("port") or 5432)
+
+
+def _connected(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    return _address(args[0].pgconn.host, args[0].pgconn.port)
+
+
+def _dsn(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    about = _loaded("psycopg2.extensions").parse_dsn(args[0] if args else kwargs.get("dsn", ""))
+    return _address(about.get("host") or about.get("hostaddr"), about.get("port") or 5432)
+
+
+def _cursor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    info = args[0].connection.info
+    return _address(info.host, info.port)
+
+
+def _curl(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    url = urlsplit(args[0].getinfo(_loaded("pycurl").EFFECTIVE_URL))
+    return _address(url.hostname, url.port or {"https": 443, "http": 80}.get(url.scheme))
+
+
+_PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy_expert")
+
+integration = Integration(
+    "native",
+    native=(
+        *(Native("grpc._channel", f"_UnaryUnaryMultiCallable.{name}", _grpc) for name in ("_blocking", "future")),
+        *(Native("grpc._channel", f"_StreamUnaryMultiCallable.{name}", _grpc) for name in ("_blocking", "future")),
+        Native("grpc._channel", "_UnaryStreamMultiCallable.__call__", _grpc),
+        Native("grpc._channel", "_SingleThreadedUnaryStreamMultiCallable.__call__", _grpc),
+        Native("grpc._channel", "_StreamStreamMultiCallable.__call__", _grpc),
+        *(
+            Native("grpc.aio._channel", f"{kind}MultiCallable.__call__", _grpc)
+            for kind in ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")
+        ),
+        Native("psycopg", "BaseConnection._connect_gen", _conninfo),  # below `connect`, which is imported by name
+        *(Native("psycopg", f"{kind}.wait", _connected, keeps=True) for kind in ("Connection", "AsyncConnection")),
+        Native("psycopg2", "_connect", _dsn),
+        *(Native("psycopg2.extensions", f"cursor.{name}", _cursor, keeps=True) for name in _PSYCOPG2),
+        *(Native("pycurl", f"Curl.{name}", _curl) for name in ("perform", "perform_rb", "perform_rs")),
+        *(Native("pycurl", f"CurlMulti.{name}") for name in ("perform", "socket_action")),
+    ),
+)

@@ -1,0 +1,291 @@
+"""The boundary of a process during a run: what enters or leaves it outside every captured step, and where that was in the user's code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from ..errors import LogWriteError
+from .lane import ROOT
+
+__all__ = [
+    "OBSERVED",
+    "Boundary",
+    "Crossing",
+    "Status",
+    "crossing_of",
+    "crossings_of",
+    "sentences",
+    "uncaptured",
+]
+
+#: ``noted``: it went ahead, and no step has it. ``ambient``: it was let through, and a replay does without it. ``refused``: it did not
+#: happen. ``captured``: a step has it.
+Status = Literal["captured", "ambient", "refused", "noted"]
+
+#: What is observed while a run is recorded; the run's first entry says so. What is not named here is not observed.
+OBSERVED: Final = ("connect", "fork", "listen", "lookup", "native", "process", "send")
+#: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
+#: own: what the copy does is observed, as the work of a process of the run.)
+_MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
+#: What it is, in words, before its target.
+_WORDS: Final = {
+    "connect": "a connection to",
+    "fork": "a fork of",
+    "listen": "listening on",
+    "lookup": "a look-up of",
+    "native": "a call of",
+    "process": "the process",
+    "send": "sending to",
+}
+#: How many targets of one kind and line have an entry each. What follows is one target more, ``_OTHERS``.
+_TARGETS: Final = 100
+_OTHERS: Final = "others"
+
+
+class Crossing(NamedTuple):
+    """Something that crossed the boundary, told apart by kind, target and line of user code: the first of them, and how many there were.
+
+    ``captured`` of them turned out to be captured: processes that joined the run, or could not be started. ``entry`` is its entry in the
+    log. ``unattributed``: it was done by code of which nobody knows whether it belongs to the run (a thread that is none of it).
+    """
+
+    status: str
+    kind: str
+    target: str
+    where: str | None
+    unattributed: bool = False
+    effect: bool = False
+    lane: str | None = None
+    entry: int = 0
+    times: int = 1
+    captured: int = 0
+
+    @property
+    def text(self) -> str:
+        """What it is and where, for people."""
+        place = [] if self.where is None else [self.where]
+        if self.times > 1:
+            place.append(f"{self.times} times")
+        return f"{_WORDS.get(self.kind, self.kind)} {self.target}" + (f" ({', '.join(place)})" if place else "")
+
+
+class _Journal(Protocol):
+    def held(self) -> Any: ...
+    def sync(self, seq: int | None = None) -> None: ...
+
+
+class _Log(Protocol):
+    @property
+    def journal(self) -> _Journal: ...
+
+
+class Boundary:
+    """What crosses the boundary of the process while one run is recorded, outside its captured steps.
+
+    ``write`` appends a ``boundary`` entry (its name, its input as JSON values, the lane and the step that it happened in) to ``log`` and
+    returns its ``seq``; ``unwritten`` is told where that is not possible.
+    """
+
+    def __init__(
+        self,
+        log: _Log,
+        write: Callable[[str, dict[str, Any], tuple[int, int]], int],
+        unwritten: Callable[[], None],
+    ) -> None:
+        self._log: Final = log
+        self._write: Final = write
+        self._unwritten: Final = unwritten
+        self._found: Final[dict[tuple[str, str, str | None, str, bool], _Counted]] = {}
+        self._targets: Final[Counter[tuple[str, str, str | None]]] = Counter()
+        #: By the lane of a process: what it counts in.
+        self._processes: Final[dict[str, _Counted]] = {}
+        #: The sockets that are in the list, with where they send to (of one that is connected, that is ``None``), and whether nobody knows
+        #: whose that is.
+        self._sockets: Final[WeakKeyDictionary[Any, set[tuple[object, bool]]]] = WeakKeyDictionary()
+
+    def knows(self, sock: Any, target: object, unattributed: bool) -> bool:
+        """Whether what goes out by this socket (to ``target``, where it is not connected) is in the list; from now on it is.
+
+        One that somebody else has opened counts once more when the run's own code uses it.
+        """
+        try:
+            targets = self._sockets.setdefault(sock, set())
+        except TypeError:  # no weak reference to it
+            return False
+        if any((one, whose) in targets for one in (target, None) for whose in {False, unattributed}):
+            return True
+        if len(targets) < _TARGETS:
+            targets.add((target, unattributed))
+        return False
+
+    def note(
+        self,
+        status: Status,
+        kind: str,
+        operation: str,
+        target: str,
+        where: str | None,
+        *,
+        place: tuple[int, int] = (0, ROOT),
+        unattributed: bool = False,
+        lane: str | None = None,
+    ) -> None:
+        """Something is about to cross: when this returns, the log has it. Where the log can't be written, it goes ahead all the same."""
+        try:
+            # The lock of the log, not one more: a finalizer may come here from the middle of an entry.
+            with self._log.journal.held():
+                counted = self._counted(status, kind, target, where, unattributed, lane)
+                if not counted.entry:
+                    counted.entry = self._write(kind, counted.about(operation), place)
+            if counted.effect:
+                self._log.journal.sync(counted.entry)
+        except LogWriteError:
+            self._unwritten()
+
+    def _counted(
+        self, status: Status, kind: str, target: str, where: str | None, unattributed: bool, lane: str | None
+    ) -> _Counted:
+        key = self._key(status, kind, target, where, unattributed)
+        counted = self._found.get(key)
+        if counted is None:
+            counted = self._found[key] = _Counted(status, kind, key[3], where, unattributed, lane)
+            self._targets[key[:3]] += 1
+        counted.times += 1
+        if lane is not None:
+            self._processes[lane] = counted
+        return counted
+
+    def _key(
+        self, status: str, kind: str, target: str, where: str | None, unattributed: bool
+    ) -> tuple[str, str, str | None, str, bool]:
+        key = (status, kind, where, target, unattributed)
+        if key not in self._found and self._targets[key[:3]] >= _TARGETS:
+            return (status, kind, where, _OTHERS, unattributed)
+        return key
+
+    def captured(self, lane: str) -> None:
+        """The process in this lane is captured after all: it has joined the run, or could not be started."""
+        counted = self._processes.pop(lane, None)
+        if counted is not None:
+            counted.captured += 1
+
+    @property
+    def crossings(self) -> list[Crossing]:
+        """All of it so far, in the order in which it came."""
+        return [one.crossing() for one in [*self._found.values()]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts for the last entry of the run, by entry."""
+        found: dict[str, Any] = {}
+        for one in self.crossings:
+            if one.entry:
+                found[str(one.entry)] = {"count": one.times} | ({"captured": one.captured} if one.captured else {})
+        return found
+
+
+class _Counted:
+    """What is counted together; see :class:`Crossing`."""
+
+    __slots__ = ("captured", "effect", "entry", "kind", "lane", "status", "target", "times", "unattributed", "where")
+
+    def __init__(
+        self, status: str, kind: str, target: str, where: str | None, unattributed: bool, lane: str | None
+    ) -> None:
+        self.status: Final = status
+        self.kind: Final = kind
+        self.target: Final = target
+        self.where: Final = where
+        self.unattributed: Final = unattributed
+        self.lane: Final = lane
+        self.effect: Final = status == "noted" and kind in _MAY_HAVE_EFFECT
+        self.entry = 0
+        self.times = 0
+        self.captured = 0
+
+    def about(self, operation: str) -> dict[str, Any]:
+        """The input of its entry."""
+        about: dict[str, Any] = {"status": self.status, "operation": operation, "target": self.target}
+        if self.where is not None:
+            about["where"] = self.where
+        if self.effect:
+            about["effect"] = True
+        if self.unattributed:
+            about["unattributed"] = True
+        if self.lane is not None:
+            about["process"] = self.lane
+        return about
+
+    def crossing(self) -> Crossing:
+        return Crossing(*(getattr(self, name) for name in Crossing._fields))
+
+
+def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] = ()) -> list[Crossing]:
+    """What a log says of the boundary. ``joined`` are the lanes of processes of the run that have files of their own."""
+    found: dict[int, Crossing] = {}
+    counts: Mapping[str, Any] | None = None
+    for entry in entries:
+        if entry["type"] == "boundary":
+            found[entry["seq"]] = crossing_of(entry)
+        elif entry["type"].startswith("run."):
+            meta = entry.get("meta")
+            said = meta.get("boundary") if isinstance(meta, Mapping) else None
+            counts = said if isinstance(said, Mapping) else counts
+    return [_with_counts(one, counts, joined) for one in found.values()]
+
+
+def crossing_of(entry: Mapping[str, Any]) -> Crossing:
+    """What one ``boundary`` entry says; a trace may say anything."""
+    about = entry.get("input")
+    about = about if isinstance(about, Mapping) else {}
+    where, lane = about.get("where"), about.get("process")
+    return Crossing(
+        str(about.get("status", "noted")),
+        str(entry.get("name")),
+        str(about.get("target")),
+        where if isinstance(where, str) else None,
+        about.get("unattributed") is True,
+        about.get("effect") is True,
+        lane if isinstance(lane, str) else None,
+        entry["seq"],
+    )
+
+
+def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collection[str]) -> Crossing:
+    said = None if counts is None else counts.get(str(one.entry))
+    if isinstance(said, Mapping):
+        count, captured = said.get("count"), said.get("captured", 0)
+        if type(count) is int and type(captured) is int:
+            return one._replace(times=count, captured=captured)
+    return one._replace(captured=int(one.lane is not None and one.lane in joined))
+
+
+def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
+    """What a replay would lack: what was noted and not captured, and what was refused. A look-up that a connection followed is none."""
+    found = [one for one in crossings if one.status in ("noted", "refused") and one.times > one.captured]
+    elsewhere = {one.where for one in found if one.kind != "lookup"}
+    return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
+
+
+def sentences(found: Sequence[Crossing], most: int) -> list[str]:
+    """At most ``most`` lines on what was not captured, for people."""
+    said = [_sentence(one) for one in found]
+    if len(said) <= most:
+        return said
+    return [
+        *said[: most - 1],
+        f"not captured, and a replay will refuse it: {len(said) - most + 1} more, which `tracekit show RUN --why` names",
+    ]
+
+
+def _sentence(one: Crossing) -> str:
+    if one.status == "refused":
+        return f"refused, and by a replay too: {one.text}"
+    more = ""
+    if one.lane is not None:
+        more = ", which did not join the run"
+    elif one.unattributed:
+        more = ", of which nobody knows whether it was this run's"
+    return f"not captured, and a replay will refuse it: {one.text}{more}"
