@@ -48,6 +48,7 @@ PACKAGES = (
     "pydantic",
     "requests",
     "urllib3",
+    "aiohttp",
 )
 PLANTED = "sk-proj-" + "A1b2C3d4" * 6
 TEXT = "The invoice of October for ACME, three items, to be paid within thirty days. " * 2
@@ -307,6 +308,41 @@ class Bench:
         spent = self.over("putrequest outside", "putrequest bare") / 1e3
         yield Figure("a request of http.client, no run", spent, "µs over", 1.0, 0.5)
 
+    def aiohttp(self) -> Iterator[Figure]:
+        import asyncio
+
+        import aiohttp
+
+        body = {"note": TEXT, "lines": [1, 2, 3]}
+
+        async def rounds(url: str, kind: str) -> None:
+            async with aiohttp.ClientSession() as session:
+
+                async def post() -> None:
+                    async with session.post(url, json=body) as response:
+                        await response.json()
+
+                await post()
+                begun = cpu_ns()
+                for _ in range(self.model_calls):
+                    await post()
+                self.add(f"aiohttp post {kind}", (cpu_ns() - begun) / self.model_calls)
+
+        with web_server() as url:
+            for _ in range(self.rounds):
+                tracekit.uninstrument()
+                asyncio.run(rounds(url, "bare"))
+                tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
+                asyncio.run(rounds(url, "outside"))
+                with record("aiohttp"):
+                    asyncio.run(rounds(url, "recorded"))
+            tracekit.uninstrument()
+        recorded, bare = "aiohttp post recorded", "aiohttp post bare"
+        detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
+        yield Figure("aiohttp post that reads", (self.ratio(recorded, bare) - 1) * 100, "% more CPU", detail=detail)
+        spent = self.over("aiohttp post outside", bare) / 1e3
+        yield Figure("aiohttp post, no run", spent, "µs of CPU over")
+
     # -- the way back ----------------------------------------------------------------------------------------------------
 
     def replays(self) -> Iterator[Figure]:
@@ -547,6 +583,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "reads": Bench.reads,
     "models": Bench.models,
     "requests": Bench.requests,
+    "aiohttp": Bench.aiohttp,
     "size": Bench.size,
     "imports": Bench.imports,
     "replays": Bench.replays,

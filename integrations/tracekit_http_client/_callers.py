@@ -10,10 +10,9 @@ from functools import wraps
 from typing import Any
 
 from tracekit.errors import TracekitError
-from tracekit.integration import current
+from tracekit.integration import Incoming, current
 
 from ._connection import quiet
-from ._messages import Incoming
 
 __all__ = ["botocore_send", "session_send", "urlopen"]
 

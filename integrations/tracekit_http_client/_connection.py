@@ -18,9 +18,13 @@ from typing import Any, Final
 
 from tracekit.integration import (
     AMBIENT,
+    NOTHING,
     PASSING,
     Answer,
+    Chunks,
     Exchange,
+    Incoming,
+    RequestHead,
     begin,
     connection_failed,
     current,
@@ -28,11 +32,10 @@ from tracekit.integration import (
     outside,
     passes_untouched,
     passing,
+    served,
     unconnected,
     withheld,
 )
-
-from ._messages import NOTHING, Chunks, Incoming, RequestHead, served
 
 __all__ = ["connect", "create_connection", "putrequest", "quiet"]
 
@@ -344,7 +347,7 @@ class Line:
         assert exchange is not None
         assert head is not None
         held = quiet.get()
-        self._incoming = Incoming(exchange, head, held is not None)
+        self._incoming = Incoming(exchange, head.method, head.codings, quiet=held is not None)
         if held is not None:
             held.append(self._incoming)
         if self.real is None:

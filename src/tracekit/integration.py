@@ -52,6 +52,12 @@ if TYPE_CHECKING:
     from ._capture.http import refuse as refuse
     from ._capture.http import unconnected as unconnected
     from ._capture.http import withheld as withheld
+    from ._capture.http1 import NOTHING as NOTHING
+    from ._capture.http1 import Arrivals as Arrivals
+    from ._capture.http1 import Chunks as Chunks
+    from ._capture.http1 import Incoming as Incoming
+    from ._capture.http1 import RequestHead as RequestHead
+    from ._capture.http1 import served as served
     from ._capture.instrumentation import instrumented as instrumented
     from ._capture.notes import caused as caused
     from ._capture.notes import named as named
@@ -130,10 +136,12 @@ _HOMES: Final = {
     "AMBIENT": "_capture.http",
     "Ambient": "_capture.plugins",
     "Answer": "_capture.http",
+    "Arrivals": "_capture.http1",
     "Attempt": "_capture.guard",
     "Below": "_runtime.effects",
     "Captured": "_capture.calls",
     "ChatCompletions": "_capture.wire",
+    "Chunks": "_capture.http1",
     "Claim": "_capture.plugins",
     "Dialect": "_capture.plugins",
     "EmbeddingVectors": "_capture.wire",
@@ -145,7 +153,9 @@ _HOMES: Final = {
     "HasPath": "_journal.store",
     "HasSpecs": "_runtime.step",
     "Headers": "_capture.http",
+    "Incoming": "_capture.http1",
     "Integration": "_capture.plugins",
+    "NOTHING": "_capture.http1",
     "Native": "_capture.plugins",
     "NextRun": "_runtime.process",
     "OpenReplay": "_runs.by_hand",
@@ -158,6 +168,7 @@ _HOMES: Final = {
     "Redactor": "_runtime.redaction",
     "ReplaceableCall": "_capture.contracted",
     "Request": "_runtime.step",
+    "RequestHead": "_capture.http1",
     "SINGLES": "_journal.entry",
     "Scope": "_runtime.session",
     "Session": "_runtime.session",
@@ -215,6 +226,7 @@ _HOMES: Final = {
     "register_codec": "_values:register",
     "register_tasks": "_capture.plugins",
     "segment_in": "_journal.store",
+    "served": "_capture.http1",
     "shown": "_capture.plugins",
     "to_json": "_values",
     "token_usage": "_capture.wire",
@@ -228,15 +240,18 @@ _HOMES: Final = {
 __all__ = [
     "AMBIENT",
     "GROUP",
+    "NOTHING",
     "PASSING",
     "READS",
     "SINGLES",
     "Ambient",
     "Answer",
+    "Arrivals",
     "Attempt",
     "Below",
     "Captured",
     "ChatCompletions",
+    "Chunks",
     "Claim",
     "Dialect",
     "EmbeddingVectors",
@@ -247,6 +262,7 @@ __all__ = [
     "HasPath",
     "HasSpecs",
     "Headers",
+    "Incoming",
     "Integration",
     "Native",
     "NextRun",
@@ -258,6 +274,7 @@ __all__ = [
     "Redactor",
     "ReplaceableCall",
     "Request",
+    "RequestHead",
     "Scope",
     "Session",
     "Spec",
@@ -314,6 +331,7 @@ __all__ = [
     "register_codec",
     "register_tasks",
     "segment_in",
+    "served",
     "shown",
     "to_json",
     "token_usage",

@@ -11,6 +11,7 @@ import inspect
 import json
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -353,6 +354,21 @@ def google_generate(url: str) -> Any:
 def google_stream(url: str) -> Any:
     stream = gemini(url).models.generate_content_stream(model="gemini-stub", contents="hello")
     return [[chunk.text, chunk.candidates[0].finish_reason] for chunk in stream]
+
+
+@scenario
+async def google_async(url: str) -> Any:
+    """Over aiohttp, where that is installed."""
+    client = gemini(url)
+    warnings.filterwarnings("ignore", "Inheritance class", DeprecationWarning)  # the SDK's own
+    try:
+        answer = await client.aio.models.generate_content(model="gemini-stub", contents="hello")
+        stream = await client.aio.models.generate_content_stream(model="gemini-stub", contents="hello")
+        pieces = [[chunk.text, chunk.candidates[0].finish_reason] async for chunk in stream]
+    finally:
+        if hasattr(client.aio, "aclose"):
+            await client.aio.aclose()
+    return [answer.text, answer.usage_metadata.prompt_token_count, pieces]
 
 
 @scenario

@@ -424,12 +424,14 @@ def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
         assert program() == "[REDACTED:cookie]"
 
 
-def test_a_redacted_body_is_read_whole(servers: Servers, instrumented: None) -> None:
-    """A body in which something was redacted, and is longer or shorter for it, is read to its end."""
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_redacted_body_is_read_whole(streamed: bool, servers: Servers, instrumented: None) -> None:
+    """A body in which something was redacted, and is longer or shorter for it, is read to its end, in pieces too."""
     body = json.dumps({"password": "hunter2hunter2hunter2", "x": "y" * 50})
 
     def program() -> Any:
-        return json.loads(requests.post(servers.roots.http + "/echo", data=body).json()["body"])["x"]
+        with requests.post(servers.roots.http + "/echo?later=1", data=body, stream=streamed) as response:
+            return json.loads(response.json()["body"])["x"]
 
     run, saw = recorded(program)
     assert replayed(run, program) == saw

@@ -13,7 +13,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -139,6 +139,7 @@ class Servers:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    query: Mapping[str, str] = {}
     disable_nagle_algorithm = True
     server: Web
 
@@ -189,6 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
+            if "later" in self.query:
+                time.sleep(0.05)
             self.wfile.write(data)
 
     def json(self, value: Any, status: int = 200, **headers: str) -> None:

@@ -47,6 +47,7 @@ __all__ = [
     "response_headers",
     "textual",
     "unconnected",
+    "upload_of",
     "whole",
     "withheld",
 ]
@@ -504,15 +505,16 @@ class Exchange:
         unsent, first = self._unsent or (b"", None)
         while first is None and len(unsent) < len(data):
             first = self.step.next_chunk()
-            piece = _upload(first)
+            piece = upload_of(first)
             if piece is None:
                 break
             unsent, first = unsent + piece, None
         self._unsent = unsent[len(data) :], first
         if not unsent.startswith(data):
-            raise self._sent_otherwise(unsent, data)
+            raise self.sends_otherwise(unsent, data)
 
-    def _sent_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:
+    def sends_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:
+        """What to raise where the program sends another body than the recorded one."""
         return self._scope.session.fail(
             DivergenceError(
                 f"the program sends another body, piece by piece: the recorded one goes on with {_brief(recorded)}, "
@@ -529,10 +531,10 @@ class Exchange:
         self._unsent = None
         if chunk is None:
             chunk = self.step.next_chunk()
-        while (piece := _upload(chunk)) is not None:
+        while (piece := upload_of(chunk)) is not None:
             unsent, chunk = unsent + piece, self.step.next_chunk()
         if unsent and self.early() is None:
-            raise self._sent_otherwise(unsent, b"")
+            raise self.sends_otherwise(unsent, b"")
         return chunk
 
     def early(self) -> str | None:
@@ -553,10 +555,7 @@ class Exchange:
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
             self._kept, self._headers = [], shown
-        info: dict[str, Any] | None = dict(_SUSPENDED) if suspended else None
-        if early is not None:
-            info = {"early": early}
-        self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=info)
+        self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_circumstances(suspended, early))
 
     def piece(self, data: bytes, *, suspended: bool = False, part: int = 0) -> None:
         """One piece of the body, before the caller gets it.
@@ -571,7 +570,15 @@ class Exchange:
                 value = data.decode()
             except UnicodeDecodeError:
                 pass
-        self.step.chunk(value, info={"part": part} if part else _SUSPENDED if suspended else None)
+        info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
+        if part:
+            info = {"part": part, **(info or {})}
+        self.step.chunk(value, info=info)
+
+    def mark(self, what: str, *, suspended: bool = False) -> None:
+        """A moment before the answer that the program may notice: ``opened`` (the connection), ``continue`` (the other side asks for the
+        body)."""
+        self.step.chunk({"moment": what}, info=_SUSPENDED if suspended else None)
 
     def end(self, *, suspended: bool = False, complete: bool = True) -> None:
         """The stream ended; not ``complete``: the connection was closed before it had to be."""
@@ -635,10 +642,7 @@ class Exchange:
             output = {"raised": kind, "text": str(error)}
             if response is not None:
                 output.update(message(*response))
-        info: dict[str, Any] | None = dict(_SUSPENDED) if suspended else None
-        if early is not None:
-            info = {"early": early}
-        self.step.failed(error, output=output, info=info)
+        self.step.failed(error, output=output, info=_circumstances(suspended, early))
 
     # -- answered from the log -------------------------------------------------------------------------------------------
 
@@ -656,6 +660,15 @@ class Exchange:
     async def first_async(self) -> Answer:
         chunk = await self.step.next_chunk_async()
         return await self.answer_async() if chunk is None else Answer(chunk)
+
+    def redacted_length(self) -> int | None:
+        """How long the rest of a recorded stream is; ``None`` where nothing in it was redacted, or it broke off."""
+        found = [*self.step.rest()]
+        if not found or not any(item.meta.get("redacted") for item in found):
+            return None
+        if not isinstance(found[-1].output, dict) or not found[-1].output.get("complete"):
+            return None
+        return sum(len(piece_of(item)) for item in found[:-1] if not isinstance(item.output, dict))
 
     def next_piece(self) -> bytes | Answer:
         """The next piece of a recorded stream, or how it ended."""
@@ -708,12 +721,19 @@ class Exchange:
             raise
 
 
-def _upload(chunk: Outcome | None) -> bytes | None:
+def upload_of(chunk: Outcome | None) -> bytes | None:
     """The bytes of a recorded piece of a request's body; ``None`` of anything else."""
     if chunk is None or not isinstance(chunk.output, dict) or "sent" not in chunk.output:
         return None
     data = chunk.output["sent"]
     return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _circumstances(suspended: bool, early: str | None) -> dict[str, Any] | None:
+    info: dict[str, Any] = dict(_SUSPENDED) if suspended else {}
+    if early is not None:
+        info["early"] = early
+    return info or None
 
 
 def _brief(data: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
@@ -146,10 +146,6 @@ class PartialReplay:
         self.new.snapshot(name, state if recorded is None else recorded)
         return recorded
 
-    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        served = self.replay.input_read(scope, kind, name, value, own=own)
-        return self.new.input_read(self._mirrored(scope), kind, name, served, own=own)
-
     def open_lanes(self) -> list[Lane]:
         return self.replay.open_lanes()
 
@@ -281,6 +277,26 @@ class CopiedStep(Step):
     async def next_chunk_async(self) -> Outcome | None:
         self.copy.resumed()
         return self._given(await self.step.next_chunk_async())
+
+    def upcoming(self) -> Mapping[str, Any] | None:
+        return self.step.upcoming()
+
+    def rest(self) -> Iterator[Outcome]:
+        return self.step.rest()
+
+    def on_next(self, then: Callable[[Outcome], object]) -> Callable[[], object]:
+        return self.step.on_next(lambda outcome: then(self._next(outcome)))
+
+    def take_next(self) -> Outcome:
+        return self._next(self.step.take_next())
+
+    def _next(self, outcome: Outcome) -> Outcome:
+        kind = outcome.entry.get("type")
+        if kind == self.step.spec.types.chunk:
+            self._given(outcome)
+        elif kind is not None:  # else it is the failure of the replay
+            self._answered(outcome)
+        return outcome
 
     def ahead(self, key: str) -> str | None:
         return self.step.ahead(key)

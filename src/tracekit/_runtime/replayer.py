@@ -31,7 +31,6 @@ from . import divergence
 from .callsite import caller, say, stop_in_caller, warn_at_end
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
-from .inputs import ReplayedInputs
 from .lane import Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
@@ -142,6 +141,51 @@ class ReplayedStep(Step):
         lane = self.scope.lane if scope is None or scope.session.state is not self.session.face.state else scope.lane
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
+
+    def upcoming(self) -> Mapping[str, Any] | None:
+        seq = self._chunk or self.session.index.answer[self.seq]
+        if not seq:
+            return None
+        entry: Mapping[str, Any] = self.session.trace.entry(seq)
+        return entry
+
+    def rest(self) -> Iterator[Outcome]:
+        session, seq = self.session, self._chunk
+        while seq:
+            yield session.decoded(self, seq)
+            seq = session.index.next_chunk[seq]
+        if session.index.answer[self.seq]:
+            yield session.decoded(self, session.index.answer[self.seq])
+
+    def on_next(self, then: Callable[[Outcome], object]) -> Callable[[], object]:
+        session = self.session
+        seq = self._advance()
+
+        def arrive() -> None:
+            try:
+                session.going()
+                found = session.outcome(self, seq)
+            except ReplayError as failure:
+                found = Outcome(None, failure, _NOTHING, _NOTHING)
+            then(found)
+
+        ticket = session.schedule.callback(seq, arrive, lane=self.scope.lane)
+        return lambda: session.schedule.cancel(ticket)
+
+    def take_next(self) -> Outcome:
+        seq = self._advance()
+        self.session.schedule.skip(seq)
+        return self.session.outcome(self, seq)
+
+    def _advance(self) -> int:
+        """The next chunk, else the outcome."""
+        seq = self._chunk
+        if seq:
+            self._chunk = self.session.index.next_chunk[seq]
+        else:
+            seq = self._outcome()
+        self._look(seq)
+        return seq
 
     def ahead(self, key: str) -> str | None:
         session = self.session
@@ -348,8 +392,6 @@ class Index:
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
-        #: What was read from outside, by kind and name.
-        self.inputs: Final[dict[tuple[str, str], list[int]]] = {}
         self.events: Final = array("I")
         #: Every intent record and step of one entry, in order.
         self.steps: Final = array("I")
@@ -414,9 +456,6 @@ class Index:
         if kind == "lane":
             about = entry["input"]
             self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
-            return OTHER
-        if kind == "input":
-            self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
             return OTHER
         if kind == "identity":
             self.identities.setdefault(entry["agent_id"], seq)
@@ -746,9 +785,6 @@ class Replay:
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
-        self.inputs: Final = ReplayedInputs(
-            self.index.inputs, self._input_of, about.get("boundary", ()), alike, self.report, redactor
-        )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
@@ -1379,19 +1415,6 @@ class Replay:
         seq = self.index.snapshots.get(name)
         return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
 
-    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        return self.inputs.read(kind, name, value, own, lambda: self._next_in(scope.lane))
-
-    def _next_in(self, lane: Lane) -> int:
-        """The next recorded step of a lane; one past the last entry where it has none left."""
-        with self._lock:
-            left = (seq for seq in self._followed(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
-            return next(left, len(self.index) + 1)
-
-    def _input_of(self, seq: int) -> Any:
-        entry = self.trace.entry(seq)
-        return from_json(self.trace.expand(entry["output"])).get(entry["input"]["name"])
-
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         lane = scope.lane
         with self._lock:
@@ -1561,6 +1584,11 @@ class Replay:
             self.report.warn(said)
         return exception
 
+    def decoded(self, step: ReplayedStep, seq: int) -> Outcome:
+        """The entry ``seq`` before its turn, without its error."""
+        entry = self.trace.entry(seq)
+        return Outcome(self._decode(entry.get("output"), step.spec.hint()), None, entry.get("meta") or {}, entry)
+
     def _decode(self, output: Any, returns: Any) -> Any:
         return from_json(self.trace.expand(output), returns)
 
@@ -1624,6 +1652,11 @@ class Replay:
         copy = self.failure.fresh()
         assert isinstance(copy, ReplayError)
         return copy
+
+    def going(self) -> None:
+        """Raise the failure, if there is one."""
+        with self._lock:
+            self._check()
 
     def _check(self) -> None:
         if self.failure is not None:

@@ -230,11 +230,6 @@ class Followed(Replay):
             self._cursor = i
         return i > count
 
-    def going(self) -> None:
-        """Raise the failure, if there is one."""
-        with self._lock:
-            self._check()
-
     def next_step(self, scope: Scope, kind: str) -> int | None:
         """The next recorded step of a kind in the scope's lane; ``None``: what comes now is past the end of the log.
 
@@ -532,12 +527,6 @@ class Resumption(Recording):
         if recorded is None:
             self.late(lambda: super(Resumption, self).snapshot(name, state))
         return None if self.followed else recorded
-
-    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        if not self.followed and (kind, name) in self.replay.index.inputs:
-            return self.replay.input_read(scope, kind, name, value, own=own)
-        self.late(lambda: super(Resumption, self).input_read(scope, kind, name, value, own=own))
-        return value
 
     def fail(self, error: ReplayError) -> ReplayError:
         return error if self.followed else self.replay.fail(error)

@@ -294,6 +294,23 @@ class Step(Protocol):
     async def next_chunk_async(self) -> Outcome | None:
         raise AssertionError("the log does not answer this step")
 
+    def upcoming(self) -> Mapping[str, Any] | None:
+        """The entry that the log has next for this step, a chunk or its outcome, before its turn; ``None`` where it has no more."""
+        raise AssertionError("the log does not answer this step")
+
+    def rest(self) -> Iterator[Outcome]:
+        """All that the log still has for this step, its chunks and its outcome, before their turn; an error is left out."""
+        raise AssertionError("the log does not answer this step")
+
+    def on_next(self, then: Callable[[Outcome], object]) -> Callable[[], object]:
+        """Call ``then`` with what comes next, in the running event loop, when its turn has come; where the replay fails before that, with
+        its failure. Call what this returns to take it back."""
+        raise AssertionError("the log does not answer this step")
+
+    def take_next(self) -> Outcome:
+        """What comes next, at once: it came together with what came before, or is the program's own doing."""
+        raise AssertionError("the log does not answer this step")
+
     def ahead(self, key: str) -> str | None:
         """What the ``info`` of its first chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
 
@@ -723,11 +740,6 @@ class Session(Protocol):
 
     def snapshot(self, name: str, state: Any) -> Any:
         """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
-        ...
-
-    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        """User code reads something from outside, which is ``value`` now (JSON; ``None``: it is not there): recorded, or what was
-        recorded. ``own``: the program has set it itself."""
         ...
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:

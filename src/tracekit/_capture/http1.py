@@ -1,4 +1,8 @@
-"""HTTP/1 as it is on the wire: requests and answers read while they pass, and recorded answers written again."""
+"""HTTP/1 as it is on the wire: requests and answers read while they pass, and recorded answers written again.
+
+For a seam that lies below what its library parses. Where the library reads from a socket, :func:`served` gives it the recorded bytes; where
+an event loop brings them, :class:`Arrivals` does.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tracekit.integration import Answer, Exchange
+from .._runtime.session import Outcome
+from ..errors import ReplayError
+from .http import Answer, Exchange, piece_of, upload_of
 
-__all__ = ["NOTHING", "Chunks", "Incoming", "RequestHead", "served"]
+__all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "RequestHead", "served"]
 
 #: The answer to traffic that is not the program's.
 NOTHING: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -187,19 +193,23 @@ class _Brotli(_Unflushed):
 class Incoming:
     """An answer that is read while it passes, and goes into the log before the library gets it.
 
-    ``quiet``: whoever made the request gets nothing of its answer before it is whole, so it is recorded as one.
+    ``method`` and ``asked`` are those of the request: the content codings that its sender undoes. ``quiet``: whoever made it gets
+    nothing of its answer before it is whole, so it is recorded as one. ``brought``: an event loop brings it.
     """
 
     __slots__ = (
-        "_also", "_chunks", "_decoder", "_exchange", "_head", "_headers", "_left", "_method", "_pieces", "_status",
-        "asked", "begun", "complete", "early", "quiet",
+        "_also", "_arrives", "_brought", "_chunks", "_coding", "_decoder", "_exchange", "_head", "_headers", "_left", "_method",
+        "_pieces", "_status", "asked", "begun", "complete", "early", "quiet",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, head: RequestHead, quiet: bool) -> None:
+    def __init__(self, exchange: Exchange, method: str, asked: str, *, quiet: bool, brought: bool = False) -> None:
         self._exchange: Final = exchange
-        self._method: Final = head.method
-        self.asked: Final = head.codings
+        self._method: Final = method
+        self.asked = asked
         self.quiet = quiet
+        self._brought: Final = brought
+        #: Whether what is recorded next is the first of what an event loop brings at once.
+        self._arrives = brought
         #: How sending the request ended before its time.
         self.early: str | None = None
         #: Whether the head of the answer is there, and whether all of it is.
@@ -213,6 +223,7 @@ class Incoming:
         self._left: int | None = None
         self._chunks: Chunks | None = None
         self._decoder: Any = None
+        self._coding = ""
         #: What is held back: the pieces as they came.
         self._pieces: list[tuple[bytes, int]] = []
 
@@ -220,6 +231,7 @@ class Incoming:
         """Bytes that came off the connection, before anybody else gets them."""
         if self.complete:
             return
+        self._arrives = self._brought
         if self.begun:
             self._body(data)
             return
@@ -246,6 +258,8 @@ class Incoming:
         if self._status == 101:
             self._exchange.refuse("an upgraded connection (101)")
         if 100 <= self._status < 200:
+            if self._brought:
+                self._exchange.mark("continue" if self._status == 100 else "interim", suspended=self._first())
             return False
         self.begun = True
         self._headers = _parsed(lines)
@@ -280,7 +294,7 @@ class Incoming:
                 cookies.append(self._cookie(value))
         self._delimit(travel.get("transfer-encoding", ""), length)
         if coding and coding != "identity":
-            self._decoder = _decoder(coding, self.asked)
+            self._coding, self._decoder = coding, _decoder(coding, self.asked)
             if self._decoder is None:
                 self._keep_coding(travel, coding)
         wire = {"headers": travel, "names": names, "jar": cookies}
@@ -342,20 +356,25 @@ class Incoming:
         exchange, also = self._exchange, self._also
         if also is not None:
             self._also = None
-            exchange.head(self._status, self._headers, also=also, early=self.early)
+            exchange.head(self._status, self._headers, also=also, early=self.early, suspended=self._first())
         pieces, self._pieces = self._pieces, []
         for data, part in pieces:
             if self._decoder is not None:
                 try:
                     data = self._decoder.decompress(data)
                 except Exception as error:
-                    exchange.broke(error, "coding")
+                    exchange.broke(error, f"coding {self._coding}", suspended=self._first())
                     self.complete = True
                     return
                 part = -1 if part else 0
                 if not data and not part:
                     continue
-            exchange.piece(data, part=part)
+            exchange.piece(data, part=part, suspended=self._first())
+
+    def _first(self) -> bool:
+        """Whether what is recorded now is the first of what came at once: in a replay the rest comes with it."""
+        first, self._arrives = self._arrives, False
+        return first
 
     def _end(self, *, complete: bool = True) -> None:
         self.complete = True
@@ -363,8 +382,8 @@ class Incoming:
             self._flush()
             rest = self._decoder.flush() if self._decoder is not None else b""
             if rest:
-                self._exchange.piece(rest)
-            self._exchange.end(complete=complete)
+                self._exchange.piece(rest, suspended=self._first())
+            self._exchange.end(complete=complete, suspended=self._first())
             return
         content = b"".join([data for data, _ in self._pieces])
         if self._decoder is not None:
@@ -375,33 +394,44 @@ class Incoming:
                 travel = self._also.setdefault("wire", {}).setdefault("headers", {})
                 self._keep_coding(travel, coding.decode("latin-1"))
         self._pieces = []
-        self._exchange.whole(self._status, self._headers, content, also=self._also, elapsed=None, early=self.early)
+        self._exchange.whole(
+            self._status,
+            self._headers,
+            content,
+            also=self._also,
+            elapsed=None,
+            early=self.early,
+            suspended=self._first(),
+        )
 
     def closed(self) -> None:
         """The other side has closed the connection."""
         if self.complete:
             return
+        self._arrives = self._brought
         if self.begun:
             self._end(complete=self._chunks is None and self._left is None)
             return
         self.complete = True
         error = ConnectionResetError("the connection was closed without an answer")
         response = (0, (), self._head) if self._head else None
-        self._exchange.broke(error, "closed", response=response, early=self.early)
+        self._exchange.broke(error, "closed", response=response, early=self.early, suspended=self._first())
 
     def broke(self, error: BaseException, kind: str = "read") -> None:
         """Reading, or sending before it, raised."""
         if self.complete:
             return
+        self._arrives = self._brought
         if self.begun:
             self._flush()
         self.complete = True
-        self._exchange.broke(error, kind, early=None if self.begun else self.early)
+        self._exchange.broke(error, kind, early=None if self.begun else self.early, suspended=self._first())
 
     def left(self) -> None:
         """Nobody reads on."""
         if self.complete:
             return
+        self._arrives = False
         if not self.begun:
             self.complete = True
             self._exchange.unanswered()
@@ -444,6 +474,62 @@ def _canonical(name: str) -> str:
 # -- answers from the log --------------------------------------------------------------------------------------------------
 
 
+class _Rendering:
+    """A recorded answer written as it would be on the wire, piece after piece."""
+
+    __slots__ = ("_chunked", "_whole", "_within", "left")
+
+    def __init__(self) -> None:
+        self._chunked = False
+        #: Bytes of the body that are still to come, where its length is known.
+        self.left: int | None = None
+        #: What of a chunk has come, and whether the head of the chunk is out.
+        self._whole = b""
+        self._within = False
+
+    def head(self, answer: Answer, exchange: Exchange) -> bytes:
+        """The head, and the body where it was recorded as one."""
+        if not answer.status:  # no HTTP
+            return answer.content or b""
+        self._chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
+        if answer.content is None:
+            self.left = None if self._chunked else _length(answer)
+            actual = None if self.left is None else exchange.redacted_length()
+            if actual is not None:
+                self.left = actual
+            return _head(answer, actual or 0)
+        body = answer.content
+        head = _head(answer, len(body))
+        if self._chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
+        return head + body
+
+    def piece(self, data: bytes, part: int) -> bytes:
+        """``part`` as in :meth:`Exchange.piece`."""
+        if not self._chunked:
+            if self.left is not None:
+                self.left -= len(data)
+            return data
+        if part < 0:
+            self._whole += data
+            return b""
+        data, self._whole = self._whole + data, b""
+        begin = b"" if self._within else b"%x\r\n" % (len(data) + part)
+        self._within = part > 0
+        return b"%b%b%b" % (begin, data, b"" if self._within else b"\r\n")
+
+    def broken(self) -> bytes:
+        """What had come of a chunk where the answer ends."""
+        return b"%x\r\n%b" % (len(self._whole) + 1, self._whole) if self._whole else b""
+
+    def end(self, answer: Answer) -> bytes:
+        return b"0\r\n\r\n" if self._chunked and answer.complete else b""
+
+    def until_closed(self, answer: Answer) -> bool:
+        """Whether nothing but the end of the connection says where the body ends."""
+        return not self._chunked and self.left is None and _length(answer) is None
+
+
 def served(exchange: Exchange) -> Iterator[bytes]:
     """The recorded answer as it would be on the wire, by what was received at once. Raises what reading it raised."""
     answer = exchange.first()
@@ -453,56 +539,185 @@ def served(exchange: Exchange) -> Iterator[bytes]:
                 yield answer.content or b""
             return
         raise answer.error or ConnectionAbortedError(answer.text)
-    if not answer.status:
-        yield from _verbatim(exchange, answer)
-        return
-    chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
+    rendering = _Rendering()
+    found = rendering.head(answer, exchange)
+    if found:
+        yield found
     if answer.content is not None:
-        body = answer.content
-        head = _head(answer, len(body))
-        if chunked:
-            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
-        yield head + body
         return
-    yield _head(answer)
-    yield from _stream(exchange, chunked, _length(answer))
-
-
-def _verbatim(exchange: Exchange, answer: Answer) -> Iterator[bytes]:
-    if answer.content is not None:
-        yield answer.content
-        return
-    yield from _stream(exchange, False, None)
-
-
-def _stream(exchange: Exchange, chunked: bool, length: int | None) -> Iterator[bytes]:
-    whole, within = b"", False
     while isinstance(piece := exchange.next_piece(), bytes):
-        if chunked:
-            part = exchange.part
-            if part < 0:
-                whole += piece
-                continue
-            piece, whole = whole + piece, b""
-            begin = b"" if within else b"%x\r\n" % (len(piece) + part)
-            within = part > 0
-            piece = b"%b%b%b" % (begin, piece, b"" if within else b"\r\n")
-        elif length is not None:
-            length -= len(piece)
-            if length <= 0:  # nobody will ask for the end
-                end = exchange.next_piece()
-                yield piece
-                if isinstance(end, bytes):
-                    yield end
-                continue
-        yield piece
-    if whole:  # it broke off in the middle of a chunk
-        yield b"%x\r\n%b" % (len(whole) + 1, whole)
-    error = piece.error
-    if error is not None:
-        raise error
-    if chunked and piece.complete:
-        yield b"0\r\n\r\n"
+        found = rendering.piece(piece, exchange.part)
+        if rendering.left is not None and rendering.left <= 0:  # nobody will ask for the end
+            end = exchange.next_piece()
+            yield found
+            if isinstance(end, bytes):
+                yield end
+            continue
+        if found:
+            yield found
+    if rest := rendering.broken():
+        yield rest
+    if piece.error is not None:
+        raise piece.error
+    if end := rendering.end(piece):
+        yield end
+
+
+#: What a moment before the answer was on the wire.
+_MOMENTS: Final = {
+    "continue": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "interim": b"HTTP/1.1 103 Early Hints\r\n\r\n",
+}
+
+
+class Arrivals:
+    """A recorded answer that an event loop brings: what came at once comes at once, where it came.
+
+    ``receive`` gets the bytes. ``lost`` is told how the connection ended, where it did: a kind (``closed``: by the other side, in order;
+    ``failed``: the replay has), and the error.
+    """
+
+    __slots__ = (
+        "_complete",
+        "_exchange",
+        "_lost",
+        "_method",
+        "_over",
+        "_receive",
+        "_recorded",
+        "_rendering",
+        "_sent",
+        "_withdraw",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        method: str,
+        receive: Callable[[bytes], object],
+        lost: Callable[[str, BaseException | None], object],
+    ) -> None:
+        self._exchange: Final = exchange
+        self._method: Final = method
+        self._receive: Final = receive
+        self._lost: Final = lost
+        self._rendering: _Rendering | None = None
+        self._withdraw: Callable[[], object] | None = None
+        self._over = False
+        #: What the program has sent of its body beyond what the recorded one had by now, and the other way round.
+        self._sent = b""
+        self._recorded = b""
+        #: Whether the program has sent all of it.
+        self._complete = False
+
+    def ask(self) -> None:
+        """Ask for what comes next, where that is not the program's to bring about."""
+        if self._withdraw is not None or self._over:
+            return
+        step = self._exchange.step
+        self._compare()
+        entry = step.upcoming()
+        if entry is not None and not _says(entry, "abandoned"):
+            self._withdraw = step.on_next(self._came)
+
+    def sent(self, data: bytes, *, complete: bool = False) -> None:
+        """A piece of the request's body is being sent; ``complete``: the last one."""
+        if self._over:
+            return
+        self._sent += data
+        self._complete = self._complete or complete
+        self._compare()
+        self.ask()
+
+    def close(self) -> None:
+        """The program closes the connection."""
+        if self._over:
+            return
+        self._over = True
+        if self._withdraw is not None:
+            self._withdraw()
+            return
+        entry = self._exchange.step.upcoming()
+        if entry is not None and _says(entry, "abandoned"):
+            self._exchange.step.take_next()
+
+    def _compare(self) -> None:
+        """Compare what is sent, as far as both have it."""
+        step = self._exchange.step
+        while (entry := step.upcoming()) is not None and _is_upload(entry):
+            self._recorded += upload_of(step.take_next()) or b""
+        common = min(len(self._sent), len(self._recorded))
+        if self._sent[:common] != self._recorded[:common] or (self._complete and len(self._recorded) > common):
+            raise self._exchange.sends_otherwise(self._recorded, self._sent)
+        self._sent, self._recorded = self._sent[common:], self._recorded[common:]
+
+    def _came(self, outcome: Outcome) -> None:
+        self._withdraw = None
+        if isinstance(outcome.error, ReplayError):
+            self._end("failed", outcome.error)
+            return
+        step = self._exchange.step
+        try:
+            data, end = self._taken(outcome)
+            while end is None and (entry := step.upcoming()) is not None:
+                if _is_upload(entry) or _says(entry, "suspended") or _says(entry, "abandoned"):
+                    break
+                more, end = self._taken(step.take_next())
+                data += more
+        except ReplayError as failure:
+            self._end("failed", failure)
+            return
+        self._over = end is not None
+        if data:
+            self._receive(data)
+        if end is None:
+            self.ask()
+        elif end[0]:
+            self._lost(*end)
+
+    def _end(self, kind: str, error: BaseException | None) -> None:
+        self._over = True
+        self._lost(kind, error)
+
+    def _taken(self, outcome: Outcome) -> tuple[bytes, tuple[str, BaseException | None] | None]:
+        """The bytes of what came, and how the answer ended, where it did: an empty kind where the connection outlived it."""
+        rendering = self._rendering
+        if outcome.entry["type"].endswith(".chunk"):
+            if rendering is not None:
+                return rendering.piece(piece_of(outcome), outcome.meta.get("part", 0)), None
+            if "moment" in outcome.output:
+                return _MOMENTS.get(outcome.output["moment"], b""), None
+            self._rendering = _Rendering()
+            return self._rendering.head(Answer(outcome), self._exchange), None
+        if self._recorded or (self._complete and self._sent):
+            raise self._exchange.sends_otherwise(self._recorded, self._sent)
+        answer = Answer(outcome)
+        if rendering is None and answer.raised == "closed":
+            return (answer.content or b"" if answer.read else b""), ("closed", None)
+        if answer.error is not None or answer.raised is not None:
+            rest = b"" if rendering is None else rendering.broken()
+            return rest, (answer.raised or "read", answer.error or ConnectionAbortedError(answer.text))
+        if rendering is None:
+            rendering = _Rendering()
+            data = rendering.head(answer, self._exchange)
+            status = answer.status
+        else:
+            data = rendering.broken() + rendering.end(answer)
+            status = 200
+        if not answer.complete or (
+            self._method != "HEAD" and status not in (204, 304) and rendering.until_closed(answer)
+        ):
+            return data, ("closed", None)
+        return data, ("", None)
+
+
+def _says(entry: Any, key: str) -> bool:
+    return bool((entry.get("meta") or {}).get(key))
+
+
+def _is_upload(entry: Any) -> bool:
+    output = entry.get("output")
+    return isinstance(output, dict) and "sent" in output and entry["type"].endswith(".chunk")
 
 
 def _length(answer: Answer) -> int | None:

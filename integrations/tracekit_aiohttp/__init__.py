@@ -1,0 +1,43 @@
+"""The transport seam of ``aiohttp``'s client: every request that a session sends is a step.
+
+It lies below what the library parses and above the transport of the event loop, so that in a replay its own code reads recorded bytes.
+See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit.integration import Integration, Patch
+
+__all__ = ["integration"]
+
+
+def _wrapped(name: str) -> Any:
+    def wrap(original: Any) -> Any:
+        from . import _connection
+
+        return getattr(_connection, name)(original)
+
+    return wrap
+
+
+#: What the library calls on the protocol of a connection, or its event loop does.
+_PROTOCOL = (
+    "data_received",
+    "connection_lost",
+    "set_response_params",
+    "_reschedule_timeout",
+    "_on_read_timeout",
+)
+
+integration = Integration(
+    "aiohttp",
+    modules=("aiohttp",),
+    patches=[
+        Patch("aiohttp.connector", "BaseConnector.connect", _wrapped("connect")),
+        Patch("aiohttp.connector", "BaseConnector._release", _wrapped("release")),
+        Patch("aiohttp.client", "ClientSession.close", _wrapped("close")),
+        *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _wrapped(name)) for name in _PROTOCOL),
+    ],
+)

@@ -1,0 +1,164 @@
+"""Requests of aiohttp as a step needs them, and what opening a connection for one raises."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from tracekit.integration import Answer, Exchange
+
+__all__ = ["Asked", "raised", "report", "undecoded"]
+
+#: The boundary between the parts of a body that is sent as it is produced: in the log it is always this one.
+_BOUNDARY: Final = b"boundary"
+
+
+class Asked:
+    """A request: ``parts`` as ``begin`` takes them. ``streamed``: its body is sent as it is produced."""
+
+    __slots__ = ("_boundary", "codings", "method", "parts", "streamed")
+
+    def __init__(self, req: Any, content: bytes | None) -> None:
+        self.method: Final[str] = req.method
+        self.streamed: Final = content is None
+        self._boundary: Final = _boundary(req.headers.get("content-type", "")) if content is None else b""
+        self.codings: Final[str] = req.headers.get("accept-encoding", "").lower()
+        url = req.url
+        headers = [(name.encode(), self.masked(value.encode())) for name, value in req.headers.items()]
+        self.parts: Final = (
+            req.method,
+            url.scheme.encode(),
+            _netloc(url),
+            url.raw_path_qs.encode(),
+            headers,
+            content or b"",
+        )
+
+    @classmethod
+    async def of(cls, req: Any) -> Asked:
+        return cls(req, await _content(req))
+
+    def masked(self, data: bytes) -> bytes:
+        """``data`` with the boundary that the log has: the library draws another one each time."""
+        return data.replace(self._boundary, _BOUNDARY) if self._boundary else data
+
+
+def _netloc(url: Any) -> bytes:
+    host: str = url.raw_host or ""
+    if ":" in host:
+        host = f"[{host}]"
+    default = {"http": 80, "https": 443, "ws": 80, "wss": 443}.get(url.scheme)
+    return (host if url.port in (None, default) else f"{host}:{url.port}").encode("ascii", "replace")
+
+
+def _boundary(content_type: str) -> bytes:
+    if not content_type.lower().startswith("multipart/"):
+        return b""
+    return content_type.partition("boundary=")[2].partition(";")[0].strip().strip('"').encode()
+
+
+async def _content(req: Any) -> bytes | None:
+    """The body, where it is in memory; else ``None``."""
+    body = req.body
+    if isinstance(body, bytes | bytearray):
+        return bytes(body)
+    library: Any = sys.modules["aiohttp.payload"]
+    if req.compress:
+        return None
+    if isinstance(body, library.BytesPayload):
+        return bytes(body._value)
+    multipart: Any = sys.modules["aiohttp.multipart"]
+    if isinstance(body, multipart.MultipartWriter) and all(
+        isinstance(part, library.BytesPayload) and not encoding and not transfer
+        for part, encoding, transfer in body._parts
+    ):
+        memory = _Memory()
+        await body.write(memory)
+        return bytes(memory.content)
+    return None
+
+
+class _Memory:
+    """Where a body that is in memory is written to, to be read."""
+
+    def __init__(self) -> None:
+        self.content: Final = bytearray()
+
+    async def write(self, data: Any) -> None:
+        self.content.extend(data)
+
+
+# -- connections that fail -----------------------------------------------------------------------------------------------------
+
+
+def report(exchange: Exchange, error: BaseException, *, suspended: bool) -> None:
+    """No connection came about. What hangs on an exception of the library (its key of the connection, with the credentials of a proxy; the
+    request with its headers) stays out of the log."""
+    library: Any = sys.modules["aiohttp.client_exceptions"]
+    kind = type(error).__name__
+    if getattr(library, kind, None) is not type(error):
+        exchange.broke(error, "raised", suspended=suspended, early="open")
+    elif isinstance(error, library.ClientConnectorCertificateError):
+        exchange.broke(error.certificate_error, kind, suspended=suspended, early="open")
+    elif isinstance(error, library.ClientConnectorError):
+        exchange.broke(error.os_error, f"{kind} {error.host}", suspended=suspended, early="open")
+    elif isinstance(error, library.ClientResponseError):
+        headers = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        exchange.broke(
+            ConnectionError(error.message),
+            kind,
+            response=(error.status, headers, b""),
+            suspended=suspended,
+            early="open",
+        )
+    else:
+        exchange.broke(error, "raised", suspended=suspended, early="open")
+
+
+def raised(answer: Answer, req: Any) -> BaseException:
+    """What the library made of the recorded failure."""
+    error = answer.error or ConnectionError(answer.text)
+    kind, _, host = (answer.raised or "").partition(" ")
+    library: Any = sys.modules["aiohttp.client_exceptions"]
+    found: Any = getattr(library, kind, None)
+    if found is None:
+        return error
+    made: BaseException
+    if issubclass(found, library.ClientResponseError):
+        made = found(_asked_of_proxy(req), (), status=answer.status, message=answer.text, headers=_headers(answer))
+    else:
+        made = found(_key(req, host), error)
+        made.__cause__ = error
+    return made
+
+
+def undecoded(coding: str) -> BaseException:
+    """What the library raises where a body is not in the coding that it says."""
+    cause = sys.modules["aiohttp.http_exceptions"].ContentEncodingError(f"Can not decode content-encoding: {coding}")
+    made: BaseException = sys.modules["aiohttp.client_exceptions"].ClientPayloadError(str(cause))
+    made.__cause__ = cause
+    return made
+
+
+def _asked_of_proxy(req: Any) -> Any:
+    """What the library says of the request for a tunnel."""
+    library: Any = sys.modules["aiohttp.client_reqrep"]
+    asked = req.request_info
+    return library.RequestInfo(asked.url, "CONNECT", asked.headers, req.proxy)
+
+
+def _headers(answer: Answer) -> Any:
+    multidict: Any = sys.modules["multidict"]
+    return multidict.CIMultiDict(answer.headers)
+
+
+def _key(req: Any, host: str) -> Any:
+    """The key of the connection that failed: that of the proxy, where it was the proxy's."""
+    key = req.connection_key
+    if not host or host == key.host or req.proxy is None:
+        return key
+    changes = {"host": req.proxy.raw_host, "port": req.proxy.port, "is_ssl": req.proxy.scheme == "https"}
+    if hasattr(key, "_replace"):
+        return key._replace(**changes)
+    attr: Any = sys.modules["attr"]
+    return attr.evolve(key, **changes)
