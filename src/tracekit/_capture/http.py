@@ -14,12 +14,13 @@ import orjson
 
 from .._reality import monotonic_ns
 from .._runtime.process import process
+from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
 from .guard import Attempt, everywhere, observe
-from .plugins import Claim, Dialect, Route, names_secret, note_captured, resolve, shown
+from .plugins import Claim, Dialect, Route, note_captured, resolve, shown
 
 __all__ = [
     "AMBIENT",
@@ -310,7 +311,7 @@ def response_headers(headers: Headers) -> tuple[dict[str, Any], str]:
 def _kept(raw: bytes) -> str:
     """A response header's name, or nothing where it only says how the body travelled, or may carry a credential."""
     name = raw.decode("latin-1").lower()
-    dropped = name in _TRAVEL or names_secret(name) or name.endswith(("-token", "-cookie"))
+    dropped = name in _TRAVEL or bool(names_secret(name))
     if len(_KEPT) < _NAMES:
         _KEPT[raw] = "" if dropped else name
     return "" if dropped else name
@@ -764,19 +765,6 @@ _VARYING: Final = frozenset(
     {"user-agent", "content-type", "x-stainless-retry-count", "amz-sdk-request", "upgrade"}
     | {"anthropic-beta", "anthropic-version", "openai-beta"}
 )
-#: Request headers whose value is a secret, which is looked for in all that is stored from then on.
-_CREDENTIALS: Final = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "x-api-key",
-        "api-key",
-        "x-amz-security-token",
-        "x-goog-api-key",
-        "x-auth-token",
-        "ocp-apim-subscription-key",
-    }
-)
 #: A cache of :func:`_known_name`, of nothing but the bytes.
 _KNOWN_NAMES: Final[dict[bytes, str]] = {}
 
@@ -814,10 +802,10 @@ class Facts:
                 self.attempt = _sdk_attempt(value)
             elif name == "upgrade":
                 self.upgrade = value.lower() == b"websocket"
-            elif name in _CREDENTIALS:
-                self.credentials.append(value)
-            else:
+            elif name in _VARYING:
                 self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
+            else:
+                self.credentials.append(value)
 
 
 def _sdk_attempt(value: bytes) -> int:
@@ -830,7 +818,7 @@ def _sdk_attempt(value: bytes) -> int:
 def _known_name(raw: bytes) -> str:
     """The name of a request header that matters, else nothing; remembered by how it is written."""
     name = raw.decode("latin-1").lower()
-    found = name if name in _VARYING or name in _CREDENTIALS else ""
+    found = name if name in _VARYING or names_secret(name) not in ("", "cookie", "key") else ""
     if len(_KNOWN_NAMES) < _NAMES:
         _KNOWN_NAMES[raw] = found
     return found

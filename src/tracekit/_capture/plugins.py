@@ -15,7 +15,8 @@ from .. import _reality
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-    from .._runtime.session import RunState
+from .._runtime.secrets import names_secret
+from .._runtime.session import RunState
 
 __all__ = [
     "FORMS",
@@ -38,7 +39,6 @@ __all__ = [
     "discover",
     "forms",
     "known",
-    "names_secret",
     "note_captured",
     "register",
     "register_tasks",
@@ -414,27 +414,6 @@ def forms() -> dict[str, Form]:
 #: Methods that change nothing (RFC 9110, "safe").
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: Names of query parameters and headers whose value is a credential, without case, ``-`` and ``_``; and how such names end.
-_SECRET_NAMES: Final = frozenset(
-    {
-        "accesskey",
-        "auth",
-        "authorization",
-        "authtoken",
-        "key",
-        "passwd",
-        "password",
-        "pwd",
-        "session",
-        "sessionid",
-        "sig",
-        "token",
-    }
-    | {"cookie", "setcookie", "setcookie2", "xamzcredential", "xamzdate", "xamzexpires", "authenticationinfo"}
-)
-_SECRET_ENDS: Final = (
-    "accesstoken", "apikey", "apitoken", "authorization", "idtoken", "passphrase", "password", "refreshtoken", "secret",
-    "secretkey", "securitytoken", "sessiontoken", "signature", "subscriptionkey",
-)  # fmt: skip
 _CACHE: Final = 4096
 
 #: What this program has registered, for the whole process; and a cache of what follows from it for a request.
@@ -529,12 +508,6 @@ def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: b
             _routes.clear()
         route = _routes[key] = _route(method, scheme, netloc, raw_path, agent)
     return route
-
-
-def names_secret(name: str) -> bool:
-    """Whether what goes by this name (a header, a query parameter) is a credential."""
-    plain = name.lower().replace("-", "").replace("_", "")
-    return plain in _SECRET_NAMES or plain.endswith(_SECRET_ENDS)
 
 
 def shown(url: str) -> str:

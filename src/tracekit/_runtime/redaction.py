@@ -14,23 +14,20 @@ from urllib.parse import quote, unquote
 
 from .._values import dumps, from_json, to_json
 from .secrets import (
-    HEADERS,
-    KINDS,
-    NOT_SECRET,
-    SECRET_NAMES,
+    OPAQUE_FIELDS,
+    Span,
+    Strength,
+    find,
     holds_secret,
     hot,
     hot_bytes,
-    is_field,
     key_like,
-    plain,
-    warm,
+    names_secret,
 )
 
 __all__ = [
     "LEAST",
     "PLACEHOLDER",
-    "VARIABLES",
     "KnownSecrets",
     "Redactor",
     "StreamRedactor",
@@ -48,13 +45,6 @@ LEAST: Final = 8
 #: How many credentials are learned while a run goes on.
 _MOST: Final = 256
 
-#: The last words of an environment variable's name that say its value is a secret.
-VARIABLES: Final = (
-    "PASSWORD", "PASSWD", "PWD", "PASSPHRASE", "SECRET", "SECRET_KEY", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "TOKEN",
-    "PASS", "CREDENTIAL", "CREDENTIALS", "AUTHORIZATION",
-)  # fmt: skip
-_VARIABLE: Final = re.compile(rf"(?i)(?:.*_)?(?:(?:PG|MYSQL_?)?(?:{'|'.join(VARIABLES)}))").fullmatch
-_KEY: Final = re.compile(r"(?i).*_KEY").fullmatch
 _IN_URL: Final = re.compile(r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@")
 _UNSAFE: Final = re.compile(r'["\\\x00-\x1f]')
 #: Words that stand in the place of a secret, paths, and addresses without a password.
@@ -154,8 +144,14 @@ def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
                 for password in {match[1], unquote(match[1])}:
                     if _worth(password):
                         yield password, "environment"
-        elif (_VARIABLE(name) or (_KEY(name) and key_like(value))) and _worth(value):
+        elif _of_variable(name, value) and _worth(value):
             yield value, "environment"
+
+
+def _of_variable(name: str, value: str) -> bool:
+    """Whether an environment variable's name says that its value is a secret."""
+    strength = names_secret(name)
+    return strength not in ("", "key") or (strength == "key" and key_like(value))
 
 
 def of_header(value: str) -> Iterator[tuple[str, str]]:
@@ -184,31 +180,19 @@ Tree = Any
 
 #: What stands in the place of a secret.
 PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
+#: In a shorter text is no secret but what the user looks for.
+_SHORTEST: Final = 7
 _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
 #: Mappings with keys that are no texts, and others that are stored as pairs.
 _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
 #: What a text under a secret name may be wrapped in.
 _WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
 _ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
-_QUERY: Final = re.compile(r"(?P<before>[?&;])(?P<name>[^=&;#\s]{1,80})=(?P<value>[^&;#\s\"'<>]+)")
 _FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
 
 
 def _placeholder(kind: str) -> str:
     return f"[REDACTED:{kind}]"
-
-
-def _is_secret_name(name: str, *, any_key: bool = False) -> bool:
-    """Whether a header, parameter, option or variable of this name holds a secret: by its whole name or its last words.
-
-    ``any_key`` counts every ``…_key``, as is right for variables; among parameters most are cache or sort keys.
-    """
-    plain = name.strip("-_").lower().replace("-", "_").replace(".", "_")
-    if plain in NOT_SECRET:
-        return False
-    return plain in SECRET_NAMES or any(
-        plain.endswith("_" + word) for word in SECRET_NAMES if any_key or word not in ("key", "sig", "auth")
-    )
 
 
 def _always(data: bytes) -> bool:
@@ -294,36 +278,37 @@ class Redactor:
     def redact_text(self, text: str) -> tuple[str, int]:
         """``text`` without its secrets, and how many were replaced."""
         total = 0
-        while self._user or hot(text) or (self.known and self.known.within(text)):
+        while True:
             text, count = self._pass(text)
             if not count:
-                break
+                return text, total
             total += count
-        return text, total
 
-    def spans(self, text: str) -> list[tuple[int, int, str]]:
-        """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping."""
-        found = []
-        if hot(text):
-            for kind in KINDS:
-                if any(literal in text for literal in kind.literals):
-                    found += [(*match.span(kind.group), kind.name) for match in kind.all_in(text)]
-            found += self._query_spans(text)
+    def spans(self, text: str, *, open: bool = False) -> list[Span]:
+        """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
+        found: list[Span] = (
+            [*find(text, open=open), *self._own_spans(text)] if len(text) >= _SHORTEST else self._own_spans(text)
+        )
+        return _apart(found) if found else found
+
+    def _own_spans(self, text: str) -> list[Span]:
+        """Those that only this redactor knows: by their text, and by the user's patterns."""
+        found: list[Span] = []
         if self.known:
             found += self.known.spans(text)
         for pattern in self._user:
             found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
-        return _apart(found)
-
-    def _query_spans(self, text: str) -> list[tuple[int, int, str]]:
-        if "=" not in text or ("?" not in text and "&" not in text):
-            return []
-        return [(*match.span("value"), "query") for match in _QUERY.finditer(text) if _is_secret_name(match["name"])]
+        return found
 
     def _pass(self, text: str) -> tuple[str, int]:
+        return self._replace(text, self.spans(text))
+
+    def _replace(self, text: str, spans: list[Span]) -> tuple[str, int]:
+        if not spans:
+            return text, 0
         covered = [match.span() for match in PLACEHOLDER.finditer(text)]
         parts, last, count = [], 0, 0
-        for start, end, kind in self.spans(text):
+        for start, end, kind in spans:
             if covered and _within(start, end, covered):
                 continue
             for left, right in covered:  # a placeholder is taken whole or not at all
@@ -352,16 +337,35 @@ class Redactor:
         return tree, 0
 
     def _items(self, tree: list[Tree]) -> tuple[Tree, int]:
-        if len(tree) == 2 and type(tree[0]) is str and plain(tree[0]) in HEADERS:
+        if len(tree) == 2 and type(tree[0]) is str and type(tree[1]) in _BY_NAME and names_secret(tree[0]):
             return self._pair(tree)
+        if any(type(item) is str and item[:1] == "-" for item in tree):
+            return self._words(tree)
         done = [self.redact(item) for item in tree]
         count = sum(count for _, count in done)
         return ([item for item, _ in done], count) if count else (tree, 0)
 
+    def _words(self, tree: list[Tree]) -> tuple[Tree, int]:
+        """A command line, perhaps: what follows an option that names a secret is one where it can be."""
+        done: list[tuple[Tree, int]] = []
+        strength: Strength = ""
+        for item in tree:
+            if type(item) is str and strength and holds_secret(strength, item):
+                done.append((_placeholder("argument"), 1))
+            else:
+                done.append(self.redact(item))
+            strength = names_secret(item) if type(item) is str and item[:1] == "-" and "=" not in item else ""
+        count = sum(count for _, count in done)
+        return ([item for item, _ in done], count) if count else (tree, 0)
+
     def _pair(self, tree: list[Tree]) -> tuple[Tree, int]:
-        """A name and its value."""
+        """A name and its value: two words may be just that."""
         name, first = self.redact_text(tree[0])
-        value, second = self._field(tree[0], tree[1])
+        strength = names_secret(tree[0])
+        if type(tree[1]) is str and strength == "secret" and not key_like(tree[1]) and "-" not in tree[0]:
+            value, second = self.redact_text(tree[1])
+        else:
+            value, second = self._field(tree[0], tree[1])
         return ([name, value], first + second) if first or second else (tree, 0)
 
     def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
@@ -372,30 +376,40 @@ class Redactor:
             return self._pairs(tree)
         changed: dict[str, Tree] = {}
         total = 0
+        named = _named_here(tree) if tag is None else ""
         for key, item in tree.items():
             if key == "$t" or (key == "c" and tag is not None):
                 changed[key] = item
                 continue
             name, count = self.redact_text(key)
-            changed[_unused(name, changed) if count else name], inner = self._field(key, item)
+            changed[_unused(name, changed) if count else name], inner = self._field(
+                named if named and key in _VALUES else key, item
+            )
             total += count + inner
         return (changed, total) if total else (tree, 0)
 
     def _pairs(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
-        done = [
-            self._pair(item) if type(item) is list and len(item) == 2 and type(item[0]) is str else self.redact(item)
-            for item in tree["v"]
-        ]
+        done = []
+        for item in tree["v"]:
+            if type(item) is list and len(item) == 2 and type(item[0]) is str:
+                name, first = self.redact_text(item[0])
+                value, second = self._field(item[0], item[1])
+                done.append(([name, value], first + second) if first or second else (item, 0))
+            else:
+                done.append(self.redact(item))
         count = sum(count for _, count in done)
         return ({**tree, "v": [item for item, _ in done]}, count) if count else (tree, 0)
 
     def _field(self, name: str, item: Tree) -> tuple[Tree, int]:
         """What stands under a name: a secret, where the name says so."""
-        if type(item) not in _BY_NAME or not is_field(name):
+        if name in OPAQUE_FIELDS and type(item) is str:
+            return self._opaque(item)
+        strength = names_secret(name) if type(item) in _BY_NAME else ""
+        if strength in ("", "key"):
             return self.redact(item)
         if type(item) is str:
             text, count = self.redact_text(item)
-            if (count and PLACEHOLDER.fullmatch(text)) or not holds_secret(name, item):
+            if (count and PLACEHOLDER.fullmatch(text)) or not holds_secret(strength, item):
                 return text, count
             return _placeholder("field"), 1
         if type(item) is dict:
@@ -404,6 +418,12 @@ class Redactor:
         count = sum(count for _, count in done)
         return ([one for one, _ in done], count) if count else (item, 0)
 
+    def _opaque(self, text: str) -> tuple[str, int]:
+        """What a provider gave to get it back as it is: nothing is looked for in it but what is known."""
+        if not _OPAQUE.fullmatch(text):
+            return self.redact_text(text)
+        return self._replace(text, _apart(self._own_spans(text)))
+
     def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
         tag, value = item.get("$t"), item.get("v")
         if tag in _DATA_TAGS and type(value) is str:
@@ -411,11 +431,14 @@ class Redactor:
         if tag in _WRAPPED and type(value) in (str, list):
             inner, count = self._field(name, value)
             return ({**item, "v": inner}, count) if count else (item, 0)
-        if tag is None and plain(name).endswith("cookies") and "type" not in item:
-            done = {key: self._field(name, one) for key, one in item.items()}
+        if tag is None and names_secret(name) == "cookie" and "type" not in item:
+            done = {key: self._cookie(one) for key, one in item.items()}
             count = sum(count for _, count in done.values())
             return ({key: one for key, (one, _) in done.items()}, count) if count else (item, 0)
         return self.redact(item)
+
+    def _cookie(self, value: Tree) -> tuple[Tree, int]:
+        return (_placeholder("field"), 1) if holds_secret("credential", value) else self.redact(value)
 
     def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
         """Bytes, or a text with surrogates, under a secret name."""
@@ -423,7 +446,7 @@ class Redactor:
             text = a2b_base64(item["v"]).decode("utf-8", "replace")
         except ValueError:
             return item, 0
-        return _replaced(item, "field") if holds_secret(name, text) else self._data(item)
+        return _replaced(item, "field") if holds_secret(names_secret(name), text) else self._data(item)
 
     def _data(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
         """Base64 data: the tag stays, so that the type does; a text with surrogates becomes the placeholder itself."""
@@ -441,27 +464,40 @@ class Redactor:
 
     def redact_argv(self, argv: Iterable[str]) -> list[str]:
         """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
-        words, secret_next = [], False
+        words: list[str] = []
+        option, program = "", ""
         for word in argv:
-            if secret_next and not word.startswith("-"):
+            if option and not word.startswith("-") and self._is_argument(option, word):
                 words.append(word if PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
-                secret_next = False
+                option = ""
                 continue
-            secret_next = word.startswith("-") and "=" not in word and _is_secret_name(word, any_key=True)
-            words.append(self._word(word))
+            base = word.rpartition("/")[2]
+            program = base if base in _PASSWORD_OPTIONS else program
+            option = ""
+            if word.startswith("-") and "=" not in word:
+                option = "password" if word == _PASSWORD_OPTIONS.get(program) else word
+            words.append(self._word(word, program))
         return words
 
-    def _word(self, word: str) -> str:
+    @staticmethod
+    def _is_argument(option: str, word: str) -> bool:
+        strength = names_secret(option)
+        return key_like(word) if strength == "key" else bool(strength)
+
+    def _word(self, word: str, program: str = "") -> str:
         flag = _FLAG.fullmatch(word)
-        if flag and _is_secret_name(flag["name"], any_key=True) and not PLACEHOLDER.fullmatch(flag["value"]):
+        if flag and self._is_argument(flag["name"], flag["value"]) and not PLACEHOLDER.fullmatch(flag["value"]):
             return f"{flag['name']}={_placeholder('argument')}"
+        short = _PASSWORD_OPTIONS.get(program)
+        if short is not None and len(word) > 2 and word.startswith(short) and not word.startswith("--"):
+            return short + _placeholder("argument")
         return self.redact_text(word)[0]
 
     def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Environment variables, the values of secret names replaced, other values redacted."""
         return {
             name: _placeholder("environment")
-            if value and _is_secret_name(name, any_key=True)
+            if value and _of_variable(name, value) and not _NO_SECRET.fullmatch(value)
             else self.redact_text(value)[0]
             for name, value in variables
         }
@@ -486,6 +522,27 @@ class Redactor:
     @property
     def has_user_patterns(self) -> bool:
         return bool(self._user)
+
+
+#: Programs whose short option is followed by a password, at once or as the next word.
+_PASSWORD_OPTIONS: Final = {
+    "mysql": "-p", "mysqldump": "-p", "mysqladmin": "-p", "mariadb": "-p", "sshpass": "-p", "mongosh": "-p",
+    "mongo": "-p", "redis-cli": "-a",
+    "ldapsearch": "-w",
+}  # fmt: skip
+#: Where a dictionary has a name and a value of its own, as headers, variables and the fields of forms do.
+_NAME_FIELDS: Final = ("name", "key", "header", "field", "Name", "Key")
+_VALUES: Final = frozenset(("value", "Value", "content", "text", "default", "body"))
+_OPAQUE: Final = re.compile(r"[A-Za-z0-9+/=_-]*")
+
+
+def _named_here(tree: dict[str, Tree]) -> str:
+    """The name that a dictionary of name and value gives its value, where that is a secret."""
+    for field in _NAME_FIELDS:
+        name = tree.get(field)
+        if type(name) is str and names_secret(name) not in ("", "key") and not _VALUES.isdisjoint(tree):
+            return name
+    return ""
 
 
 #: The types of JSON values in which a name can say that a secret is inside.
@@ -560,7 +617,7 @@ class StreamRedactor:
         window = self._tail + chunk
         known = self._redactor.known
         opened = None
-        if not (self._user or "://" in window or warm(window)):
+        if not (self._user or "://" in window or hot(window)):
             if not known.texts:  # the everyday chunk
                 self._tail = window[-self._keep :]
                 return chunk, 0
@@ -572,8 +629,7 @@ class StreamRedactor:
 
     def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, int]:
         old = len(self._tail)
-        spans = self._redactor.spans(window)
-        opened = opened or _beginning(window)
+        spans = self._redactor.spans(window, open=True)
         if opened is not None:
             spans = _apart([*spans, opened[1:]])
         self._remember(window, spans, opened[0] if opened is not None else len(window))
@@ -586,16 +642,6 @@ class StreamRedactor:
             start = min(start, spans[-1][0] - self.TAIL)
         tail = window[max(0, start - 8) :]
         self._tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]
-
-
-def _beginning(window: str) -> tuple[int, int, int, str] | None:
-    """What at the end of the window may be the beginning of a secret: where its context begins, its span, its kind."""
-    for kind in KINDS:
-        if any(literal in window for literal in kind.literals):
-            match = kind.begins_in(window)
-            if match:
-                return (match.start(), *match.span(kind.group), kind.name)
-    return None
 
 
 def _cut(chunk: str, spans: list[tuple[int, int, str]]) -> tuple[str, int]:

@@ -1,338 +1,933 @@
-"""The tables of what a secret looks like: names of fields, and formats of keys and tokens."""
+"""What secrets look like: the names of what holds them, the values that can be one, and the formats of keys and tokens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
-    "FIELDS",
-    "HEADERS",
-    "KINDS",
-    "NAME",
+    "CREDENTIALS",
+    "FORMATS",
+    "KEYS",
     "NOT_SECRET",
-    "SECRET_NAMES",
-    "Kind",
+    "OPAQUE_FIELDS",
+    "SECRETS",
+    "SHAPES",
+    "TOKENS",
+    "Format",
+    "Span",
+    "Strength",
+    "find",
     "holds_secret",
     "hot",
     "hot_bytes",
-    "is_field",
     "key_like",
+    "names_secret",
     "plain",
-    "warm",
 ]
 
-# -- secret fields -----------------------------------------------------------------------------------------------------
+Span = tuple[int, int, str]
+
+# -- names -------------------------------------------------------------------------------------------------------------
 #
-# Secrets that only their name gives away: fields, parameters and headers, and the same in a text (``password=…``).
+# What a name says of its value: one concept for fields, headers, parameters of URLs, options, variables and texts (``password=…``).
 
-#: Names of fields and parameters whose text is a secret, alone or as the last words of a longer name, however they are written:
-#: ``clientSecret`` and ``X-Api-Key`` count as ``client_secret`` and ``x_api_key``.
-FIELDS: Final = frozenset(
+#: How much a name says: ``secret`` that nearly any value is one, ``credential`` one with a digit, ``token`` what looks like a key,
+#: ``authorization`` and ``cookie`` what such a header has, ``key`` the same as ``token``, where names of fields do not count.
+Strength = Literal["", "secret", "credential", "token", "authorization", "cookie", "key"]
+
+#: Last words of a name, however it is written: ``clientSecret`` and ``X-Api-Key`` count as ``client_secret`` and ``x_api_key``.
+SECRETS: Final = frozenset("password passwd pwd pass passphrase passcode secret".split())  # noqa: SIM905
+#: What before ``key`` makes it one of these.
+KEYS: Final = frozenset(
+    [
+        "access",
+        "account",
+        "admin",
+        "api",
+        "auth",
+        "client",
+        "deploy",
+        "encryption",
+        "hmac",
+        "jwt",
+        "license",
+        "master",
+        "private",
+        "secret",
+        "service",
+        "shared",
+        "signing",
+        "ssh",
+        "storage",
+        "subscription",
+    ]
+)
+#: What before ``token`` says that it is a credential.
+CREDENTIALS: Final = frozenset("access api auth authentication bearer bot id refresh security session".split())  # noqa: SIM905
+TOKENS: Final = frozenset("token auth credential credentials jwt".split())  # noqa: SIM905
+#: Names that end like a secret and are none.
+NOT_SECRET: Final = frozenset(
     """
-    password passwd pwd api_key apikey secret secret_key secret_access_key access_key private_key
-    access_token refresh_token auth_token id_token session_token security_token bearer_token api_token
-    authorization cookie cookies
-    """.split()  # noqa: SIM905 - a list would be two screens long
+    page_token next_page_token next_token prev_token previous_token
+    sync_token continuation_token cursor_token start_token stop_token end_token
+    eos_token bos_token pad_token unk_token mask_token sep_token cls_token special_token first_token last_token
+    cache_key sort_key primary_key foreign_key partition_key row_key
+    range_key public_key idempotency_key routing_key dedup_key websocket_key
+    """.split()  # noqa: SIM905
 )
-#: Names that say it in a pair of name and value: those of headers, and nothing that may be the first of two ordinary words.
-HEADERS: Final = frozenset(
-    ("authorization", "proxy_authorization", "cookie", "set_cookie", "x_api_key", "x_auth_token", "x_access_token")
+#: Fields of model providers with opaque data that their servers want back as they are.
+OPAQUE_FIELDS: Final = frozenset(
+    ["encrypted_content", "signature", "thought_signature", "thoughtSignature", "b64_json", "embedding"]
 )
 
+#: Words after which the name goes on without saying anything else.
+_AFTER: Final = frozenset(
+    """
+    dev prod production staging test live old new current value default primary secondary backup again confirm confirmation
+    repeat header
+    """.split()  # noqa: SIM905
+)
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-#: A cache of :func:`is_field`, of nothing but the name.
-_NAMES: Final[dict[str, bool]] = {}
-#: Texts that hide nothing, whatever their name.
-_HARMLESS: Final = re.compile(
-    r"(?i)\*+|•+|x{3,}|\.{2,}|none|null|true|false|yes|no|<[^<>]*>|\$\{[^{}]*\}|\$\w+|\{\{?[^{}]*\}?\}|\[REDACTED:[a-z0-9-]{1,40}\]"
+_TOGETHER: Final = (
+    *sorted(SECRETS - {"pass", "pwd"}),
+    *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
 )
-_SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256)\s+\S")
-_KEY_LIKE: Final = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
-
-#: The same names in a text, each as it is written there; :func:`.secret_kinds.hot` looks for their last letters.
-NAME: Final = (
-    r"(?:(?i:passw(?:or)?d|(?<![A-Za-z])pwd|api[_-]?key|(?-i:[sS]ecret|SECRET)(?:[_-]?(?:access[_-]?)?key)?"
-    r"|(?:private|access)[_-]?key|(?:access|refresh|auth|id|session|security|bearer|api)[_-]?token)|[A-Z0-9]_TOKEN)"
-)
+#: A cache of :func:`names_secret`, of nothing but the name.
+_NAMES: Final[dict[str, Strength]] = {}
 
 
 def plain(name: str) -> str:
     """A name in small letters, its words joined by ``_``."""
-    return _HUMP.sub("_", name).lower().replace("-", "_")
+    return _ascii_lower(_HUMP.sub("_", name)).replace("-", "_").replace(".", "_")
 
 
-def is_field(name: str) -> bool:
-    """Whether the text in a field of this name is a secret."""
+def names_secret(name: str) -> Strength:
+    """What a name says of its value; an empty text where nothing."""
     found = _NAMES.get(name)
     if found is None:
-        words = plain(name)
-        found = words in FIELDS or any(words.endswith("_" + one) for one in FIELDS) or words == "token"
+        found = _strength(name)
         if len(_NAMES) < 4096:
             _NAMES[name] = found
     return found
 
 
+def _strength(name: str) -> Strength:
+    if len(name) > 200 or name[-1:] in (" ", "\t"):
+        return ""
+    words = [word for word in plain(name).split("_") if word]
+    while len(words) > 1 and (words[-1] in _AFTER or words[-1].isdigit()):
+        words.pop()
+    if not words:
+        return ""
+    last = words[-1].rstrip("0123456789") or words[-1]
+    before = words[-2] if len(words) > 1 else ""
+    if f"{before}_{last}" in NOT_SECRET or "_".join(words) in NOT_SECRET:
+        return ""
+    if last in ("authorization", "auth") and (last == "authorization" or plain(name).endswith("_header")):
+        return "authorization"
+    if last in ("cookie", "cookies", "cookie2"):
+        return "cookie"
+    if last in SECRETS or last.endswith(_TOGETHER) or (last == "key" and before in KEYS):
+        return "secret"
+    if last.endswith("token") and (before in CREDENTIALS or last[:-5] in CREDENTIALS):
+        return "credential"
+    if last == "token" and before and name.isupper():  # a variable
+        return "credential"
+    if last in TOKENS or last.endswith("token"):
+        return "token"
+    return "key" if last in ("key", "sig", "signature", "bearer") else ""
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+#
+# Whether a value can be a secret. A word, a sentence, a path or an address is none, whatever its name.
+
+#: Texts that only stand for a secret.
+_STAND_IN: Final = re.compile(
+    r"(?is)\[REDACTED:[a-z0-9-]{1,40}\]|\*+|•+|x{3,}|\.{2,}|-+|0+|<[^<>]*>|\$\{.*\}|\$\w+|%\w+%"
+    r"|\{\{?[^{}]*\}?\}|.*your[-_ ].*|.*change[-_ ]?me.*"
+    r"|(?:sk-)?(?:not?|without)[-_ ].*|(?:test|dummy|fake|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
+)
+_PATH: Final = re.compile(r"(?:~|\.{0,2})/[\w./ -]*|[A-Za-z]:\\.*|[a-z][a-z0-9+.-]*://[^@\s]*", re.DOTALL)
+_UUID: Final = re.compile(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_CODE: Final = re.compile(
+    r"[A-Za-z_][\w.]*[(\[].*[)\]]|(?:self|this|os|process|config|settings|env|args)\.[\w.]+", re.DOTALL
+)
+_SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256)\s+\S")
+_SEGMENT: Final = re.compile("[A-Za-z0-9]{8,}")
+_WORDS: Final = re.compile(r"[^\W\d_]+")
+_SIGNS: Final = re.compile(r"[\s\-_.:,;/!?'’\"()…{}%<>&+*|•]+")
+#: A word as sentences and names of programs have them.
+_CASED: Final = re.compile("[A-Z]?[a-z]+(?:[A-Z][a-z]+){0,3}|[A-Z]+")
+#: Words of forms and translations, of which their keys are made: ``forgot-password``.
+_OF_FORMS: Final = frozenset(
+    [
+        "auth",
+        "confirm",
+        "credentials",
+        "error",
+        "field",
+        "forgot",
+        "form",
+        "hint",
+        "input",
+        "key",
+        "label",
+        "login",
+        "min",
+        "missing",
+        "name",
+        "new",
+        "password",
+        "passwords",
+        "placeholder",
+        "policy",
+        "prompt",
+        "required",
+        "reset",
+        "secret",
+        "sign",
+        "string",
+        "text",
+        "title",
+        "token",
+        "type",
+        "user",
+        "value",
+    ]
+)
+_CAPITALS: Final = re.compile("[a-z][A-Z]")
+
+
+def _random(text: str) -> bool:
+    """Whether a text has the entropy of a key: a run of letters and digits in it mixes both, or small letters and capitals."""
+    for match in _SEGMENT.finditer(text[:512]):
+        run = match[0]
+        if len(set(run)) >= 4 and ((not run.isalpha() and not run.isdigit()) or len(_CAPITALS.findall(run)) >= 2):
+            return True
+    return False
+
+
 def key_like(value: str) -> bool:
-    """Letters and digits, sixteen or more, and no space."""
-    return _KEY_LIKE.fullmatch(value) is not None
+    """Sixteen characters or more, letters and digits among them, and neither a path, an address nor a UUID."""
+    return (
+        len(value) >= 16
+        and not any(map(str.isspace, value[:4096]))
+        and _random(value)
+        and not _PATH.fullmatch(value)
+        and not _UUID.fullmatch(value)
+    )
 
 
-def holds_secret(name: str, value: Any) -> bool:
-    """Whether ``value``, under a name that :func:`is_field` takes, is a secret: a text, and no word that only stands for one."""
-    if type(value) is not str or not value or _HARMLESS.fullmatch(value):
-        return False
-    last = plain(name)
-    if last.endswith("token") and last[:-5].rstrip("_") == "":
-        return key_like(value)  # a token is a word of a model's answer more often
-    if last.endswith("authorization"):  # a decision has one, too
-        return _SCHEME.match(value) is not None or (
-            len(value) >= 8 and " " not in value and any(map(str.isdigit, value))
+def _ordinary(value: str) -> bool:
+    """Whether a text is a word or a sentence, or code: what stands under the name of a secret in a form, a schema or a translation."""
+    head = value[:512]
+    rest = _SIGNS.sub("", head)
+    if not rest or rest.isalpha():
+        words = _WORDS.findall(head)
+        if not all(len(word) <= 15 and _CASED.fullmatch(word) for word in words if word.isascii()):
+            return False
+        return (
+            len(words) < 2
+            or " " in head.strip()
+            or not value.isascii()
+            or any(word.lower() in _OF_FORMS for word in words)
         )
-    return True
+    if " " in head.strip():
+        return not any(len(word) >= 6 and not word.isalpha() and _mixed(word) for word in head.split())
+    return len(value) < 4 or _CODE.fullmatch(value) is not None
 
 
-# -- secret kinds ------------------------------------------------------------------------------------------------------
+def _mixed(word: str) -> bool:
+    return any(map(str.isdigit, word)) and any(map(str.isalpha, word))
+
+
+def holds_secret(strength: Strength, value: Any) -> bool:
+    """Whether ``value``, under a name of this ``strength``, is a secret."""
+    if not strength or type(value) is not str or not value or _STAND_IN.fullmatch(value[:512]):
+        return False
+    if strength == "secret":
+        return not _PATH.fullmatch(value) and not _ordinary(value)
+    if strength == "credential":
+        return _credential(value)
+    if strength == "authorization":  # a decision has one, too
+        return (_SCHEME.match(value) is not None and not _ordinary(value)) or _credential(value)
+    if strength == "cookie":
+        return ("=" in value and len(value) >= 6) or key_like(value)
+    return key_like(value)
+
+
+def _credential(value: str) -> bool:
+    return (
+        len(value) >= 8
+        and not any(map(str.isspace, value[:4096]))
+        and (any(map(str.isdigit, value)) or not _ordinary(value))
+        and not _PATH.fullmatch(value)
+        and not _CODE.fullmatch(value)
+    )
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
 #
-# The formats of well-known secrets, and the quick look that says that a text holds none.
-#
-# A kind is a prefix that nothing else begins with, and the characters that may follow. ``pattern`` is a whole secret, ``partial``
-# what may be the beginning of one at the end of a text.
+# The formats of well-known keys: a prefix, then at least so many characters of an alphabet. The prefixes are facts that the providers
+# document; which of them are in use was compared with the rules of gitleaks 8 (MIT) and the plugins of detect-secrets 1.5 (Apache-2.0).
+
+#: The characters of keys: digits and letters, with ``_`` and ``-``, hexadecimal, capitals, with dots, base64.
+_ALPHABETS: Final = {
+    "n": "[A-Za-z0-9]", "t": "[A-Za-z0-9_-]", "h": "[a-f0-9]", "u": "[A-Z0-9]", "d": "[A-Za-z0-9_.~-]",
+    "b": "[A-Za-z0-9+/=_-]", "l": "[a-z0-9]",
+}  # fmt: skip
+
+
+class Format(NamedTuple):
+    """Keys of one provider that begin with ``prefix``."""
+
+    name: str
+    prefix: str
+    alphabet: str
+    least: int
+
+
+#: By provider: alphabet, least length after the prefix, prefixes.
+_TABLE: Final = """
+1password t100 ops_
+adafruit n28 aio_
+adobe h32 p8e-
+age u50 AGE-SECRET-KEY-
+airtable d60 pat.
+alibaba n16 LTAI
+anthropic t16 sk-ant-
+anyscale n20 esecret_
+apify n30 apify_api_
+artifactory n60 AKCp
+asaas b60 $aact_
+atlassian b100 ATATT3 ATCTT3
+aws u16 AKIA ASIA ABIA ACCA AROA AIDA | b100 ABSK
+browserbase t20 bb_live_
+buildkite n30 bkua_
+cerebras n32 csk-
+clojars l60 CLOJARS_
+composio t16 comp_
+databricks h32 dapi
+deepgram n30 dg_
+definednetworking t40 dnkey-
+digitalocean h32 dop_v1_ doo_v1_ dor_v1_
+docker t20 dckr_pat_ dckr_oat_
+doppler n30 dp.pt. dp.st. dp.sa. dp.ct.
+duffel t40 duffel_test_ duffel_live_
+dynatrace d60 dt0c01.
+e2b h30 e2b_
+easypost n50 EZAK EZTK
+elevenlabs h40 sk_
+exa t24 exa-
+facebook n60 EAAM EAAC EAAG
+figma t30 figd_
+firecrawl h28 fc-
+fireworks n20 fw_
+flutterwave n12 FLWSECK_TEST- FLWSECK-
+flyio b40 fo1_ fm1r_ fm1a_ fm2_
+frameio t60 fio-u-
+github n30 ghp_ gho_ ghu_ ghs_ ghr_ | t40 github_pat_
+gitlab t16 glpat- glrt- gldt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat- glffct-
+google t30 AIza | t20 GOCSPX- ya29. 1//0
+grafana b30 glc_ glsa_
+groq n20 gsk_
+harness d40 sat.
+heroku t50 HRKU-AA
+huggingface n24 hf_ api_org_
+infracost n32 ico-
+jina t40 jina_
+langfuse t30 sk-lf-
+langsmith h24 lsv2_pt_ lsv2_sk_ ls__
+linear n30 lin_api_ lin_oauth_
+llamacloud n40 llx-
+mapbox d60 sk.
+neon t40 napi_
+newrelic n20 NRAK- NRJS- NRII- NRAA- NRIQ- NRRA-
+notion n40 ntn_ secret_
+npm n30 npm_
+nvidia t40 nvapi-
+octopus u24 API-
+openai t16 sk-
+openrouter h40 sk-or-v1-
+openshift t40 sha256~
+perplexity t20 pplx-
+pinecone t40 pcsk_
+plaid h20 access-sandbox- access-development- access-production-
+planetscale d30 pscale_tkn_ pscale_oauth_ pscale_pw_
+posthog n30 phx_ phs_
+postman t50 PMAK-
+prefect n34 pnu_
+pulumi h40 pul-
+pypi t40 pypi-
+railway t30 rw_
+readme n60 rdme_
+replicate n30 r8_
+resend t24 re_
+rubygems h40 rubygems_
+scalingo t40 tk-us-
+sendgrid d50 SG.
+sendinblue t60 xkeysib- xsmtpsib-
+sentry b50 sntrys_ sntryu_
+settlemint n12 sm_aat_ sm_pat_ sm_sat_
+shippo h30 shippo_live_ shippo_test_
+shopify h30 shpat_ shpca_ shppa_ shpss_
+slack t16 xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp- xoxc- xoxd-
+sonarqube n30 squ_ sqp_ sqa_
+sourcegraph h30 sgp_
+square t20 sq0atp- sq0csp- sq0idp- | t50 EAAA
+stripe n16 sk_live_ sk_test_ rk_live_ rk_test_ sk_prod_ rk_prod_ whsec_
+supabase t20 sbp_ sb_secret_
+tavily t20 tvly-
+terraform t50 .atlasv1.
+together t30 tgp_v1_
+twilio h32 SK AC
+typeform d40 tfp_
+vault t20 hvs. hvb. hvr.
+vercel n20 vercel_ vcp_
+voyage t30 pa-
+wandb h30 wandb_v1_
+xai n40 xai-
+yandex t30 AQVN t1.
+zapier t20 zpka_
+"""
+
+
+def _rows() -> Iterator[Format]:
+    for line in _TABLE.strip().splitlines():
+        name, *words = line.split()
+        alphabet, least = "", 0
+        for word in words:
+            if word[0] in _ALPHABETS and word[1:].isdigit():
+                alphabet, least = word[0], int(word[1:])
+            elif word != "|":
+                yield Format(name, word, alphabet, least)
+
+
+#: By prefix.
+FORMATS: Final = {row.prefix: row for row in _rows()}
+#: Kinds that have another form than a prefix with characters after it, or none but what stands around them.
+SHAPES: Final = (
+    "authorization", "azure", "basic", "bearer", "cloudflare", "discord", "field", "jwt", "mailchimp", "private-key",
+    "telegram", "url-password",
+    "user-password", "webhook",
+)  # fmt: skip
+
+# Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
+_EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
+#: As much of a secret as is looked at, and as much as belongs to it.
+_SEEN, _LONGEST = 512, 16384
+#: So many characters of a key must follow its prefix for the quick look to see it.
+_FOLLOW: Final = 8
 
 
 #: Compiled when first needed: all of them together take longer than many a program, and most texts need none.
 _compiled: Final = cache(re.compile)
 
 
-class Kind(NamedTuple):
-    """``literals``: one of them stands in every secret of the kind. ``group``: the part of a match that is the secret."""
-
-    name: str
-    literals: tuple[str, ...]
-    pattern: str
-    partial: str
-    group: int
-
-    def all_in(self, text: str) -> Iterator[re.Match[str]]:
-        """Each whole secret in a text."""
-        return _compiled(self.pattern).finditer(text)
-
-    def begins_in(self, text: str) -> re.Match[str] | None:
-        """What may be the beginning of one at the end of a text."""
-        return _compiled(self.partial).search(text)
+def _after(last: str) -> str:
+    """An expression for ``last``, the character at which prefixes of keys end, where one of them stands before it."""
+    widths: dict[int, list[str]] = {}
+    for prefix in FORMATS:
+        if prefix.endswith(last):
+            widths.setdefault(len(prefix), []).append(re.escape(prefix[:-1]))
+    before = [prefix[-3:-1] for prefix in FORMATS if prefix.endswith(last)]
+    first, second = ("".join(sorted({pair[at] for pair in before})) for at in (0, 1))
+    exact = "|".join(f"(?<=(?:{'|'.join(found)}){re.escape(last)})" for _, found in sorted(widths.items()))
+    return f"(?<=[{first}][{second}]{re.escape(last)})(?:{exact})"
 
 
-# Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
-_EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
-_WORD: Final = "[A-Za-z0-9_-]"
-_ALNUM: Final = "[A-Za-z0-9]"
-
-
-def _key(
-    name: str, prefix: str, least: int, body: str = _WORD, literals: tuple[str, ...] = (), inside: str | None = None
-) -> Kind:
-    """A key: ``prefix`` (a regular expression of literals), then at least ``least`` characters of ``body``.
-
-    ``inside`` is how it begins where it follows a letter or digit at once; without it, it does not begin there.
-    """
-    within = "" if inside is None else f"|(?:{inside}){body}*"
-    return Kind(
-        name,
-        literals or (prefix.replace("\\", ""),),
-        f"{_EDGE}(?:{prefix}){body}{{{least},}}{within}",
-        f"(?:{_EDGE}(?:{prefix}){body}*{within})\\Z",
-        0,
+def _beginning(at: str) -> str:
+    """An expression for the prefixes without a sign at their end, from their last ``at`` on (none of them has two)."""
+    found = [
+        row
+        for row in FORMATS.values()
+        if row.prefix[-1].isalnum() and at in row.prefix and row.prefix not in _ELSEWHERE
+    ]
+    return "|".join(
+        (f"(?<={row.prefix[: row.prefix.rindex(at) + 1]})" if row.prefix.rindex(at) else "")
+        + f"{row.prefix[row.prefix.rindex(at) + 1 :]}{_ALPHABETS[row.alphabet]}{{{_FOLLOW}}}"
+        for row in found
     )
 
 
-def _inside(prefix: str, least: int) -> str:
-    """A prefix and at once ``least`` letters and digits, one digit among them: what no compound word is."""
-    return f"(?:{prefix})(?=[A-Za-z]*[0-9]){_ALNUM}{{{least},}}"
+#: Prefixes that are looked for by other letters of theirs.
+_ELSEWHERE: Final = frozenset(("1//0", "dapi", "EZTK"))
+
+
+_BODY: Final = "[A-Za-z0-9_-]"
+_IS: Final = r"(?:[ \t]?[=:]|[\\\"'\]]{1,9}[ \t]?[=:,}]|\\?\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n){2}|\\?\"?(?:\r?\n){2})"
+_MORE: Final = (
+    r"(?:[_-]?(?:[0-9]{1,2}|dev|prod|production|staging|test|live|old|new|current|value|header|confirm|confirmation))?"
+)
+#: How the words of ``KEYS`` end.
+_BEFORE_KEY: Final = "|".join(sorted({word[-2:] for word in KEYS}))
+_OPTION: Final = "--(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|pass|token|secret|key)"
+
+_Verify = Callable[[str, "re.Match[str]", bool], Span | None]
+
+
+class Anchor(NamedTuple):
+    """Where to look: at a character that not every word has, with what must stand around it.
+
+    ``lowered``: in small letters alone. ``verify`` says of such a place in a text which secret is there; its last argument, whether
+    the text may go on.
+    """
+
+    first: str
+    pattern: str
+    lowered: bool
+    verify: _Verify
+    #: One of these must be somewhere, too.
+    beside: str = ""
+
+
+def _key(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """A key whose prefix ends at the match."""
+    at = match.start() + 1
+    for width in _WIDTHS:
+        row = FORMATS.get(text[max(0, at - width) : at]) if width <= at else None
+        if row is not None:
+            return _body(text, row, at - width, at, open)
+    return None
+
+
+def _begun(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """A key in whose prefix the match begins."""
+    for at in range(match.start(), max(-1, match.start() - 8), -1):
+        for width in _WIDTHS:
+            row = FORMATS.get(text[at : at + width])
+            if row is not None and at + width > match.start() and row.prefix[-1].isalnum():
+                found = _body(text, row, at, at + width, open)
+                if found is not None:
+                    return found
+    return None
+
+
+def _body(text: str, row: Format, start: int, at: int, open: bool) -> Span | None:
+    if not row.prefix.startswith(".") and not _compiled(_EDGE).match(text, start):
+        return None
+    end = _run(text, at, row.alphabet, _SEEN)
+    if end - at == _SEEN and _is_key(text, row, at, end):
+        end = _run(text, at, row.alphabet, _LONGEST)
+    if row.alphabet == "d":
+        end = at + len(text[at:end].rstrip(".~"))
+    if open and end == len(text):
+        return (start, end, row.name) if not _compiled(_NO_KEY_YET).match(text, at) else None
+    if end - at < row.least or not _is_key(text, row, at, end):
+        return None
+    if row.alphabet in "uh" and text[end : end + 1].isalnum():
+        return None
+    return start, end, row.name
+
+
+#: What goes on may be words: ``sk-learn-con…``.
+_NO_KEY_YET: Final = r"(?:[a-z]{1,15}[-_.]){0,20}[a-z]{0,15}\Z"
+
+
+def _is_key(text: str, row: Format, at: int, end: int) -> bool:
+    body = text[at : min(end, at + _SEEN)]
+    return len(set(body)) >= 4 if row.alphabet in "uh" else _random(body)
+
+
+def _run(text: str, at: int, alphabet: str, most: int) -> int:
+    match = _compiled(f"{_ALPHABETS[alphabet]}{{0,{most}}}").match(text, at)
+    return at if match is None else match.end()
+
+
+def _shape(kind: str, pattern: str, partial: str | None = None, back: int = 0) -> _Verify:
+    """A verification by one expression, whose group ``s`` (else all of it) is the secret; it begins ``back`` characters before."""
+
+    def verify(text: str, match: re.Match[str], open: bool) -> Span | None:
+        found = _compiled(pattern).match(text, max(0, match.start() - back))
+        if found is None and open and partial is not None:
+            found = _compiled(partial).match(text, max(0, match.start() - back))
+        if found is None:
+            return None
+        start, end = found.span("s" if "s" in found.re.groupindex else 0)
+        return (start, end, kind) if end > start else None
+
+    return verify
+
+
+def _first(*several: _Verify) -> _Verify:
+    def verify(text: str, match: re.Match[str], open: bool) -> Span | None:
+        for one in several:
+            found = one(text, match, open)
+            if found is not None:
+                return found
+        return None
+
+    return verify
 
 
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]"
 # A digit, a padding, a capital after a small letter: what "Basic understanding" has not.
-_NO_WORD: Final = rf"(?={_TOKEN}*?(?:[0-9=]|[a-z][A-Z]))"
-_AUTHORIZATION: Final = r"(?:Authorization|AUTHORIZATION)\\{0,7}[\"']? {0,4}[:=] {0,4}\\{0,7}[\"']?"
-# In a text, between a name and what it names: quotes as deep as they are escaped.
-_IS: Final = r"\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
-_QUOTE: Final = rf"{NAME}{_IS}[bBrRuUfF]?(\\{{0,7}}[\"'])"
-_TEXT: Final = r"((?:(?!\1)(?:\\.|[^\r\n\\])){1,4096}"
-_QUOTED: Final = rf"{_QUOTE}(?!(?:None|null|\*+|\$\{{[^{{}}]*\}}|<[^<>]*>|\{{\{{?[^{{}}]*\}}?\}})\1){_TEXT})\1"
-_QUOTE_OPEN: Final = rf"{_QUOTE}(?![$<{{*]){_TEXT}\\?)\Z"
-# Without quotes a secret has a digit or a sign: "password: required" is a sentence, and "password=os.environ[…]" is code.
-_BARE: Final = rf"{NAME}{_IS}(?![/$%]|https?:|\.{{1,2}}/)(?=[^\s\"'<>,;&()\[\]{{}}\\]*[0-9!@#^*~+])([^\s\"'<>,;&()\[\]{{}}\\]{{6,500}}+)"
-_CONNECTION: Final = r";[ ]?(?i:password|pwd)=([^;\s\"'\\]{1,500})"
-_CURL: Final = r"curl\b[^\n]{0,1000}?\s(?:-u|--user|-U|--proxy-user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'\\]{1,500}"
-_NAMED: Final = ("assw", "ASSW", "pwd", "Pwd", "PWD", "ecret", "ECRET", "ken", "KEN", "ey", "EY", "Ken", "Key")
-
-_AUTH_SCHEME: Final = "(?:[Bb]earer|[Bb]asic|[Tt]oken|[Aa]pi[Kk]ey)"
-
-KINDS: Final[tuple[Kind, ...]] = (
-    _key("anthropic", "sk-ant-", 8, inside=r"sk-ant-(?:[a-z]{2,8}[0-9]{2}-)"),
-    _key("openai", "sk-(?!ant-)", 12, literals=("sk-",), inside=_inside("sk-(?:proj-|svcacct-|admin-|or-v1-)?", 20)),
-    _key("aws", "(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)", 16, "[A-Z0-9]", ("AKIA", "ASIA", "ABIA", "ACCA", "AROA", "AIDA")),
-    _key("google", "AIza", 30),
-    _key(
-        "github",
-        "(?:gh[pousr]_|github_pat_)",
-        20,
-        "(?:[A-Za-z0-9]|(?<=[A-Za-z0-9]{8})_)",
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        inside=_inside("gh[pousr]_|github_pat_", 20),
-    ),
-    _key(
-        "gitlab",
-        "(?:glpat-|glrt-|gldt-)",
-        16,
-        literals=("glpat-", "glrt-", "gldt-"),
-        inside="(?:glpat-|glrt-|gldt-)[A-Za-z0-9_-]{16}",
-    ),
-    _key("slack", "(?:xox[abeoprs]-|xapp-)", 10, literals=("xox", "xapp-")),
-    _key("stripe", "(?:[sr]k_(?:live|test)_|whsec_)", 10, _ALNUM, ("k_live_", "k_test_", "whsec_")),
-    _key("huggingface", "hf_", 20, _ALNUM, inside=_inside("hf_", 30)),
-    _key("npm", "npm_", 30, _ALNUM, inside=_inside("npm_", 30)),
-    _key("groq", "gsk_", 20, _ALNUM, inside=_inside("gsk_", 20)),
-    _key("xai", "xai-", 20),
-    _key("perplexity", "pplx-", 20),
-    _key("digitalocean", "do[opr]_v1_", 32, "[a-f0-9]", ("_v1_",)),
-    _key("pypi", "pypi-", 40),
-    _key("sendgrid", "SG[.]", 32, "[A-Za-z0-9_.-]", ("SG.",)),
-    _key("replicate", "r8_", 30, _ALNUM),
-    Kind(
-        "jwt",
-        ("eyJ",),
-        _EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)*",
-        # JSON that a binary stream wraps as base64 begins like one, and may be cut anywhere.
-        _EDGE + r"(?<!\"bytes\":\")(?<!\"bytes\": \")eyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*\Z",
-        0,
-    ),
-    Kind(
-        "bearer",
-        ("Bearer ", "BEARER "),
-        rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}{{12,}})",
-        rf"(?<![A-Za-z])(?:Bearer|BEARER) +({_NO_WORD}{_TOKEN}+)\Z",
-        1,
-    ),
-    Kind(
-        "basic",
-        ("Basic ",),
-        rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]{{10,}}={{0,2}})",
-        rf"(?<![A-Za-z])Basic +({_NO_WORD}[A-Za-z0-9+/]+={{0,2}})\Z",
-        1,
-    ),
-    Kind(
-        "authorization",
-        ("Authorization", "AUTHORIZATION"),
-        rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}{{12,}})",
-        rf"{_AUTHORIZATION}(?:{_AUTH_SCHEME} +|{_NO_WORD})({_TOKEN}+)\Z",
-        1,
-    ),
-    Kind(
-        "private-key",
-        ("-----BEGIN",),
-        r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)",
-        r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END [A-Z0-9 ]{0,40}-----).)*\Z",
-        0,
-    ),
-    Kind("field", _NAMED, _QUOTED, _QUOTE_OPEN, 2),
-    Kind("field", _NAMED, _BARE + r"(?![(\[])", _BARE + r"\Z", 1),
-    Kind("field", _NAMED, _CONNECTION, _CONNECTION + r"\Z", 1),
-    Kind("user-password", ("curl",), _CURL + ")", _CURL + r")\Z", 1),
-    Kind(
-        "url-password",
-        ("://",),
-        r"://[^\s/@:?#\"']{0,200}:([^\s/@\"']{1,500})@",
-        # A port looks the same until the next chunk: up to five digits pass.
-        r"://[^\s/@:?#\"']{0,200}:(?!\d{1,5}(?:[^A-Za-z0-9]|\Z))([^\s/@\"']{1,500})\Z",
-        1,
-    ),
+_NO_WORD: Final = rf"(?={_TOKEN}{{0,200}}?(?:[0-9=]|[a-z][A-Z]))"
+_OF_SCHEME: Final = rf"(?<![A-Za-z])(?:Bearer|BEARER) {{1,4}}(?P<s>{_NO_WORD}{_TOKEN}{{%s,8192}})%s"
+_OF_BASIC: Final = rf"(?<![A-Za-z])Basic {{1,4}}(?P<s>{_NO_WORD}[A-Za-z0-9+/]{{%s,8192}}={{0,2}})%s"
+_JWT: Final = r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.[A-Za-z0-9_-]{4,8192}(?:\.[A-Za-z0-9_-]{0,8192}){0,4}"
+# JSON that a binary stream wraps as base64 begins like one, and may be cut anywhere.
+_JWT_OPEN: Final = (
+    r"(?<![A-Za-z0-9_-])(?<!\"bytes\":\")(?<!\"bytes\": \")eyJ[A-Za-z0-9_-]{0,8192}(?:\.[A-Za-z0-9_-]{0,8192}){0,4}\Z"
 )
-
-#: Names of parameters, options and variables whose value is a secret, alone or as the last words of a longer name.
-SECRET_NAMES: Final = frozenset(
-    """
-    authorization auth api_key apikey api_token access_key access_key_id secret_access_key access_token
-    refresh_token id_token auth_token session_token security_token token secret secret_key client_secret
-    private_key password passwd pwd passphrase credential credentials cookie signature sig key
-    """.split()  # noqa: SIM905 - a list would be two screens long
+_JWT_ESCAPED: Final = _JWT.replace("(?<![A-Za-z0-9_-])", r"(?:(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))")
+_URL: Final = r"://[^\s/@:?#\"'\\]{0,200}:(?P<s>[^\s/@\"'\\]{1,500})@"
+# A port looks the same until the next chunk: up to five digits pass.
+_URL_OPEN: Final = r"://[^\s/@:?#\"'\\]{0,200}:(?!\d{1,5}(?:[^A-Za-z0-9]|\Z))(?P<s>[^\s/@\"'\\]{1,500})\Z"
+_TELEGRAM: Final = r"(?P<s>(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{31,33})(?![A-Za-z0-9_-])"
+_DISCORD: Final = (
+    r"(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,45}(?![A-Za-z0-9_-])"
 )
-
-#: Names that end like a secret and are none.
-NOT_SECRET: Final = frozenset(
-    ("page_token", "next_page_token", "next_token", "prev_token", "sync_token", "eos_token", "bos_token", "pad_token")
+_HOOKS: Final = (
+    r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<s>[A-Za-z0-9_/+-]{20,200})"
+    r"|discord(?:app)?\.com/api/webhooks/[0-9]{5,25}/(?P<d>[A-Za-z0-9_-]{20,200})"
+    r"|webhook\.office\.com/webhookb2/(?P<o>[A-Za-z0-9@/-]{36,300})"
 )
-
-# A text without these holds no secret. Each expression begins with one literal character, which is looked for quickly: first
-# by itself (20 ns in 400 bytes; ``b"-" in data`` takes ten times as long as ``45 in data``), then by the engine.
-_AT_UNDERSCORE: Final = (
-    r"_(?=[A-Za-z0-9]FOLLOW)(?:(?<=gh[pousr]_)|(?<=_pat_)|(?<=_live_)|(?<=_test_)|(?<=whsec_)|(?<=hf_)|(?<=npm_)|"
-    r"(?<=gsk_)|(?<=_v1_)|(?<=r8_))"
-)
-_AT_DASH: Final = (
-    r"-(?:(?=[A-Za-z0-9_-]FOLLOW)(?:(?<=sk-)|(?<=gl[rd]t-)|(?<=glpat-)|"
-    r"(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=xai-)|(?<=pplx-)|(?<=pypi-)|----BEGIN)|(?<=[ nt]-)[uU](?=[^a-z])|(?<=--)(?:user|proxy-user))"
-)
-_AT_CAPITAL_A: Final = "A(?:KIA|SIA|BIA|CCA|ROA|IDA|Iza|uthorization|UTHORIZATION)"
-_AT_CAPITAL_B: Final = "B(?:earer |EARER |asic )"
-_AT_EQUALS: Final = "=(?<=(?i:key|_id|ord|swd|pwd|ase|ial|als|kie|ure|sig|ret|ken|uth|ion)=)"
-# Names of secrets, each by a letter that not every word has; the next letter decides quickly that it is another word.
-_AFTER_K: Final = (
-    r"(?:[eE](?:[yY](?:(?<=(?i:pi|te|ss|et).[eE].)|(?<=(?i:pi|te|ss|et)[_-].[eE].))|[nN](?<=(?i:to).[eE].))"
-    r"|[iI][eE](?<=(?i:coo).[iI].)[sS]?)(?![A-Za-z0-9_])"
-)
-_AFTER_W: Final = "(?:[oO](?<=(?i:ssw).)|[dD](?:(?<=(?i:ssw).)|(?<=(?i:p).[dD])))"
-_AT_SECRET: Final = "cret(?<=(?i:se)cret)"
-_AT_CAPITAL_C: Final = "C[rR](?<=(?i:se)..)"
-_AT_Z: Final = "z(?<=(?i:uthori)z)"
+_CLOUDFLARE: Final = r"(?<![A-Za-z0-9])v1\.0-[a-f0-9]{24}-[a-f0-9]{100,200}"
+_MAILCHIMP: Final = r"(?<![A-Za-z0-9])[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"
+_AZURE: Final = r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])"
 
 
-def _looker(text: bool, follow: str = "{8}") -> Callable[[Any], bool]:
-    """The quick look at texts, or at bytes: one function, made thrice. ``follow``: how many characters of a key must follow."""
-
-    def search(source: str) -> Callable[[Any], object]:
-        return re.compile(source if text else source.encode()).search
-
-    at_underscore, at_dash = (
-        search(_AT_UNDERSCORE.replace("FOLLOW", follow)),
-        search(_AT_DASH.replace("FOLLOW", follow)),
+def _hook(text: str, match: re.Match[str], open: bool) -> Span | None:
+    start = max(
+        text.rfind("hooks", 0, match.start() + 1),
+        text.rfind("discord", 0, match.start() + 1),
+        text.rfind("webhook", 0, match.start() + 1),
+        match.start() - 12,
     )
-    at_a, at_b, at_j, at_s, at_at, at_equals = map(
-        search, (_AT_CAPITAL_A, _AT_CAPITAL_B, "J(?<=eyJ)", "SG[.]", "://", _AT_EQUALS)
-    )
-    at_k, at_capital_k, at_w, at_capital_w = map(
-        search, ("k" + _AFTER_K, "K" + _AFTER_K, "w" + _AFTER_W, "W" + _AFTER_W)
-    )
-    at_secret, at_capital_c, at_z = map(search, (_AT_SECRET, _AT_CAPITAL_C, _AT_Z))
-    k, capital_k, w, capital_w, capital_c, z = "kKwWCz" if text else b"kKwWCz"
-    underscore, dash, a, b, j, s, at, equals, question, ampersand, semicolon = "_-ABJS@=?&;" if text else b"_-ABJS@=?&;"
+    found = _compiled(_HOOKS).match(text, start)
+    if found is None or found.lastgroup is None:
+        return None
+    return (*found.span(found.lastgroup), "webhook")
 
-    def hot(data: Any) -> bool:
-        return bool(
-            (underscore in data and at_underscore(data))
-            or (dash in data and at_dash(data))
-            or (k in data and at_k(data))
-            or (w in data and at_w(data))
-            or at_secret(data)
-            or (z in data and at_z(data))
-            or (at in data and at_at(data))
-            or (equals in data and (question in data or ampersand in data or semicolon in data) and at_equals(data))
-            or (a in data and at_a(data))
-            or (b in data and at_b(data))
-            or (j in data and at_j(data))
-            or (s in data and at_s(data))
-            or (capital_k in data and at_capital_k(data))
-            or (capital_w in data and at_capital_w(data))
-            or (capital_c in data and at_capital_c(data))
+
+def _near(text: str, match: re.Match[str], pattern: str, kind: str, back: int) -> Span | None:
+    """What matches ``pattern`` and has the place in it."""
+    for found in _compiled(pattern).finditer(text, max(0, match.start() - back), match.start() + 100):
+        if found.start() <= match.start() < found.end():
+            return (*found.span("s" if "s" in found.re.groupindex else 0), kind)
+    return None
+
+
+def _pem(text: str, match: re.Match[str], open: bool) -> Span | None:
+    found = _compiled(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----").match(text, match.start() - 5)
+    if found is None:
+        return None
+    end = text.find("-----END ", found.end())
+    if end < 0:
+        return found.start(), len(text), "private-key"
+    last = _compiled("-----END [A-Z0-9 ]{0,40}-----").match(text, end)
+    return found.start(), last.end() if last else end, "private-key"
+
+
+def _curl(text: str, match: re.Match[str], open: bool) -> Span | None:
+    found = _compiled(r"-{1,2}(?:u|user|U|proxy-user)[ =]?[\"']?[^\s:\"']{1,200}:(?P<s>[^\s\"'\\]{1,500})").match(
+        text, match.start()
+    )
+    if found is None:
+        return None
+    at = text.rfind("curl", max(0, match.start() - 1000), match.start())
+    return None if at < 0 or "\n" in text[at : match.start()] else (*found.span("s"), "user-password")
+
+
+def _option(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """``--password X``."""
+    found = _compiled(rf"({_OPTION})[ ]{{1,2}}[\"']?(?P<s>[^\s\"'\\-][^\s\"'\\]{{0,500}})").match(text, match.start())
+    if found is None or not holds_secret(names_secret(found[1]), found["s"]):
+        return None
+    return (*found.span("s"), "field")
+
+
+_WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_SEPARATED: Final = (
+    r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,)[ ]?"
+    r"|\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
+    r"|\\{0,3}\"?(?:(?:\\{1,3}r)?\\{1,3}n|\r?\n){2})[bBrRuUfF]?(?P<q>\\{0,7}[\"'])?"
+)
+_BARE: Final = r"(?![/$%]|https?:|\.{1,2}/)[^\s\"'<>,;&()\[\]{}\\]{1,500}"
+
+
+def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """A value that stands after its name."""
+    last = _compiled(r"(?i:\w{0,24})" + f"(?i:{_MORE})").match(text, match.start())
+    end = match.start() if last is None else last.end()
+    head = text[max(0, end - 80) : end]
+    name = head[len(head.rstrip(_WORD_CHARACTERS)) :]
+    ahead = head[: len(head) - len(name)]
+    if ahead.endswith("\\") and name[:1] in "nrtbf":  # of JSON inside a text
+        name = name[1:]
+    strength = names_secret(name.lstrip("-"))
+    if not strength or (strength == "key" and ahead[-1:] not in ("?", "&", ";")):
+        return None
+    between = _compiled(_SEPARATED).match(text, end)
+    if between is None:
+        return None
+    if between["p"] and (
+        not between["q"]
+        or (strength not in ("authorization", "cookie", "credential") and "alue" not in between[0].lower())
+    ):
+        return None
+    at = between.end()
+    if between["q"]:
+        return _quoted(text, at, between["q"], strength, open)
+    bare = _compiled(_BARE).match(text, at)
+    if strength == "authorization":
+        bare = _compiled(r"(?i:(?:bearer|basic|token|apikey|digest)[ ]{1,4})?(?P<s>[^\s\"'<>,;\\]{8,500})").match(
+            text, at
         )
+        if bare is None or not (
+            _compiled(_NO_WORD).match(text, bare.start("s")) and holds_secret("credential", bare["s"])
+        ):
+            return None
+        return (*bare.span("s"), "authorization")
+    if bare is None or strength == "cookie":
+        return None
+    value = bare[0]
+    if ahead[-1:] in ("?", "&", "#"):
+        bare = _compiled(r"[^\s\"'<>&;#\\]{1,2000}").match(text, at) or bare
+        value = bare[0]
+    if strength == "secret" and ahead.rstrip(" ").endswith(";"):  # a connection string
+        return None if _STAND_IN.fullmatch(value) else (*bare.span(), "field")
+    if open and bare.end() == len(text) and len(value) < 500:
+        return (*bare.span(), "field") if len(value) >= 6 and _sign(value) else None
+    if len(value) < 6 or not _sign(value) or text[bare.end() : bare.end() + 1] in ("(", "["):
+        return None
+    return (*bare.span(), "field") if holds_secret(strength, value) else None
+
+
+def _sign(value: str) -> bool:
+    """Without quotes a secret has a digit or a sign: "password: required" is a sentence, and "password=os.environ[…]" is code."""
+    return _compiled(r"[0-9!@#^*~+]").search(value) is not None
+
+
+def _quoted(text: str, at: int, quote: str, strength: Strength, open: bool) -> Span | None:
+    end, limit = text.find(quote, at, at + 4096), at + 4096
+    while end > at and text[end - 1] == "\\" and not quote.startswith("\\"):
+        end = text.find(quote, end + 1, limit)
+    if end < 0:
+        if not open or len(text) - at >= 4096:
+            return None
+        value = text[at:].rstrip("\\") if quote.startswith("\\") else text[at:]
+        # What follows may make a secret of it.
+        return (
+            (at, len(text), "field")
+            if value and value[0] not in "$<{*%" and holds_secret(strength, value + "0x")
+            else None
+        )
+    if quote.startswith("\\"):
+        end = at + len(text[at:end].rstrip("\\"))
+    value = text[at:end]
+    if not holds_secret(strength, value):
+        return None
+    if strength == "authorization":
+        scheme = _SCHEME.match(value)
+        at = at if scheme is None else scheme.end() + at - 1
+    return at, end, "authorization" if strength == "authorization" else "field"
+
+
+_QUERY: Final = r"[?&;][^=&;#\s]{0,80}\Z"
+
+
+def _query(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """The value of a parameter of a URL."""
+    equals = text.index("=", match.start())
+    head = text[max(0, equals - 80) : equals]
+    name = head[len(head.rstrip(_WORD_CHARACTERS + ".%")) :]
+    if head[: len(head) - len(name)][-1:] not in ("?", "&", ";") or not names_secret(name):
+        return None
+    found = _compiled(r"[^&;#\s\"'<>\\]{1,2000}").match(text, equals + 1)
+    if found is None:
+        return None
+    if (open and found.end() == len(text)) or holds_secret(names_secret(name), found[0]):
+        return (*found.span(), "query")
+    return None
+
+
+def _dash(text: str, match: re.Match[str], open: bool) -> Span | None:
+    """What stands at a dash: an option of a command, or a key's prefix ends there."""
+    following = text[match.start() + 1 : match.start() + 2]
+    if following == "-":
+        return _option(text, match, open) or _curl(text, match, open)
+    found = _key(text, match, open)
+    if found is None and following in "uU":
+        return _curl(text, match, open) or _near(text, match, _MAILCHIMP, "mailchimp", 33)
+    return found
+
+
+def _dot(text: str, match: re.Match[str], open: bool) -> Span | None:
+    at = match.start() + 1
+    if text.startswith(("slack.com/", "com/api/webhooks/", "office.com/"), at):
+        return _hook(text, match, open)
+    found = _key(text, match, open)
+    if found is None and text.startswith("0-", at):
+        return _near(text, match, _CLOUDFLARE, "cloudflare", 2)
+    return found or _near(text, match, _DISCORD, "discord", 28)
+
+
+def _tilde(text: str, match: re.Match[str], open: bool) -> Span | None:
+    return _key(text, match, open) or _near(text, match, _AZURE, "azure", 6)
+
+
+def _telegram(text: str, match: re.Match[str], open: bool) -> Span | None:
+    return _begun(text, match, open) or _near(text, match, _TELEGRAM, "telegram", 12)
+
+
+_BEARER: Final = _shape("bearer", _OF_SCHEME % (12, ""), _OF_SCHEME % (4, r"\Z"))
+_BASIC: Final = _shape("basic", _OF_BASIC % (10, ""), _OF_BASIC % (4, r"\Z"))
+
+
+def _scheme(text: str, match: re.Match[str], open: bool) -> Span | None:
+    if text.startswith("BEGIN", match.start()):
+        return _pem(text, match, open)
+    return _BEARER(text, match, open) or _BASIC(text, match, open)
+
+
+_ANCHORS: Final = (
+    # the names of secrets, each by a letter that not every word has
+    Anchor(
+        "k",
+        rf"k(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=token)|ies?(?<=cookie)|ies(?<=cookies)){_MORE}{_IS}",
+        True,
+        _named,
+    ),
+    Anchor(
+        "p",
+        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd){_MORE}{_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
+        True,
+        _first(_named, _begun),
+    ),
+    Anchor("c", rf"c(?:ret(?<=secret)|redentials?){_MORE}{_IS}", True, _named),
+    Anchor("", rf"auth(?:orization)?(?:[_-]?header)?{_IS}", True, _named),
+    Anchor("=", r"=(?<=(?:key|sig|ure|uth)=)(?=[^&;#\s\"'<>\\]{8})", True, _query, "?&;"),
+    # keys: where their prefix ends, or begins
+    Anchor("_", rf"_(?={_BODY}{{{_FOLLOW}}}){_after('_')}", False, _key),
+    Anchor(
+        "-",
+        rf"-(?:{_after('-')}(?={_BODY}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt]-.)(?=[^a-z])"
+        rf"|-(?:user|proxy-user|(?:[a-z]{{1,20}}-){{0,3}}(?:password|passwd|passphrase|pass|token|secret|key)[ ]))",
+        False,
+        _dash,
+    ),
+    Anchor(
+        ".",
+        rf"\.(?:(?={_BODY}{{6}}(?:{_BODY}{{2}}|\.))(?:{_after('.')}|(?<=[A-Za-z0-9_-]\.)(?={_BODY}{{6}}\.{_BODY}{{27}}))"
+        r"|0-[a-f0-9]{8}(?<=v1\.0-.{8})|slack\.com/|com/api/webhooks/|office\.com/webhookb2/)",
+        False,
+        _dot,
+    ),
+    Anchor(
+        "~",
+        rf"~(?:(?<=[0-9]Q~)|(?<=sha256~))(?={_BODY}{{{_FOLLOW}}})",
+        False,
+        _tilde,
+    ),
+    Anchor(
+        "A",
+        rf"A(?:{_beginning('A')}|A(?<=[0-9]:AA){_BODY}{{30}})",
+        False,
+        _telegram,
+    ),
+    Anchor("Z", rf"ZTK(?<=EZTK)(?={_BODY}{{{_FOLLOW}}})", False, _begun),
+    Anchor("K", rf"K(?<=SK)(?=[a-f0-9]{{{_FOLLOW}}})", False, _begun),
+    Anchor("/", rf"//0(?<=1//0){_BODY}{{{_FOLLOW}}}", False, _begun),
+    # other forms
+    Anchor(
+        "J",
+        f"J(?<=eyJ){_BODY}{{{_FOLLOW}}}",
+        False,
+        _first(_shape("jwt", _JWT, _JWT_OPEN, 2), _shape("jwt", _JWT_ESCAPED, None, 2)),
+    ),
+    Anchor("B", f"B(?:(?:earer |EARER |asic ) {{0,3}}{_TOKEN}{{4}}|EGIN (?<=-----BEGIN ))", False, _scheme),
+    Anchor(
+        ":",
+        r"://[^\s/@:?#\"'\\]{0,200}:[^\s/@\"'\\]",
+        False,
+        _shape("url-password", _URL, _URL_OPEN),
+    ),
+)
+_WIDTHS: Final = tuple(sorted({len(prefix) for prefix in FORMATS}, reverse=True))
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+#
+# The quick look that says that a text holds nothing, and the search, which looks closer at the same places. Each expression begins
+# with one literal character, which is looked for quickly, and everything after it is bounded, so that both are linear.
+
+#: A text is looked through in pieces of this size, so that other threads get their turn.
+_PIECE: Final = 1 << 20
+_OVERLAP: Final = 4096
+
+
+class _Search(NamedTuple):
+    """How one anchor is looked for; ``first`` and ``beside`` as what is looked through has them: characters, or numbers of bytes."""
+
+    first: Any
+    beside: tuple[Any, ...]
+    search: Callable[[Any], object]
+
+
+@cache
+def _searches(binary: bool) -> tuple[tuple[_Search, ...], ...]:
+    """What is looked for as it is written, and in small letters."""
+
+    def search(one: Anchor) -> _Search:
+        if not binary:
+            return _Search(one.first, tuple(one.beside), re.compile(one.pattern).search)
+        return _Search(
+            ord(one.first) if one.first else b"", tuple(map(ord, one.beside)), re.compile(one.pattern.encode()).search
+        )
+
+    return tuple(tuple(search(one) for one in _ANCHORS if one.lowered is lowered) for lowered in (False, True))
+
+
+def _looker(binary: bool) -> Callable[[Any], bool]:
+    def hot(data: Any) -> bool:
+        if len(data) > _PIECE + _OVERLAP:
+            return any(hot(data[at : at + _PIECE + _OVERLAP]) for at in range(0, len(data), _PIECE))
+        raw, lowered = _searches(binary)
+        for first, _, search in raw:
+            if first in data and search(data):
+                return True
+        data = data.lower() if binary or data.isascii() else _ascii_lower(data)
+        for first, beside, search in lowered:
+            if first in data and (not beside or any(one in data for one in beside)) and search(data):
+                return True
+        return False
 
     return hot
 
 
-#: Whether a text, or encoded JSON, may hold a secret of a built-in kind: never a wrong no.
-hot: Final = _looker(True)
-#: Whether a text may hold the beginning of one, too.
-warm: Final = _looker(True, "*")
-hot_bytes: Final = _looker(False)
+#: Whether a text may hold a secret of these kinds: never a wrong no.
+hot: Final = _looker(False)
+#: The same for encoded JSON.
+hot_bytes: Final = _looker(True)
+
+
+def _ascii_lower(text: str) -> str:
+    """As bytes do it: each letter stays one."""
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
+@cache
+def _finders() -> tuple[tuple[Anchor, re.Pattern[str]], ...]:
+    return tuple((one, re.compile(one.pattern)) for one in _ANCHORS)
+
+
+def find(text: str, *, open: bool = False) -> Iterator[Span]:
+    """The secrets of these kinds in a text, in no order, and some of them twice. ``open``: more may follow, and what may be the
+    beginning of one at the end is one."""
+    small = text.lower() if text.isascii() else _ascii_lower(text)
+    for one, pattern in _finders():
+        source = small if one.lowered else text
+        if one.first not in source or (one.beside and not any(sign in source for sign in one.beside)):
+            continue
+        after = 0
+        for match in pattern.finditer(source):
+            if match.start() >= after:
+                found = one.verify(text, match, open)
+                if found is not None:
+                    yield found
+                    after = found[1]
