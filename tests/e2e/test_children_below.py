@@ -63,5 +63,5 @@ def test_a_tool_whose_child_process_has_paid_is_not_called_again(
     family.run_id = done.stdout.split()[-1]
     assert (tmp_path / "effects").read_text().split() == [what] * count
     again = family.python("parent.py", family.run_id, HOW=how, WHAT=what)
-    assert "the replay is exact" in again.stdout, again.stdout + again.stderr
+    assert "the replay is exact\n" in again.stdout, again.stdout + again.stderr
     assert (tmp_path / "effects").read_text().split() == [what] * count

@@ -158,9 +158,9 @@ def main():
     for _ in range(2):
         done = family.replay()
         assert (done.returncode, family.effects) == (0, ["ready"]), done.stderr
-        assert "the replay is exact" in done.stdout
+        assert "the replay is exact\n" in done.stdout
     family.program('REPLAYED = {"dry_run": True}' + body)
-    assert "the replay is exact" in family.replay().stdout
+    assert "the replay is exact\n" in family.replay().stdout
     assert family.result == {"$t": "tuple", "v": [{"$t": "bytes", "v": "c2FpZAo="}, float(limit)]}
 
 
@@ -286,6 +286,69 @@ def main():
     assert family.result[0]["ended"] > 1
 
 
+_IN_PIECES = {
+    "output": """
+for piece in [b"re", b"ad\\n"] if slow else [b"read\\n"]:
+    os.write(1, piece)
+    while slow and waiting(1):  # until the other side has it
+        pass
+""",
+    "input": """
+for n in range(4):
+    if not slow:
+        sys.stdin.buffer.read(61_440)
+    elif n == 2:
+        while waiting(0) < 65_536:  # until the other side can't write any more
+            pass
+        sys.stdin.buffer.read(184_320)
+    elif n == 3:
+        sys.stdin.buffer.read(61_440)
+    os.write(1, b"read\\n")
+""",
+}
+
+
+@pytest.mark.parametrize("pipe", _IN_PIECES)
+def test_pipes_in_other_pieces(family: Family, pipe: str) -> None:
+    """A line that comes in two pieces and came in one, or input that has to wait and had not, is no progress of the task that reads and
+    writes: it is as far as it was when the process ends."""
+    family.child(
+        """
+import fcntl, os, sys, termios
+slow = os.path.exists("slow")
+
+def waiting(pipe):
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+"""
+        + _IN_PIECES[pipe]
+        + "sys.stdin.read()\n",
+        "speaks.py",
+    )
+    family.program(
+        f"""
+async def start():
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(sys.executable, "speaks.py", stdin=pipe, stdout=pipe)
+    for n in range(4):
+        if {pipe!r} == "input":
+            child.stdin.write(bytes(61_440))
+            await child.stdin.drain()
+        if {pipe!r} == "input" or not n:
+            await child.stdout.readline()
+    child.stdin.close()
+    return await child.wait()
+
+def main():
+    return asyncio.run(start())
+"""
+    )
+    family.record()
+    (family.root / "slow").touch()
+    done = family.replay()
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact\n" in done.stdout, done.stdout
+
+
 def test_the_ends_of_what_processes_write(family: Family) -> None:
     """Whose output comes to its end first, and whose ``communicate`` returns first: as in the recording, however fast each is now."""
     family.child(
@@ -322,7 +385,7 @@ def main():
         assert {status for _, _, _, status in (one["v"] for one in ended)} == {0}
     done = family.python("parent.py", family.run_id, REPLAYED="1")
     assert done.returncode == 0, done.stderr
-    assert "the replay is exact" in done.stdout, done.stdout
+    assert "the replay is exact\n" in done.stdout, done.stdout
     assert family.effects == sorted("012012")
 
 

@@ -379,7 +379,8 @@ def _confirmed_status(process: Any, observer: ProcessObserver, status: Any) -> A
 # -- asyncio ---------------------------------------------------------------------------------------------------------------
 #
 # An event loop notices the end of a process, and that of what it writes to each of its pipes. Each is an event of the run with its
-# place. What comes through a pipe before its end comes when it comes: how a process's output falls into pieces is chance.
+# place. What goes through a pipe before its end comes when it comes: how a process's output falls into pieces, and its input, is chance.
+# So what it leads to at once is nobody's progress.
 
 #: The attribute of a started process in which its observer is kept, and the turns in which its end and those of its pipes belong.
 _EXPECTED: Final = "_tracekit_expected"
@@ -412,13 +413,17 @@ def _expected(transport: Any, fd: int | None) -> tuple[ProcessObserver, Scope, A
 
 def _arrived(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
     """Let the loop hear of an end: what it asks for next has its place after what the run has asked for, and is nobody's progress."""
-    progress = scope.session.progress
     token = enter(scope)
     try:
-        with nullcontext() if progress is None else progress.uncounted():
+        with _uncounted(scope):
             call(*args)
     finally:
         current.reset(token)
+
+
+def _uncounted(scope: Scope) -> AbstractContextManager[None]:
+    progress = scope.session.progress
+    return nullcontext() if progress is None else progress.uncounted()
 
 
 def _exited(original: Any) -> Any:
@@ -446,6 +451,12 @@ def _exited(original: Any) -> Any:
     return _process_exited
 
 
+def _by_chance(transport: Any) -> AbstractContextManager[None]:
+    """What a pipe of this process brings, or takes again, leads to what is asked for inside."""
+    observer, scope, _ = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, None))
+    return nullcontext() if observer is None or observer.session.state.ended else _uncounted(scope)
+
+
 def _received(original: Any) -> Any:
     @functools.wraps(original)
     def data_received(self: Any, data: bytes) -> None:
@@ -454,12 +465,34 @@ def _received(original: Any) -> Any:
     return data_received
 
 
+def _handed_on(original: Any) -> Any:
+    @functools.wraps(original)
+    def _call(self: Any, call: Any, *data: Any) -> None:
+        def bring(*data: Any) -> None:
+            with _by_chance(self):
+                call(*data)
+
+        original(self, bring if call == self._protocol.pipe_data_received else call, *data)
+
+    return _call
+
+
+def _resumed(original: Any) -> Any:
+    @functools.wraps(original)
+    def resume_writing(self: Any) -> None:
+        with _by_chance(self.proc):
+            original(self)
+
+    return resume_writing
+
+
 def _lost(original: Any) -> Any:
     @functools.wraps(original)
     def connection_lost(self: Any, exc: BaseException | None) -> None:
         expected = _expected(self.proc, self.fd)
         if expected is None:
-            _outside_the_run(original, self, exc)
+            with _by_chance(self.proc):
+                _outside_the_run(original, self, exc)
             return
         observer, scope, turn = expected
         if turn.live:
@@ -513,6 +546,8 @@ status_entrances: Final = (
     ("subprocess", "Popen", "communicate", _communicate),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
     ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
+    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_call", _handed_on),
+    ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "resume_writing", _resumed),
     ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "connection_lost", _lost),
     ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _status_method(original, True)),
     ("multiprocessing.process", "BaseProcess", "join", _status_method),

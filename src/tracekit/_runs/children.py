@@ -102,9 +102,6 @@ class ReplayedChild:
         #: Whether it was ended here and everything about it has been reported.
         self._over = False
         self._questions = 0
-        #: How it was seen to rest, when it was last asked, and how often this process had been woken then.
-        self._rested: list[Any] | None = None
-        self._asked = -1
         self._segment: Final = segment
         self._report: Final = os.path.join(reports, f"{segment_of(path)}.json")
         self.ticket: Final = json.dumps({**ticket, "reports": reports, "pool": pool})
@@ -141,7 +138,7 @@ class ReplayedChild:
 
     def state(self) -> IdleState | None:
         """What it says of itself now; ``None`` if it has ended, or does not listen yet."""
-        asked = self.report() is None and self.runs() and self._ask()
+        asked = self.report() is None and self.runs() and self.ask()
         while asked and self.report() is None and self.runs():
             state = _read(state_file(self._report))
             if state is not None and state["question"] >= self._questions:
@@ -149,21 +146,16 @@ class ReplayedChild:
             _reality.sleep(_LOOK)
         return None
 
-    def rests(self, wakes: int) -> bool:
-        """Whether nothing has moved in it between two questions, each asked in a call of this since this process was last woken.
-
-        It never waits for an answer.
-        """
+    @property
+    def last_answer(self) -> IdleState | None:
+        """What it said of itself when it was last asked; ``None`` while it has not answered."""
         state = _read(state_file(self._report)) if self._questions else None
-        if state is None or state["question"] < self._questions:
-            if not self._questions:
-                self._asked, self._rested = wakes, None
-                self._ask()
-            return False
-        before, now = self._rested, state["look"] if state["endless"] and self._asked == wakes else None
-        self._asked, self._rested = wakes, now
-        self._ask()
-        return now is not None and now == before
+        return state if state is not None and state["question"] >= self._questions else None
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether it has been asked, and has not answered."""
+        return bool(self._questions) and self.last_answer is None
 
     def idle_state(self, meanwhile: Callable[[], bool] | None = None, *, if_done: bool = False) -> IdleState | None:
         """Its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
@@ -189,8 +181,8 @@ class ReplayedChild:
             say(f"the replay of {self.session.run_id} waits for the process {self.path} (pid {self.pid})")
 
     @_reality.off_loop()
-    def _ask(self) -> bool:
-        """Ask the process for its idle state; false where it can't be asked yet."""
+    def ask(self) -> bool:
+        """Ask the process for its idle state; false where it can't be asked yet, or no more."""
         try:
             with guard.allow():
                 fd = os.open(ask_file(self._report), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -881,9 +873,12 @@ class ReplayedChildren:
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
         self._concluded = False
-        #: How often this process had been woken, and since when (s) it waits for others since then.
-        self._wakes = -1
+        #: How this process is seen to rest, and since when (s) it waits for others.
+        self._look: object = None
         self._waited_since = 0.0
+        #: How it was seen when all of them were last asked how they are, and what they had answered before.
+        self._asked_at: object = None
+        self._rested: list[Any] | None = None
         #: The threads that wait for the end of one.
         self.waiting: Final[set[int]] = set()
 
@@ -1111,27 +1106,42 @@ class ReplayedChildren:
         return found
 
     def at_rest(self, but: ReplayedChild) -> list[Any] | None:
-        """The idle states of all processes but one, where this process can't move either, and nobody else could wake it."""
+        """The idle states of all processes but one, where this process can't move either, and nobody else could wake it. Equal ones: none
+        of them has moved in between, nor this process."""
         if self._path:  # its parent looks at both
             return None
         with self.session.threads.lock:
-            if not self.session.threads.blocked():
-                return None
-        return self.idle(but)
+            look = self.session.threads.at_rest()
+        idle = None if look is None else self.idle(but)
+        return None if idle is None else [look, idle]
 
-    def rest(self, wakes: int) -> bool:
-        """Whether none of the processes can move, as far as is known by now. To be asked again and again while this one can't either."""
+    def rest(self, look: object) -> bool:
+        """Whether none of the processes can move, as far as is known by now; ``look`` is how this process is seen to rest. To be asked
+        again and again while it does. It never waits for an answer.
+
+        Two answers of each prove it, to questions that were asked one after the other: all first ones were there when the second ones
+        were asked for. If no process has run between its own two, nor this one since it asked for the second, all of them slept at the
+        moment when it did.
+        """
         # Workers of pools can't be asked. One that has reported ends, and so wakes who waits for it; so does one that is being started.
         left = [child for child in self._children if child.pool or not child.pid or child.runs()]
-        asked = not self._path and not any(child.pool or not child.pid or child.report() for child in left)
-        if wakes != self._wakes:
-            self._wakes, self._waited_since = wakes, _reality.monotonic()
+        if look != self._look:
+            self._look, self._waited_since = look, _reality.monotonic()
         for child in left:
             child.say_after(self._waited_since)
-        asked = asked and child_processes() <= {
-            child.pid for child in self._children
-        }  # who else there is can't be asked
-        return bool(left) and asked and all([child.rests(wakes) for child in left])  # noqa: C419 - each of them is asked
+        known = child_processes() <= {child.pid for child in self._children}  # who else there is can't be asked
+        if self._path or not left or not known or any(child.pool or not child.pid or child.report() for child in left):
+            self._asked_at = None
+            return False
+        if any(child.owes_answer for child in left):
+            return False
+        answers = [child.last_answer for child in left] if self._asked_at == look else []
+        before, self._rested = self._rested, None
+        if answers and all(state is not None and state["endless"] for state in answers):
+            self._rested = [(child.path, state["look"]) for child, state in zip(left, answers, strict=True) if state]
+        # One that can't be asked any more is about to end.
+        self._asked_at = look if all([child.ask() for child in left]) else None  # noqa: C419 - each of them is asked
+        return self._rested is not None and self._rested == before
 
     def stuck(self, waiting: list[str]) -> tuple[ReplayError | None, bool]:
         """Nothing can move, neither here nor in the processes: end those that rest. The failure that follows from that, and whether the

@@ -137,8 +137,8 @@ class Schedule:
         self._outside: Final[set[int]] = set()
         #: Whether no other process could make this one go on.
         self.alone: Callable[[], bool] = lambda: True
-        #: Whether those others can't move either, and have not since this process was woken the n-th time, as far as is known by now.
-        self.others_rest: Callable[[int], bool] = lambda wakes: False
+        #: Whether those others can't move either, as far as is known by now, nor could while this process was seen like that.
+        self.others_rest: Callable[[object], bool] = lambda look: False
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
@@ -586,9 +586,9 @@ class Schedule:
         # In this order: the end of a process wakes who waits for it before that process is seen to be gone.
         if (here or self.alone()) and self.threads.blocked():
             return True
-        blocked = self.threads.blocked
+        look = self.threads.at_rest(by_processes=True)
         # Once more afterwards, since a process that has ended meanwhile is none of the others that rest, and has woken somebody here.
-        if blocked(by_processes=True) and self.others_rest(self.threads.wakes) and blocked(by_processes=True):
+        if look is not None and self.others_rest(look) and self.threads.at_rest(by_processes=True) == look:
             self.threads.wakes += 1  # by what comes of this
             return True
         return False

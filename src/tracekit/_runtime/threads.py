@@ -327,21 +327,30 @@ class ThreadMonitor:
             self._count()
         return settled
 
-    def blocked(self, *, by_processes: bool = False) -> bool:
-        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was.
+    def blocked(self) -> bool:
+        """Whether nothing in this process can move by itself: each thread is held or blocked, and none has run since it was."""
+        return self.at_rest() is not None
 
-        ``by_processes``: or waits for the end of a child process or for what goes through a pipe to one, or an event loop for what
+    def at_rest(self, *, by_processes: bool = False) -> object | None:
+        """What is seen of the run's threads where nothing in this process can move by itself, else ``None``. Equal answers, at whatever
+        times: none of them has run in between.
+
+        ``by_processes``: or is moved only by the end of a child process or by what goes through a pipe to one, or an event loop by what
         comes out of a pipe.
         """
         first = self._looks(by_processes)
-        return first is not None and first == self._looks(by_processes)
+        if first is None or first != self._looks(by_processes):
+            return None
+        ours, _ = first
+        return self.wakes, ours
 
-    def _looks(self, by_processes: bool) -> dict[int, object] | None:
-        """What was seen of each thread that is not held; ``None`` if one of them can move."""
+    def _looks(self, by_processes: bool) -> tuple[dict[int, object], dict[int, object]] | None:
+        """What was seen of each thread that is not held, of those that take part and of others; ``None`` if one of them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
             return None
         frames = sys._current_frames()
-        found: dict[int, object] = {}
+        ours: dict[int, object] = {}
+        others: dict[int, object] = {}
         for native, ident in self._threads(frames):
             member = self._members.get(native)
             if native in process.observers or (member is not None and member.held):
@@ -361,8 +370,8 @@ class ThreadMonitor:
                 or (by_processes and _waits_for_process(native, frame, look))
             ):
                 return None
-            found[native] = look
-        return found
+            (ours if taking_part else others)[native] = look
+        return ours, others
 
     def _threads(self, frames: Mapping[int, FrameType]) -> Iterator[tuple[int, int]]:
         """All threads but the calling one, by the kernel's number and Python's."""
