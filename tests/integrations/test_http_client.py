@@ -12,6 +12,7 @@ import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -180,6 +181,33 @@ def test_pieces_are_on_the_log_before_the_program_has_them(servers: Servers, ins
                 )
         requests.post(servers.roots.http + "/echo", data=pieces(run))
     assert seen == [True] * 8
+
+
+@pytest.mark.parametrize("how", ["chunked", "late", "length"])
+def test_pieces_that_are_received_at_once(servers: Servers, instrumented: None, how: str) -> None:
+    """What a program does between the pieces of a stream, or where it leaves it, is exact whatever was received together: head and
+    pieces, pieces and the end, or the end of a piece with the next one."""
+
+    @tracekit.traced_tool(side_effect="read_only")
+    def note(text: str) -> str:
+        return text.upper()
+
+    def program() -> Any:
+        out: list[str] = []
+        for count in (0, 1, 5):
+            with requests.get(servers.roots.http + f"/together?how={how}", stream=True) as response:
+                out.append(note("head"))
+                lines = response.iter_lines(chunk_size=None if how != "length" else 4)
+                out += [note(line.decode()) for line in islice(lines, count)]
+            out.append(requests.get(servers.roots.http + "/headers").text)
+        return out
+
+    run, saw = recorded(program)
+    assert saw.count("ONE") == 2
+    assert saw.count("TWO") == 1
+    with tracekit.replay(run.id) as session:
+        assert plain(program()) == saw
+    assert session.report.verdict.line == "exact"
 
 
 def test_threads_without_the_run(servers: Servers, instrumented: None) -> None:

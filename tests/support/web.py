@@ -275,6 +275,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.chunked([*pieces, b"data: [DONE]\n\n"], 0.01, Content_Type="text/event-stream")
         self.wfile.write(b"0\r\n\r\n")
 
+    def serve_together(self) -> None:
+        """Head, pieces and end in one packet; or what ends a piece with the next one."""
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+        if self.query["how"] == "length":
+            self.wfile.write(head + b"Content-Length: 10\r\n\r\none\n" + b"two\nx\n")
+            return
+        pieces = [head + b"Transfer-Encoding: chunked\r\n\r\n", b"4\r\none\n", b"\r\n4\r\ntwo\n", b"\r\n0\r\n\r\n"]
+        for packet in pieces if self.query["how"] == "late" else [b"".join(pieces)]:
+            self.wfile.write(packet)
+            time.sleep(0.02)
+
     def serve_chunks(self) -> None:
         self.chunked([b"a" * 70_000, b"b", b"c" * 20_000, bytes(range(256))], Content_Type="application/octet-stream")
         self.wfile.write(b"0\r\nX-Trailer: t\r\n\r\n")

@@ -542,6 +542,10 @@ class Exchange:
         """How sending the recorded request ended before its time; known before its answer."""
         return self.step.ahead("early")
 
+    def received_with(self) -> str | None:
+        """What the next piece of a recorded stream, or its end, was received with; known before its turn."""
+        return self.step.ahead("with")
+
     def head(
         self,
         status: int,
@@ -558,10 +562,11 @@ class Exchange:
             self._kept, self._headers = [], shown
         self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_circumstances(suspended, early))
 
-    def piece(self, data: bytes, *, suspended: bool = False, part: int = 0) -> None:
+    def piece(self, data: bytes, *, suspended: bool = False, part: int = 0, received_with: str | None = None) -> None:
         """One piece of the body, before the caller gets it.
 
-        ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known.
+        ``part``: how many bytes of what its sender made one piece are still to come; -1 where that is not known. ``received_with``: what
+        came at once with it, as the transport calls it, for :meth:`received_with` in a replay.
         """
         if self._kept is not None:
             self._kept.append(data)
@@ -574,6 +579,8 @@ class Exchange:
         info: Mapping[str, Any] | None = _SUSPENDED if suspended else None
         if part:
             info = {"part": part, **(info or {})}
+        if received_with is not None:
+            info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
 
     def mark(self, what: str, *, suspended: bool = False) -> None:
@@ -581,9 +588,12 @@ class Exchange:
         body)."""
         self.step.chunk({"moment": what}, info=_SUSPENDED if suspended else None)
 
-    def end(self, *, suspended: bool = False, complete: bool = True) -> None:
+    def end(self, *, suspended: bool = False, complete: bool = True, received_with: str | None = None) -> None:
         """The stream ended; not ``complete``: the connection was closed before it had to be."""
-        self._finish({"complete": complete}, {"suspended": True} if suspended else {})
+        info: dict[str, Any] = {"suspended": True} if suspended else {}
+        if received_with is not None:
+            info["with"] = received_with
+        self._finish({"complete": complete}, info)
 
     def left(self) -> None:
         """The caller went away before the end; ``complete`` says whether the stream had said all it had to say by then."""

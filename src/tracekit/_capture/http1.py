@@ -19,6 +19,9 @@ __all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "RequestHead", "served"]
 
 #: The answer to traffic that is not the program's.
 NOTHING: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+#: What a piece of an answer, or its end, was received with, at once: all that is before it, or the end of the chunk before it.
+FORMER: Final = "former"
+END_OF_FORMER: Final = "end of former"
 #: Headers that say how an answer travelled: a replay sends them again, by what it does itself.
 _TRAVEL: Final = frozenset(("transfer-encoding", "connection", "keep-alive"))
 
@@ -104,6 +107,11 @@ class Chunks:
                 at = end + 1
         self._rest = data[at:]
         return found
+
+    @property
+    def breaks(self) -> bool:
+        """Whether the end of a chunk is yet to come, whose data is there."""
+        return self._left == self._BREAK
 
     def _line(self, line: bytes) -> None:
         if self._left == self._TRAILER:
@@ -198,8 +206,8 @@ class Incoming:
     """
 
     __slots__ = (
-        "_also", "_arrives", "_brought", "_chunks", "_coding", "_decoder", "_exchange", "_head", "_headers", "_left", "_method",
-        "_pieces", "_status", "asked", "begun", "complete", "early", "quiet",
+        "_also", "_brought", "_chunks", "_coding", "_decoder", "_exchange", "_head", "_headers", "_left", "_method", "_pieces",
+        "_status", "_with", "asked", "begun", "complete", "early", "quiet",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, method: str, asked: str, *, quiet: bool, brought: bool = False) -> None:
@@ -208,8 +216,8 @@ class Incoming:
         self.asked = asked
         self.quiet = quiet
         self._brought: Final = brought
-        #: Whether what is recorded next is the first of what an event loop brings at once.
-        self._arrives = brought
+        #: What that which is recorded next came with, at once.
+        self._with: str | None = None
         #: How sending the request ended before its time.
         self.early: str | None = None
         #: Whether the head of the answer is there, and whether all of it is.
@@ -231,7 +239,7 @@ class Incoming:
         """Bytes that came off the connection, before anybody else gets them."""
         if self.complete:
             return
-        self._arrives = self._brought
+        self._with = END_OF_FORMER if self._chunks is not None and self._chunks.breaks else None
         if self.begun:
             self._body(data)
             return
@@ -369,12 +377,17 @@ class Incoming:
                 part = -1 if part else 0
                 if not data and not part:
                     continue
-            exchange.piece(data, part=part, suspended=self._first())
+            exchange.piece(data, part=part, **self._how())
 
     def _first(self) -> bool:
-        """Whether what is recorded now is the first of what came at once: in a replay the rest comes with it."""
-        first, self._arrives = self._arrives, False
-        return first
+        """Whether what is recorded now is the first of what an event loop brings at once: in a replay the rest comes with it."""
+        first, self._with = self._with != FORMER, FORMER
+        return first and self._brought
+
+    def _how(self) -> dict[str, Any]:
+        """How what is recorded now came."""
+        together = self._with
+        return {"suspended": self._first(), "received_with": None if self._brought else together}
 
     def _end(self, *, complete: bool = True) -> None:
         self.complete = True
@@ -382,8 +395,8 @@ class Incoming:
             self._flush()
             rest = self._decoder.flush() if self._decoder is not None else b""
             if rest:
-                self._exchange.piece(rest, suspended=self._first())
-            self._exchange.end(complete=complete, suspended=self._first())
+                self._exchange.piece(rest, **self._how())
+            self._exchange.end(complete=complete, **self._how())
             return
         content = b"".join([data for data, _ in self._pieces])
         if self._decoder is not None:
@@ -408,7 +421,7 @@ class Incoming:
         """The other side has closed the connection."""
         if self.complete:
             return
-        self._arrives = self._brought
+        self._with = None
         if self.begun:
             self._end(complete=self._chunks is None and self._left is None)
             return
@@ -421,7 +434,7 @@ class Incoming:
         """Reading, or sending before it, raised."""
         if self.complete:
             return
-        self._arrives = self._brought
+        self._with = None
         if self.begun:
             self._flush()
         self.complete = True
@@ -431,7 +444,7 @@ class Incoming:
         """Nobody reads on."""
         if self.complete:
             return
-        self._arrives = False
+        self._with = FORMER
         if not self.begun:
             self.complete = True
             self._exchange.unanswered()
@@ -477,12 +490,12 @@ def _canonical(name: str) -> str:
 class _Rendering:
     """A recorded answer written as it would be on the wire, piece after piece."""
 
-    __slots__ = ("_chunked", "_whole", "_within", "left")
+    __slots__ = ("_chunked", "_length", "_whole", "_within")
 
     def __init__(self) -> None:
         self._chunked = False
-        #: Bytes of the body that are still to come, where its length is known.
-        self.left: int | None = None
+        #: How long the body is, where its head says so.
+        self._length: int | None = None
         #: What of a chunk has come, and whether the head of the chunk is out.
         self._whole = b""
         self._within = False
@@ -493,10 +506,10 @@ class _Rendering:
             return answer.content or b""
         self._chunked = answer.wire.get("headers", {}).get("transfer-encoding", "").lower() == "chunked"
         if answer.content is None:
-            self.left = None if self._chunked else _length(answer)
-            actual = None if self.left is None else exchange.redacted_length()
+            self._length = None if self._chunked else _length(answer)
+            actual = None if self._length is None else exchange.redacted_length()
             if actual is not None:
-                self.left = actual
+                self._length = actual
             return _head(answer, actual or 0)
         body = answer.content
         head = _head(answer, len(body))
@@ -507,8 +520,6 @@ class _Rendering:
     def piece(self, data: bytes, part: int) -> bytes:
         """``part`` as in :meth:`Exchange.piece`."""
         if not self._chunked:
-            if self.left is not None:
-                self.left -= len(data)
             return data
         if part < 0:
             self._whole += data
@@ -527,7 +538,7 @@ class _Rendering:
 
     def until_closed(self, answer: Answer) -> bool:
         """Whether nothing but the end of the connection says where the body ends."""
-        return not self._chunked and self.left is None and _length(answer) is None
+        return not self._chunked and self._length is None and _length(answer) is None
 
 
 def served(exchange: Exchange) -> Iterator[bytes]:
@@ -540,27 +551,30 @@ def served(exchange: Exchange) -> Iterator[bytes]:
             return
         raise answer.error or ConnectionAbortedError(answer.text)
     rendering = _Rendering()
-    found = rendering.head(answer, exchange)
-    if found:
-        yield found
+    block = rendering.head(answer, exchange)
     if answer.content is not None:
+        if block:
+            yield block
         return
-    while isinstance(piece := exchange.next_piece(), bytes):
-        found = rendering.piece(piece, exchange.part)
-        if rendering.left is not None and rendering.left <= 0:  # nobody will ask for the end
-            end = exchange.next_piece()
-            yield found
-            if isinstance(end, bytes):
-                yield end
-            continue
-        if found:
-            yield found
-    if rest := rendering.broken():
-        yield rest
+    while True:
+        together, ends = exchange.received_with(), b""
+        if together == END_OF_FORMER and block.endswith(b"\r\n"):
+            block, ends = block[:-2], b"\r\n"
+        if together != FORMER:
+            if block:
+                yield block
+            block = ends
+        piece = exchange.next_piece()
+        if not isinstance(piece, bytes):
+            break
+        block += rendering.piece(piece, exchange.part)
+    block += rendering.broken()
+    if piece.error is None:
+        block += rendering.end(piece)
+    if block:
+        yield block
     if piece.error is not None:
         raise piece.error
-    if end := rendering.end(piece):
-        yield end
 
 
 #: What a moment before the answer was on the wire.

@@ -312,9 +312,10 @@ class Step(Protocol):
         raise AssertionError("the log does not answer this step")
 
     def ahead(self, key: str) -> str | None:
-        """What the ``info`` of its first chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
+        """What the ``info`` of its next chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
 
         ``"lazy"``: what a plain function returned unfinished. ``"early"``: how a request ended before its answer was asked for.
+        ``"with"``: what a piece of an answer was received with.
         """
         raise AssertionError("the log does not answer this step")
 
