@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import register as register
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
+    from ._capture.plugins import trusted as trusted
     from ._capture.wire import ChatCompletions as ChatCompletions
     from ._capture.wire import EmbeddingVectors as EmbeddingVectors
     from ._capture.wire import answer_meta as answer_meta
@@ -231,6 +232,7 @@ _HOMES: Final = {
     "to_json": "_values",
     "token_usage": "_capture.wire",
     "tool_arguments": "_capture.wire",
+    "trusted": "_capture.plugins",
     "unconnected": "_capture.http",
     "valid_run_id": "_journal.store",
     "watching": "_capture.guard",
@@ -336,6 +338,7 @@ __all__ = [
     "to_json",
     "token_usage",
     "tool_arguments",
+    "trusted",
     "unconnected",
     "valid_run_id",
     "watching",

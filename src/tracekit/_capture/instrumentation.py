@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from .._runtime.session import Session
 from . import callers
-from .patch import AttributePatch, PatchStack, when_imported
-from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, unregister
+from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
+from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, trust, unregister
 
 __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
@@ -28,13 +28,18 @@ _places: Final[set[tuple[int, str]]] = set()
 
 
 def instrument(
-    *names: str, user_modules: Iterable[str | ModuleType] = (), http_classes: Mapping[str, str] | None = None
+    *names: str,
+    user_modules: Iterable[str | ModuleType] = (),
+    http_classes: Mapping[str, str] | None = None,
+    mcp_trust: Iterable[str] = (),
 ) -> None:
     """Capture the calls of every SDK that is installed, or of those named, whether it is imported already or will be.
 
     ``user_modules`` are packages that count as the user's own code, so that their clock and random reads belong to the run.
     ``http_classes`` gives side-effect classes to plain HTTP requests, ``{"[METHOD ]host[/path]": "read_only"}`` with ``*`` as
     in file names; without one GET, HEAD and OPTIONS are read-only and everything else is irreversible.
+    ``mcp_trust`` names the MCP servers, by URL or command line (``*`` as in file names), whose annotations may say of a tool
+    that it only reads, or that what it does can be taken back; every tool of any other server is irreversible.
     Calling it again adds to what is there. Raises ``ValueError`` for a name that no installed integration has.
     """
     found = discover()
@@ -43,6 +48,7 @@ def instrument(
             raise ValueError(f"no integration {name!r} is installed; there are: {', '.join(sorted(found)) or 'none'}")
     with _lock:
         classify(http_classes or {})
+        trust(mcp_trust)
         for module in user_modules:
             callers.include(module)
         for integration in found.values():
@@ -105,7 +111,11 @@ def _patch(module: ModuleType, patch: Patch) -> None:
     if original is None or place in _places:
         return
     _places.add(place)
-    _stack.apply(AttributePatch(owner, name, patch.wrap(original)))
+    if patch.decorated:
+        if hasattr(original, "__wrapped__"):
+            _stack.apply(DecoratedPatch(original, patch.wrap(original.__wrapped__)))
+    else:
+        _stack.apply(AttributePatch(owner, name, patch.wrap(original)))
 
 
 # -- SDKs of which nothing is captured ---------------------------------------------------------------------------------

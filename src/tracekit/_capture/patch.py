@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-__all__ = ["MISSING", "AttributePatch", "Patch", "PatchStack", "Switch", "when_imported"]
+__all__ = ["MISSING", "AttributePatch", "DecoratedPatch", "Patch", "PatchStack", "Switch", "when_imported"]
 
 #: What an attribute patch finds where there is no own attribute (it may be inherited).
 MISSING: Final = object()
@@ -79,6 +79,38 @@ class AttributePatch:
     def _own(self) -> object:
         # Not getattr: it would run lazy attributes and descriptors, and find what is only inherited.
         return getattr(self.owner, "__dict__", {}).get(self.name, MISSING)
+
+
+class DecoratedPatch:
+    """What a decorated function holds of the one that it was made of (``function.__wrapped__``) becomes ``value``.
+
+    The decorated function stays the object that it is, wherever it has been imported to.
+    """
+
+    def __init__(self, function: Any, value: object) -> None:
+        self.value: Final = value
+        self.applied = False
+        self._name: Final = getattr(function, "__qualname__", repr(function))
+        self._found: Final = function.__wrapped__
+        self._cell: Final = next(cell for cell in function.__closure__ if cell.cell_contents is self._found)
+
+    @property
+    def target(self) -> str:
+        return self._name
+
+    def apply(self) -> None:
+        if not self.applied:
+            self._cell.cell_contents = self.value
+            self.applied = True
+
+    def restore(self) -> bool:
+        if not self.applied:
+            return True
+        self.applied = False
+        if self._cell.cell_contents is not self.value:
+            return False
+        self._cell.cell_contents = self._found
+        return True
 
 
 class PatchStack:

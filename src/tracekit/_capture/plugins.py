@@ -46,6 +46,8 @@ __all__ = [
     "shown",
     "supply_placeholders",
     "task_sources",
+    "trust",
+    "trusted",
     "unregister",
 ]
 
@@ -66,14 +68,18 @@ class Patch:
 
     ``wrap`` gets the original and returns what takes its place. The same function reached by two names (one module that
     stands for another) is replaced once. What a version of the library does not have is left out.
+
+    ``decorated``: the attribute is a function that a decorator made (``@asynccontextmanager``) and that programs import by its
+    name. What the decorator was given is replaced within it, so that whoever has imported it already is covered.
     """
 
-    __slots__ = ("attribute", "module", "wrap")
+    __slots__ = ("attribute", "decorated", "module", "wrap")
 
-    def __init__(self, module: str, attribute: str, wrap: Callable[[Any], Any]) -> None:
+    def __init__(self, module: str, attribute: str, wrap: Callable[[Any], Any], *, decorated: bool = False) -> None:
         self.module: Final = module
         self.attribute: Final = attribute
         self.wrap: Final = wrap
+        self.decorated: Final = decorated
 
     def __repr__(self) -> str:
         return f"Patch({self.module!r}, {self.attribute!r})"
@@ -419,6 +425,7 @@ _CACHE: Final = 4096
 #: What this program has registered, for the whole process; and a cache of what follows from it for a request.
 _integrations: dict[str, Integration] = {}
 _classes: list[tuple[str, str]] = []
+_trusted: list[str] = []
 _routes: dict[tuple[str, bytes, bytes, bytes, bytes], Route] = {}
 
 
@@ -467,6 +474,7 @@ def unregister() -> None:
     """Forget every integration and every class given by the user."""
     _integrations.clear()
     _classes.clear()
+    _trusted.clear()
     _routes.clear()
 
 
@@ -497,6 +505,18 @@ def classify(classes: Mapping[str, str]) -> None:
             )
     _classes[:0] = classes.items()
     _routes.clear()
+
+
+def trust(servers: Iterable[str]) -> None:
+    """The tool servers whose own word on their tools the user takes, ``*`` as in file names: by URL, or by command line."""
+    if isinstance(servers, str):
+        raise ValueError(f"mcp_trust is a list of servers, not one text: [{servers!r}]")
+    _trusted.extend(servers)
+
+
+def trusted(server: str) -> bool:
+    """Whether the user takes the word of a tool server (its URL, its command line) on which of its tools only read."""
+    return any(fnmatchcase(server, pattern) for pattern in _trusted)
 
 
 def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: bytes) -> Route:

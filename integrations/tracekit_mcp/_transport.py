@@ -1,0 +1,519 @@
+"""Connections to servers: opened as a step, and closed as one; what lies below them belongs to these steps.
+
+The SDK's transports are async generators that start a process, or open HTTP connections, and yield two streams of messages. What a
+session gets are the streams of a :class:`Connection` instead: through them pass the messages of the live transport, or nothing but what
+the log has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from inspect import signature
+from math import inf
+from typing import Any, Final
+
+from tracekit.errors import ReplayError
+from tracekit.integration import (
+    Request,
+    Scope,
+    Step,
+    below_seam,
+    current,
+    drive,
+    here,
+    passing,
+    perform_async,
+    shown,
+    trusted,
+)
+
+__all__ = ["Connection", "Sender", "awaited", "transport"]
+
+Info = Mapping[str, Any]
+
+#: Names of steps that are no requests of the protocol.
+OPEN: Final = "mcp/connect"
+CLOSE: Final = "mcp/close"
+MESSAGES: Final = "mcp/messages"
+#: The id of the greeting by which a resumed run opens a connection anew: none that a session gives.
+_AGAIN: Final = "tracekit-resumed"
+
+
+async def awaited(
+    request: Request,
+    call: Callable[[], Awaitable[Any]],
+    *,
+    began: Callable[[Step], object] | None = None,
+    waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    answered: Callable[[Info], object] | None = None,
+    info: Callable[[Any], dict[str, Any]] | None = None,
+    failed: Callable[[BaseException], dict[str, Any]] | None = None,
+) -> Any:
+    """Make a call as a step: live by ``await call()``, else as the log has it.
+
+    ``began`` gets the live step before the call. A recorded outcome is waited for in a block of ``waiting()``, and ``answered`` gets its
+    ``meta``; ``info`` (of the result) and ``failed`` (of the error) say what a live one has there besides.
+    """
+    scope = here()
+    if scope is None:
+        return await perform_async(request, call)
+    step = scope.session.begin(scope, request)
+    if step.deferred:
+        step = await step.go_async()
+    if not step.live:
+        with waiting():
+            outcome = await step.answer_async()
+        if answered is not None:
+            answered(outcome.meta)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.output
+    if began is not None:
+        began(step)
+    driven = drive(call())
+    token = current.set(step.body())
+    try:
+        result = await driven
+    except BaseException as error:
+        current.reset(token)
+        if not isinstance(error, ReplayError):
+            about = {} if failed is None else failed(error)
+            step.failed(error, info=_with(about, driven) or None)
+        raise
+    current.reset(token)
+    step.done(result, info=_with({} if info is None else info(result), driven) or None)
+    return result
+
+
+def _with(info: dict[str, Any], driven: drive) -> dict[str, Any]:
+    return {**info, "suspended": True} if driven.suspended else info
+
+
+# -- the streams of a session ------------------------------------------------------------------------------------------
+
+
+class _Stream:
+    """One of the two streams of a session: the transport's, or one that leads nowhere."""
+
+    #: The SDK's own streams carry the context of whoever sent a message; what it would be here is the transport's.
+    last_context: Final = None
+
+    def __init__(self, connection: Connection, raw: Any) -> None:
+        self.connection: Final = connection
+        self._raw: Final = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    async def __aenter__(self) -> Any:
+        await self._raw.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._raw.__aexit__(*error)
+
+
+class Sender(_Stream):
+    """What a session sends. Its requests are steps where it waits for the answer; what it answers itself is one here."""
+
+    async def send(self, item: Any) -> None:
+        asked = self.connection.asked_by(item)
+        if asked is None:
+            await self._send(item)
+            return
+        message = _root(item)
+        said = getattr(message, "result", None)
+        error = getattr(message, "error", None)
+        answer = {"result": _plain(said)} if error is None else {"error": _plain(error)}
+        # What the server does with it is covered by the class of the request that it asks within.
+        request = Request.of("tool", f"mcp/answer {asked}", answer, side_effect="read_only")
+        await awaited(request, lambda: self._send(item))
+
+    async def _send(self, item: Any) -> None:
+        connection = self.connection
+        if not connection.opened:
+            await self._raw.send(item)  # nobody reads it
+            return
+        with connection.transporting():
+            await (connection.late or self._raw).send(item)
+
+
+class Receiver(_Stream):
+    """What a session receives. What the server sends of itself is recorded, piece by piece, and comes again in a replay."""
+
+    def __init__(self, connection: Connection, raw: Any) -> None:
+        super().__init__(connection, raw)
+        self._step: Step | None = None
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        import anyio
+
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def receive(self) -> Any:
+        recorded = await self._recorded()
+        if recorded is not None:
+            return recorded
+        try:
+            item = await self._raw.receive()
+        except BaseException as error:
+            self._ends(error)
+            raise
+        self.connection.received(item)
+        if _is_own(item):
+            self._note(item)
+        return item
+
+    async def _recorded(self) -> Any:
+        """The next message that the log has of the server's own, when its turn has come."""
+        step = self._step
+        if step is None:
+            scope = here()
+            # That there are any is known where the first has come: a session that gets none makes no step.
+            if scope is None or not scope.session.comes_next(scope, "tool", MESSAGES):
+                return None
+            step = self._step = _begun(scope, self.connection)
+        if step.live or step.deferred:
+            return None
+        chunk = await step.next_chunk_async()
+        if chunk is None:
+            self._step = None
+            return await self._recorded()
+        item = message_of(chunk.output)
+        self.connection.received(item)
+        return item
+
+    def _note(self, item: Any) -> None:
+        if self._step is None:
+            scope = here()
+            if scope is None or scope.session.state.ended:
+                return
+            step = _begun(scope, self.connection)
+            self._step = step if step.live else None
+        if self._step is not None:
+            self._step.chunk(_plain(_root(item)), info={"suspended": True})
+
+    def _ends(self, error: BaseException) -> None:
+        """Nobody receives any more: what has come is all there is."""
+        step, self._step = self._step, None
+        if step is not None and step.live and not isinstance(error, ReplayError):
+            step.done(None, info={"abandoned": True})
+
+
+def _begun(scope: Scope, connection: Connection) -> Step:
+    return scope.session.begin(scope, Request.of("tool", MESSAGES, connection.about(), side_effect="read_only"))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _root(item: Any) -> Any:
+    """The message itself: the SDK's first major version wraps it once more."""
+    message = getattr(item, "message", item)
+    return getattr(message, "root", message)
+
+
+def _plain(value: Any) -> Any:
+    """As it goes over the wire."""
+    dump = getattr(value, "model_dump", None)
+    return value if dump is None else dump(by_alias=True, mode="json", exclude_unset=True)
+
+
+def _is_own(item: Any) -> bool:
+    """Whether the server sent it of itself: a request or a notification."""
+    return hasattr(_root(item), "method")
+
+
+def message_of(data: Mapping[str, Any]) -> Any:
+    """A message of the SDK from what went over the wire."""
+    modern = sys.modules.get("mcp_types")
+    if modern is not None:
+        message = modern.jsonrpc_message_adapter.validate_python(data, by_name=False)
+    else:
+        message = sys.modules["mcp.types"].JSONRPCMessage.model_validate(data)
+    return sys.modules["mcp.shared.message"].SessionMessage(message)
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """One connection to a server, live or answered from the log, and what is known of the server."""
+
+    def __init__(self, kind: str, server: Mapping[str, Any], target: str, manager: Any) -> None:
+        self.kind: Final = kind
+        #: What replay compares of it, and the text by which the user trusts it.
+        self.server: Final = server
+        self.target: Final = target
+        self._manager: Final = manager
+        #: What the transport yielded; ``None`` where the log answered.
+        self.streams: tuple[Any, ...] | None = None
+        #: Where its tasks are, inside the step that opened it.
+        self.scope: Scope | None = None
+        self.session_id: str | None = None
+        self.trusted: Final = trusted(target)
+        #: What the server says of its tools.
+        self.tools: Final[dict[str, Mapping[str, Any]]] = {}
+        #: The greeting that the log answered.
+        self.greeting: Mapping[str, Any] | None = None
+        #: The transport's stream of a connection that a resumed run has opened anew.
+        self.late: Any = None
+        self._back: Any = None
+        self._host: asyncio.Future[None] | None = None
+        self._ready: Final = asyncio.Event()
+        self._requests: Final[dict[Any, str]] = {}
+
+    @property
+    def opened(self) -> bool:
+        return self.streams is not None or self.late is not None
+
+    def about(self) -> dict[str, Any]:
+        return {"transport": self.kind, **self.server}
+
+    @property
+    def network(self) -> str:
+        return "pipe" if self.kind == "stdio" else "tcp"
+
+    async def open(self) -> None:
+        self.streams = await self._manager.__aenter__()
+
+    async def close(self, error: BaseException | None) -> bool:
+        kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
+        with passing():
+            return bool(await self._manager.__aexit__(kind, error, trace))
+
+    def began(self, step: Step) -> None:
+        self.scope = step.body()
+
+    @contextmanager
+    def transporting(self) -> Iterator[None]:
+        """A block that belongs to the transport, and what it starts, too."""
+        scope = current.get()
+        token = current.set(scope if scope is not None and scope.live else self.scope)
+        try:
+            with passing():
+                yield
+        finally:
+            current.reset(token)
+
+    # -- what is learned from what passes -----------------------------------------------------------------------------------
+
+    def received(self, item: Any) -> None:
+        """Remember what the server asks for, so that the answer is known as one."""
+        message = _root(item)
+        asked, id = getattr(message, "method", None), getattr(message, "id", None)
+        if asked is not None and id is not None:
+            self._requests[id] = asked
+
+    def asked_by(self, item: Any) -> str | None:
+        """What an outgoing message answers, where it is an answer."""
+        message = _root(item)
+        if hasattr(message, "method"):
+            return None
+        return self._requests.pop(getattr(message, "id", None), None)
+
+    def listed(self, result: Any) -> None:
+        """The server has listed tools."""
+        found = result.get("tools") if isinstance(result, Mapping) else None
+        for tool in found if isinstance(found, list) else ():
+            if isinstance(tool, Mapping) and isinstance(tool.get("name"), str):
+                self.tools[tool["name"]] = tool
+
+    def current_session(self) -> str | None:
+        """The id that a server over HTTP has given to the session."""
+        streams = self.streams
+        return streams[2]() if streams is not None and len(streams) > 2 else self.session_id
+
+    # -- live again -----------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def answered(self) -> AsyncIterator[tuple[Any, ...]]:
+        """The streams of a connection that the log answers for. They lead nowhere, unless a resumed run goes on with it."""
+        import anyio
+
+        self._back, incoming = anyio.create_memory_object_stream[Any](0)
+        outgoing, sent = anyio.create_memory_object_stream[Any](inf)
+        try:
+            yield incoming, outgoing
+        finally:
+            for stream in (self._back, incoming, outgoing, sent):
+                stream.close()
+            if self._host is not None:
+                self._host.cancel()
+                await asyncio.wait([self._host])
+
+    async def again(self) -> None:
+        """Open it for a request that the log does not answer: its session goes on as if it had never been closed."""
+        if self.opened:
+            return
+        if self._host is None:
+            with self.transporting():
+                self._host = asyncio.ensure_future(self._go_on())
+                self._host.add_done_callback(lambda _: self._ready.set())
+        await self._ready.wait()
+        if not self.opened:
+            self._host.result()  # raises what kept it from being opened
+
+    async def _go_on(self) -> None:
+        import anyio
+
+        async with self._manager as streams:
+            incoming, outgoing = streams[0], streams[1]
+            await self._greet(incoming, outgoing)
+            self.late = outgoing
+            self._ready.set()
+            try:
+                async for item in incoming:
+                    await self._back.send(item)
+                self._back.close()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass  # the session has ended
+
+    async def _greet(self, incoming: Any, outgoing: Any) -> None:
+        """The handshake of the session that it goes on with."""
+        if self.greeting is None:
+            return
+        greeting = {"jsonrpc": "2.0", "id": _AGAIN, "method": "initialize", "params": dict(self.greeting)}
+        await outgoing.send(message_of(greeting))
+        while getattr(_root(await incoming.receive()), "id", None) != _AGAIN:
+            pass
+        await outgoing.send(message_of({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+
+
+def transport(kind: str) -> Callable[[Any], Any]:
+    """The patch of one of the SDK's transports."""
+
+    def wrap(original: Any) -> Any:
+        manager_of, bind = asynccontextmanager(original), signature(original).bind
+
+        async def captured(*args: Any, **kwargs: Any) -> AsyncIterator[tuple[Any, ...]]:
+            if below_seam():  # one transport made of another
+                async with manager_of(*args, **kwargs) as streams:
+                    yield streams
+                return
+            try:
+                bound = bind(*args, **kwargs)
+            except TypeError:
+                manager_of(*args, **kwargs)  # raises as it would
+                raise
+            bound.apply_defaults()
+            given = bound.arguments
+            server, target, info = _server(kind, given)
+            connection = Connection(kind, server, target, manager_of(*args, **kwargs))
+            async with _opened(connection, info, given.get("on_session_created")) as streams:
+                yield streams
+
+        return captured
+
+    return wrap
+
+
+def _server(kind: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """What replay compares of a server, the text that names it, and what else is recorded of it."""
+    if kind != "stdio":
+        url = shown(str(given.get("url", "")))
+        return {"url": url}, url, {}
+    server = given["server"]
+    args = [str(one) for one in server.args]
+    # An interpreter or a launcher lies elsewhere on another machine, and the environment holds what is secret.
+    compared = {"command": os.path.basename(server.command), "args": args}
+    info = {"command": server.command, "environment": sorted(server.env or ())}
+    cwd = getattr(server, "cwd", None)
+    return compared, " ".join([server.command, *args]), info if cwd is None else {**info, "cwd": str(cwd)}
+
+
+@asynccontextmanager
+async def _opened(
+    connection: Connection, about: Mapping[str, Any], on_session: Callable[[str], object] | None
+) -> AsyncIterator[tuple[Any, ...]]:
+    async def live() -> None:
+        with passing():
+            await connection.open()
+
+    request = Request.of("tool", OPEN, connection.about(), side_effect="read_only", info=about)
+    await awaited(request, live, began=connection.began)
+    if connection.streams is None:
+        async with connection.answered() as (incoming, outgoing):
+            try:
+                yield _streams(connection, incoming, outgoing)
+            except BaseException as error:
+                if not await _closed(connection, error):
+                    raise
+            else:
+                await _closed(connection, None)
+        return
+    incoming, outgoing = connection.streams[:2]
+    try:
+        yield _streams(connection, incoming, outgoing)
+    except BaseException as error:
+        if not await _closed(connection, error):
+            raise
+    else:
+        await _closed(connection, None)
+
+
+def _streams(connection: Connection, incoming: Any, outgoing: Any) -> tuple[Any, ...]:
+    pair = (Receiver(connection, incoming), Sender(connection, outgoing))
+    # In its first major version the SDK gives a third thing for streamable HTTP.
+    third = connection.kind == "http" if connection.streams is None else len(connection.streams) > 2
+    return (*pair, connection.current_session) if third and "mcp_types" not in sys.modules else pair
+
+
+async def _closed(connection: Connection, error: BaseException | None) -> bool:
+    """Close it, with the error that the program's own code raised meanwhile. Whether that error ends here; raises what it becomes."""
+    import anyio
+
+    if isinstance(error, (ReplayError, GeneratorExit)):
+        return connection.streams is not None and await connection.close(error)
+    became: BaseException | None = None
+
+    async def live() -> dict[str, Any]:
+        nonlocal became
+        if connection.streams is None:
+            return {}
+        try:
+            ends = await connection.close(error)
+        except BaseException as failure:
+            groups = None if error is None else _groups(failure, error)
+            if groups is None:
+                raise
+            became = failure
+            return {"groups": groups}
+        return {"ends": ends} if ends else {}
+
+    request = Request.of("tool", CLOSE, connection.about(), side_effect="read_only")
+    if connection.streams is not None:
+        said = await awaited(request, live)
+    else:
+        with anyio.CancelScope(
+            shield=True
+        ):  # what has cancelled the program has not kept the log from having the outcome
+            said = await awaited(request, live)
+    if became is None and error is not None and said.get("groups"):
+        became = error
+        for text in said["groups"]:
+            became = BaseExceptionGroup(text, [became])
+    if became is not None and became is not error:
+        raise became from None
+    return bool(said.get("ends"))
+
+
+def _groups(failure: BaseException, error: BaseException) -> list[str] | None:
+    """The exception groups that the transport's tasks have put around ``error``, the innermost first; ``None``: it is another failure."""
+    texts: list[str] = []
+    while failure is not error:
+        if not isinstance(failure, BaseExceptionGroup) or len(failure.exceptions) != 1:
+            return None
+        texts.insert(0, failure.message)
+        failure = failure.exceptions[0]
+    return texts

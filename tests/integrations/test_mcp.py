@@ -1,0 +1,438 @@
+"""MCP servers asked by the official SDK: recorded, and replayed with no process started and nothing connected."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import ClientSession
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+import tracekit
+from tests.integrations.mcp_programs import run, session, text, transport
+from tests.support.cut import cut
+from tests.support.tracing import entries, of_type, recorded, replayed
+from tracekit import record, recovery, replay, resume
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def stdio(ledger: Path) -> list[str]:
+    """A server by standard input and output: the arguments of its process."""
+    return ["stdio", str(ROOT / "tests" / "support" / "mcp_server.py"), str(ledger)]
+
+
+def asked(ledger: Path) -> list[str]:
+    return ledger.read_text().splitlines() if ledger.exists() else []
+
+
+@contextmanager
+def served(kind: str, ledger: Path) -> Iterator[list[str]]:
+    """A server over HTTP on loopback, that is gone afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tests.support.mcp_server", str(ledger), kind, str(port)]
+    server = subprocess.Popen(command, cwd=ROOT)
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert server.poll() is None, "the server has ended"
+                time.sleep(0.05)
+        yield [kind, f"http://127.0.0.1:{port}/{'sse' if kind == 'sse' else 'mcp'}"]
+    finally:
+        server.kill()
+        server.wait()
+
+
+def tracekit_of(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "TRACEKIT_DIR": str(store), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "tracekit", *arguments],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+PROGRAM = "tests.integrations.mcp_programs"
+
+
+@pytest.mark.parametrize("kind", ["sse", "streamable-http"])
+def test_over_http(kind: str, ledger: Path, tmp_path: Path) -> None:
+    """A program replays in a process of its own, and asks nothing of the server that is there, nor of one that is not."""
+    with served(kind, ledger) as server:
+        recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, "everything", *server)
+        assert recording.returncode == 0, recording.stderr
+        assert "not captured" not in recording.stderr
+        before = asked(ledger)
+        assert len(before) == 9
+        there = tracekit_of(tmp_path, "replay", "last")
+    gone = tracekit_of(tmp_path, "replay", "last")
+    for one in (there, gone):
+        assert (one.returncode, one.stdout) == (0, recording.stdout), one.stderr
+        assert "exact" in one.stderr
+    assert asked(ledger) == before
+
+
+def test_over_standard_input(stdio: list[str], ledger: Path, tmp_path: Path) -> None:
+    """So does one whose server is a process that it starts: none is started, its command need not be there."""
+    script = tmp_path / "server.py"
+    script.write_text(Path(stdio[1]).read_text())
+    recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, "everything", "stdio", str(script), str(ledger))
+    assert recording.returncode == 0, recording.stderr
+    assert "not captured" not in recording.stderr
+    before = asked(ledger)
+    assert sorted(before) == sorted(
+        ["started", "look_up river", "book 0A", "book 1A", "book 2A", "refuse full", "travel", "rules", "greeting Ada"]
+    )
+    script.unlink()
+    again = tracekit_of(tmp_path, "replay", "last")
+    assert (again.returncode, again.stdout) == (0, recording.stdout), again.stderr
+    assert asked(ledger) == before
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_steps(stdio: list[str]) -> None:
+    """Each request is one step under the name that OpenTelemetry gives it; what carries them, the server's process too, makes none."""
+    made, saw = recorded(lambda: run("everything", stdio))
+    steps = of_type(made, "tool.call")
+    assert [entry["name"] for entry in steps if entry["lane"] == 0 or "book" in entry["name"]] == [
+        "mcp/connect", "initialize", "tools/list", "resources/list", "prompts/list", "tools/call look_up",
+        *["tools/call book"] * 3, "tools/call refuse", "tools/call travel", "resources/read", "prompts/get greeting",
+        "prompts/get none", "ping", "mcp/close",
+    ]  # fmt: skip
+    [look_up] = [entry for entry in steps if entry["name"] == "tools/call look_up"]
+    assert look_up["input"] == {"word": "river"}
+    assert look_up["meta"]["info"] == {
+        "mcp.method.name": "tools/call",
+        "network.transport": "pipe",
+        "gen_ai.tool.name": "look_up",
+        "gen_ai.operation.name": "execute_tool",
+    }
+    assert not of_type(made, "boundary", "http.request", "tool.skipped")
+    outcomes = {entry["step"]: entry for entry in of_type(made, "tool.return", "tool.error")}
+    [refused] = [outcomes[entry["seq"]] for entry in steps if entry["name"] == "tools/call refuse"]
+    assert refused["output"]["isError"] is True
+    assert refused["meta"]["error.type"] == "tool_error"
+    report, again = replayed(made, lambda: run("everything", stdio))
+    assert report.exact
+    assert again == saw
+
+
+@pytest.mark.parametrize(
+    ("trust", "classes"),
+    [
+        ([], {"look_up": "irreversible", "draft": "irreversible", "book": "irreversible"}),
+        (["*mcp_server.py *"], {"look_up": "read_only", "draft": "reversible", "book": "irreversible"}),
+        (["https://*"], {"look_up": "irreversible", "draft": "irreversible", "book": "irreversible"}),
+    ],
+)
+def test_what_a_server_says_of_its_tools(trust: list[str], classes: dict[str, str], stdio: list[str]) -> None:
+    """A tool is irreversible, whatever its server says of it, unless the user trusts that server's word."""
+
+    async def program() -> None:
+        async with session(stdio) as desk:
+            await desk.list_tools()
+            for tool, arguments in (("look_up", {"word": "a"}), ("draft", {"text": "b"}), ("book", {"seat": "c"})):
+                await desk.call_tool(tool, arguments)
+
+    tracekit.instrument(mcp_trust=trust)
+    try:
+        made, _ = recorded(lambda: asyncio.run(program()))
+        report, _ = replayed(made, lambda: asyncio.run(program()))
+    finally:
+        tracekit.uninstrument()
+    assert report.exact
+    found = {entry["name"]: entry["meta"]["side_effect"] for entry in of_type(made, "tool.call")}
+    assert {tool: found[f"tools/call {tool}"] for tool in classes} == classes
+    assert {found[name] for name in ("mcp/connect", "initialize", "tools/list", "mcp/close")} == {"read_only"}
+
+
+def test_trust_is_a_list() -> None:
+    """One text in the place of a list would be a pattern for each of its letters: it is refused."""
+    with pytest.raises(ValueError, match="list of servers"):
+        tracekit.instrument(mcp_trust="*")
+    tracekit.uninstrument()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_asked_back(stdio: list[str], ledger: Path) -> None:
+    """What the server asks of the program's model or user comes again where it came, and the program's answers are compared."""
+    made, saw = recorded(lambda: run("asked_back", stdio))
+    assert [one for one in saw if type(one) is str] == [
+        "thought: done thinking",
+        "accept True",
+        "thought: done thinking",
+    ]
+    before = asked(ledger)
+    report, again = replayed(made, lambda: run("asked_back", stdio))
+    assert report.exact
+    assert again == saw
+    with pytest.raises(tracekit.DivergenceError, match="mcp/answer sampling/createMessage"):
+        replayed(made, lambda: run("asked_back", stdio, thought="something else"))
+    assert asked(ledger) == before
+
+
+CRASHING = """
+import asyncio, sys
+import tracekit
+from tests.integrations.mcp_programs import session
+
+async def main():
+    async with session(sys.argv[1:]) as desk:
+        await desk.call_tool("book", {"seat": "1A"})
+        await desk.call_tool("book", {"seat": "fatal"})
+        await desk.call_tool("book", {"seat": "2A"})
+
+tracekit.instrument()
+with tracekit.record("crashing"):
+    asyncio.run(main())
+"""
+
+
+def test_killed_in_a_call(stdio: list[str], ledger: Path, tmp_path: Path) -> None:
+    """Killed by SIGKILL between a tool's effect and its answer: the intent record is on disk, the call in doubt, and nothing goes on."""
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEKIT_DIR": str(tmp_path)}
+    killed = subprocess.run(
+        [sys.executable, str(tmp_path / "crashing.py"), *stdio],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -9, killed.stderr
+    [decision] = recovery.scan(tmp_path)
+    [path] = (tmp_path / "runs").glob("*.jsonl")
+    [step] = [e["seq"] for e in entries(str(path)) if e["type"] == "tool.call" and e["input"] == {"seat": "fatal"}]
+    assert (decision.decision, decision.in_doubt) == ("abort", (step,))
+    assert asked(ledger) == ["started", "book 1A", "book fatal"]
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("how", ["the SDK's limit", "anyio", "asyncio"])
+def test_too_late(how: str, stdio: list[str]) -> None:
+    """A call that ran into a time limit is in doubt, and a replay runs into the limit at the same place."""
+
+    async def program() -> str:
+        async with session(stdio) as desk:
+            try:
+                if how == "the SDK's limit":
+                    limit: Any = 0.2
+                    if "mcp_types" not in sys.modules:
+                        from datetime import timedelta
+
+                        limit = timedelta(seconds=0.2)
+                    await desk.call_tool("travel", {"seconds": 60}, limit)
+                elif how == "anyio":
+                    with anyio.fail_after(0.2):
+                        await desk.call_tool("travel", {"seconds": 60})
+                else:
+                    async with asyncio.timeout(0.2):
+                        await desk.call_tool("travel", {"seconds": 60})
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+        raise AssertionError("it came in time")
+
+    made, saw = recorded(lambda: asyncio.run(program()))
+    report, again = replayed(made, lambda: asyncio.run(program()))
+    assert report.exact
+    assert again == saw
+    [failure] = of_type(made, "tool.error")
+    assert failure["meta"]["in_doubt"] is True
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize(
+    "server", [["stdio", "/nowhere/server"], ["sse", "http://127.0.0.1:9/sse"], ["http", "http://127.0.0.1:9/mcp"]]
+)
+def test_no_server(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can't be reached raises what the SDK raises, in a replay as well."""
+    if server[0] == "stdio":
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+    async def program() -> list[str]:
+        found: list[str] = []
+
+        def names(error: BaseException) -> None:
+            for one in error.exceptions if isinstance(error, BaseExceptionGroup) else [error]:
+                names(one) if isinstance(one, BaseExceptionGroup) else found.append(f"{type(one).__name__}: {one}")
+
+        try:
+            async with session(server):
+                pass
+        except BaseException as error:
+            names(error)
+        return found
+
+    made, saw = recorded(lambda: asyncio.run(program()))
+    assert len(saw) == 1
+    report, again = replayed(made, lambda: asyncio.run(program()))
+    assert report.exact
+    assert again == saw
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("kind", ["stdio", "streamable-http"])
+def test_the_programs_own_error(kind: str, stdio: list[str], ledger: Path) -> None:
+    """An error that passes through a session has the same groups around it in a replay."""
+
+    async def program(server: list[str]) -> None:
+        async with session(server) as desk:
+            await desk.call_tool("look_up", {"word": "a"})
+            raise KeyError("mine")
+
+    def shape(error: BaseException) -> Any:
+        return [error.message, *map(shape, error.exceptions)] if isinstance(error, BaseExceptionGroup) else repr(error)
+
+    def seen(server: list[str]) -> Any:
+        try:
+            asyncio.run(program(server))
+        except BaseException as error:
+            return shape(error)
+
+    if kind == "stdio":
+        made, saw = recorded(lambda: seen(stdio))
+        server = stdio
+    else:
+        with served(kind, ledger) as server:
+            made, saw = recorded(lambda: seen(server))
+    assert "mine" in str(saw)
+    report, again = replayed(made, lambda: seen(server))
+    assert report.exact
+    assert again == saw
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_another_call_is_a_divergence(stdio: list[str], ledger: Path) -> None:
+    """A call with other arguments, or of another server, does not get a recorded answer."""
+
+    async def program(seat: str, server: list[str]) -> None:
+        async with session(server) as desk:
+            await desk.call_tool("book", {"seat": seat})
+
+    made, _ = recorded(lambda: asyncio.run(program("1A", stdio)))
+    before = asked(ledger)
+    with pytest.raises(tracekit.DivergenceError, match="1B"):
+        replayed(made, lambda: asyncio.run(program("1B", stdio)))
+    with pytest.raises(tracekit.DivergenceError, match="elsewhere"):
+        replayed(made, lambda: asyncio.run(program("1A", [*stdio, "elsewhere"])))
+    assert asked(ledger) == before
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("kind", ["stdio", "streamable-http"])
+def test_resumed(kind: str, stdio: list[str], ledger: Path, tmp_path: Path) -> None:
+    """A run that was cut off goes on: what has an answer is not asked again, the rest goes to a server that is connected anew."""
+
+    async def program(server: list[str]) -> list[str]:
+        async with session(server) as desk:
+            await desk.list_tools()
+            return [text(await desk.call_tool("book", {"seat": f"{n}A"})).partition(" by")[0] for n in range(3)]
+
+    def check(server: list[str]) -> None:
+        made, saw = recorded(lambda: asyncio.run(program(server)))
+        booked = [e["step"] for e in of_type(made, "tool.return") if "booked" in str(e["output"])]
+        for count in (1, 2):
+            ledger.write_text("")
+            end = next(e["seq"] for e in entries(made) if e.get("step") == booked[count - 1])
+            path = cut(made, end, tmp_path / str(count))
+            with resume(path, store=tmp_path / str(count)):
+                assert asyncio.run(program(server)) == saw
+            assert [line for line in asked(ledger) if line != "started"] == [f"book {n}A" for n in range(count, 3)]
+            report, replay_saw = replayed(path, lambda: asyncio.run(program(server)))
+            assert report.exact
+            assert replay_saw == saw
+
+    if kind == "stdio":
+        check(stdio)
+    else:
+        with served(kind, ledger) as server:
+            check(server)
+
+
+def test_patches_are_taken_away(stdio: list[str], ledger: Path) -> None:
+    """A transport that was imported by its name before is captured, stays the same function, and is as it was afterwards."""
+    inside = [cell.cell_contents for cell in stdio_client.__closure__]  # type: ignore[attr-defined]
+    sent = vars(ClientSession).get("send_request")
+
+    async def program() -> None:
+        async with session(stdio) as desk:
+            await desk.call_tool("look_up", {"word": "a"})
+
+    tracekit.instrument()
+    made, _ = recorded(lambda: asyncio.run(program()))
+    tracekit.uninstrument()
+    assert any(entry["name"] == "mcp/connect" for entry in of_type(made, "tool.call"))
+    assert [cell.cell_contents for cell in stdio_client.__closure__] == inside  # type: ignore[attr-defined]
+    assert vars(ClientSession).get("send_request") is sent
+    before = len(asked(ledger))
+    asyncio.run(program())
+    assert len(asked(ledger)) == before + 2
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_outside_a_run(stdio: list[str], ledger: Path) -> None:
+    """With no run active a session is the SDK's own; a run in the midst of one records its calls."""
+
+    async def program(recording: bool) -> list[str]:
+        async with transport(stdio) as streams, ClientSession(*streams[:2]) as desk:
+            await desk.initialize()
+            found = [text(await desk.call_tool("look_up", {"word": "a"}))]
+            if recording:
+                with record("within") as made:
+                    found.append(text(await desk.call_tool("look_up", {"word": "b"})))
+                assert [e["name"] for e in of_type(made, "tool.call")] == ["tools/call look_up"]
+                assert not of_type(made, "boundary")
+                with replay(made) as again:
+                    found.append(text(await desk.call_tool("look_up", {"word": "b"})))
+                assert again.report.exact
+            return found
+
+    found = asyncio.run(program(True))
+    assert found[1] == found[2]
+    assert asked(ledger) == ["started", "look_up a", "look_up b"]
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_no_server_is_started_for_a_command_that_is_gone(stdio: list[str]) -> None:
+    """The parameters of a server are the program's: a replay asks for none of what they name."""
+
+    async def program() -> str:
+        parameters = StdioServerParameters(command=sys.executable, args=stdio[1:], env={"DESK_TOKEN": "hush-hush"})
+        async with stdio_client(parameters) as streams, ClientSession(*streams[:2]) as desk:
+            await desk.initialize()
+            return text(await desk.call_tool("look_up", {"word": "a"}))
+
+    made, saw = recorded(lambda: asyncio.run(program()))
+    assert "hush-hush" not in Path(made.path).read_text()
+    assert json.loads(Path(made.path).read_text().splitlines()[1])["meta"]["info"]["environment"] == ["DESK_TOKEN"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/" + Path(sys.executable).name)
+        report, again = replayed(made, lambda: asyncio.run(program()))
+    assert report.exact
+    assert again == saw
