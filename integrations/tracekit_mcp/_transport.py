@@ -165,7 +165,8 @@ class Receiver(_Stream):
         if recorded is not None:
             return recorded
         try:
-            item = await self._raw.receive()
+            with self.connection.waiting():
+                item = await self._raw.receive()
         except BaseException as error:
             self._ends(error)
             raise
@@ -303,6 +304,19 @@ class Connection:
         try:
             with passing():
                 yield
+        finally:
+            current.reset(token)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A block that waits for a message: that answers come is no progress of the program's own; a replay gives them elsewhere."""
+        around, scope = current.get(), self.scope
+        if around is None or scope is None or around.session is not scope.session:
+            yield
+            return
+        token = current.set(scope)
+        try:
+            yield
         finally:
             current.reset(token)
 
