@@ -153,7 +153,7 @@ def test_what_is_captured_or_accounted_for_is_not_in_the_list(place: Place, serv
     place.program(
         BEGIN
         + """
-import httpx, anyio
+import http.client, httpx, requests, urllib.request
 
 @traced_tool(side_effect="irreversible")
 def pay():
@@ -171,6 +171,14 @@ client = httpx.Client()
 for _ in range(2):
     client.post(URL, content=b"x")
 asyncio.run(ask())
+pool = requests.Session()
+for _ in range(2):
+    pool.post(URL, data=b"x")
+urllib.request.urlopen(URL).read()
+warm = http.client.HTTPConnection("127.0.0.1", PORT)
+warm.connect()
+warm.request("GET", "/")
+warm.getresponse().read()
 a, b = socket.socketpair()
 a.send(b"x")
 subprocess.run([sys.executable, "child.py"], check=True)
@@ -331,6 +339,34 @@ with record("r") as run:
     noted = [(one["name"], one["input"].get("unattributed", False)) for one in entries(place)]
     assert noted == [("connect", True), ("send", False)]
     assert why(place)["can_be_replayed"]["answer"] is False
+
+
+def test_a_captured_library_in_a_thread_of_nobody_is_every_open_runs(place: Place, server: Server) -> None:
+    """Below a seam nothing of what the run sends is in the list; what a thread from before it sends is, and goes ahead as it is."""
+    place.program(
+        BEGIN.replace("look(1)\n", "")
+        + """
+import requests, tracekit
+tracekit.instrument()
+go, done, found = threading.Event(), threading.Event(), []
+
+def beside():
+    go.wait()
+    found.append(requests.post(URL, data=b"x").text)
+    done.set()
+
+threading.Thread(target=beside).start()
+with record("r") as run:
+    found.append(requests.post(URL, data=b"x").text)
+    go.set()
+    done.wait()
+print(found)
+"""
+    )
+    done = place.python("agent.py", str(server.port))
+    assert (done.returncode, done.stdout) == (0, "['ok', 'ok']\n"), done.stderr
+    assert [one["input"].get("unattributed") for one in entries(place)] == [True]
+    assert len(entries(place, "http.request")) == 1
 
 
 def test_what_a_server_of_the_same_process_answers_is_nothing_of_the_runs(place: Place) -> None:
