@@ -1,4 +1,5 @@
-"""The hooks that are in place while any run is active: clock, random numbers, timers, tasks, threads, processes, and what reaches outside.
+"""The hooks that are in place while any run is active: clock, random numbers, timers, tasks, threads, processes, what reaches outside, and
+what is read from there.
 
 Counted: the first run puts them in, the last one removes them.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from . import clock, guard, processes, randomness, threads, timers
+from . import clock, guard, inputs, processes, randomness, threads, timers
 
 __all__ = ["active", "enter", "leave"]
 
@@ -43,7 +44,7 @@ class _Hooks:
 
 def _parts() -> list[Any]:
     """The hooks, in the order in which they are put in place."""
-    return [clock, randomness, threads, processes, timers, guard]
+    return [clock, randomness, threads, processes, timers, guard, inputs]
 
 
 _hooks: Final = _Hooks()

@@ -973,6 +973,7 @@ class ReplayedChildren:
                 "guard": options["guard"],
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],
+                "live_env": list(options["live_env"]),
                 "transcript": options.get("transcript"),
             },
         }

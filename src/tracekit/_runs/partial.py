@@ -146,6 +146,10 @@ class PartialReplay:
         self.new.snapshot(name, state if recorded is None else recorded)
         return recorded
 
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        served = self.replay.input_read(scope, kind, name, value, own=own)
+        return self.new.input_read(self._mirrored(scope), kind, name, served, own=own)
+
     def open_lanes(self) -> list[Lane]:
         return self.replay.open_lanes()
 

@@ -95,6 +95,9 @@ class Around:
     def snapshot(self, name: str, state: Any) -> Any:
         return self.inner.snapshot(name, state)
 
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        return self.inner.input_read(scope, kind, name, value, own=own)
+
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         return self.inner.arm(scope, function, seconds)
 

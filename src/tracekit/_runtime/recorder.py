@@ -18,6 +18,7 @@ from .around import AroundStep
 from .boundary import Boundary
 from .effects import Begun, lost
 from .encoding import Encoded, Encoder
+from .inputs import RecordedInputs
 from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
@@ -492,6 +493,7 @@ class Recording:
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
         self.state.boundary = Boundary(self.log, self._crossing, self._unnoted)
+        self._inputs: Final = RecordedInputs(self.log, self._input, self._unnoted)
         #: What was said of values that can't be recorded.
         self._warned_of: set[tuple[str, str]] = set()
         self.steps = 0
@@ -865,6 +867,11 @@ class Recording:
             self.log.journal.append("random", 0, ROOT, tail)
         return None
 
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        if not self.state.ended:
+            self._inputs.read(scope, kind, name, value)
+        return value
+
     def arm(self, scope: Scope, function: str, seconds: float) -> RecordedTimer:
         return RecordedTimer(self, scope, function, *scope.lane.armed(function))
 
@@ -981,6 +988,14 @@ class Recording:
         """A ``boundary`` entry. It makes no line of execution: in a replay nothing crosses, and lanes are compared."""
         tail = b',"name":%b,"input":%b' % (orjson.dumps(kind), self.encoder.encode(about).data)
         return self.log.journal.append("boundary", *place, tail)
+
+    def _input(self, kind: str, about: dict[str, Any], value: dict[str, Any], place: tuple[int, int]) -> int:
+        """An ``input`` entry, which makes no line of execution either."""
+        there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
+        values = self.encoder.encode(about).data, self.encoder.encode({**value, **there}, at="output").data
+        return self.log.journal.append(
+            "input", *place, b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), *values)
+        )
 
     def result(self, value: object, meta: dict[str, Any]) -> bytes:
         encoded = self.encoder.encode(value)

@@ -31,6 +31,7 @@ from . import divergence
 from .callsite import caller, say, stop_in_caller, warn_at_end
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
+from .inputs import ReplayedInputs
 from .lane import Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
@@ -392,6 +393,8 @@ class Index:
         self.identities: Final[dict[str, int]] = {}
         #: States that the run started from, by name.
         self.snapshots: Final[dict[str, int]] = {}
+        #: What was read from outside, by kind and name.
+        self.inputs: Final[dict[tuple[str, str], list[int]]] = {}
         self.events: Final = array("I")
         #: Every intent record and step of one entry, in order.
         self.steps: Final = array("I")
@@ -456,6 +459,9 @@ class Index:
         if kind == "lane":
             about = entry["input"]
             self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
+            return OTHER
+        if kind == "input":
+            self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
             return OTHER
         if kind == "identity":
             self.identities.setdefault(entry["agent_id"], seq)
@@ -785,6 +791,9 @@ class Replay:
         self.threads: Final = self.schedule.threads
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
+        self.inputs: Final = ReplayedInputs(
+            self.index.inputs, self._input_of, about.get("boundary", ()), alike, self.report, redactor
+        )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
         #: Whether other processes have steps of the run: then it shows something, even if this file has none.
@@ -1414,6 +1423,19 @@ class Replay:
             return at_start[name]
         seq = self.index.snapshots.get(name)
         return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
+
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        return self.inputs.read(kind, name, value, own, lambda: self._next_in(scope.lane))
+
+    def _next_in(self, lane: Lane) -> int:
+        """The next recorded step of a lane; one past the last entry where it has none left."""
+        with self._lock:
+            left = (seq for seq in self._followed(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
+            return next(left, len(self.index) + 1)
+
+    def _input_of(self, seq: int) -> Any:
+        entry = self.trace.entry(seq)
+        return from_json(self.trace.expand(entry["output"])).get(entry["input"]["name"])
 
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         lane = scope.lane

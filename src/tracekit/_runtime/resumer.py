@@ -528,6 +528,12 @@ class Resumption(Recording):
             self.late(lambda: super(Resumption, self).snapshot(name, state))
         return None if self.followed else recorded
 
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        if not self.followed and (kind, name) in self.replay.index.inputs:
+            return self.replay.input_read(scope, kind, name, value, own=own)
+        self.late(lambda: super(Resumption, self).input_read(scope, kind, name, value, own=own))
+        return value
+
     def fail(self, error: ReplayError) -> ReplayError:
         return error if self.followed else self.replay.fail(error)
 

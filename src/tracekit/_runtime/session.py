@@ -743,6 +743,11 @@ class Session(Protocol):
         """Keep the state of something that the run starts from (JSON values); in a replay: the one to set, or ``None``."""
         ...
 
+    def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
+        """User code reads something from outside, which is ``value`` now (JSON; ``None``: it is not there): recorded, or what was
+        recorded. ``own``: the program has set it itself."""
+        ...
+
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
         """A sleep or deadline of ``seconds`` from now, armed by the code of ``scope``."""
         ...

@@ -60,6 +60,9 @@ _WORDS: Final = {
     "hosts": ("connection to an allowed host", "connections to allowed hosts"),
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
+    "input": ("input that is another one here", "inputs that are other ones here"),
+    "live_input": ("input of today", "inputs of today"),
+    "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
 }  # fmt: skip
 
 Answer = Literal["exact", "exact but for", "inexact", "unknown"]
@@ -151,12 +154,16 @@ class ReplayVerdict:
         chosen = sorted(codes & self.strict)
         named = ", ".join(f'"{code}"' for code in chosen)
         leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
+        action = "look at what changed in the code; record again if the change is meant"
+        if codes == {"input"}:
+            name = self.reasons[0].facts.get("name")
+            action = f"give it what it had; or let today's count: replay(..., live_env=[{name!r}]), `--live-env {name}`"
         return InexactReplayError(
             f"{what} ({self._counted(self.reasons)}){''.join(shown)}{more}",
             run_id=run_id,
             step=next((one.facts["step"] for one in self.reasons if type(one.facts.get("step")) is int), None),
             location=next((one.facts["where"] for one in self.reasons if one.facts.get("where")), None),
-            next_action=f"look at what changed in the code; record again if the change is meant{leave}",
+            next_action=f"{action}{leave}",
             reasons=[one.as_dict() for one in self.reasons],
         )
 
@@ -223,10 +230,7 @@ _NOT_OBSERVED: Final = Reason(
     "what the program reached outside its captured steps was not observed",
 )
 #: What is not observed of any run yet.
-_INPUTS_NOT_OBSERVED: Final = Reason(
-    "inputs_not_observed",
-    "which files and environment variables it read, and which files it wrote, was not observed",
-)
+_INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "which files it read and wrote was not observed")
 
 
 def judge(files: Sequence[File]) -> RunVerdict:

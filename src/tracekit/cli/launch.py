@@ -707,7 +707,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
-        "redact": (), "live": (),
+        "live_env": (), "redact": (), "live": (),
     }  # fmt: skip
     resumption = {
         "supply": {int(step): value for step, value in instructions["supply"].items()},

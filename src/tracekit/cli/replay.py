@@ -175,6 +175,13 @@ def follow(
     "--allow-host", "allow_hosts", multiple=True, metavar="HOST[:PORT]", help="A host that the program may reach."
 )
 @click.option(
+    "--live-env",
+    "live_env",
+    multiple=True,
+    metavar="NAME",
+    help="An environment variable of which today's value counts.",
+)
+@click.option(
     "--isolate",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
@@ -276,6 +283,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "guard": options["guard"],
             "allow_hosts": list(options["allow_hosts"]),
             "dry_run": options["no_writes"],
+            "live_env": list(options["live_env"]),
             "redact": [],
             "live": [],
         },

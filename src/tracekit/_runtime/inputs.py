@@ -1,0 +1,176 @@
+"""What a run reads from outside by itself, not by a step: recorded where it is read, and compared with today's in a replay.
+
+A variable is what it is, whoever asks and in which order: an ``input`` entry says what the run first saw of it, and another
+one follows where that has changed. In a replay the recorded value serves; where today's is another one, the replay is not exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from threading import RLock
+from typing import Any, Final, Protocol
+
+from ..errors import LogWriteError
+from .callsite import caller, say
+from .redaction import PLACEHOLDER, Redactor
+from .session import Scope
+from .verdict import Report
+
+__all__ = ["RecordedInputs", "ReplayedInputs"]
+
+_WORDS: Final = {"environment": "the environment variable"}
+_UNKNOWN: Final = object()
+
+
+class _Journal(Protocol):
+    def held(self) -> Any: ...
+
+
+class _Log(Protocol):
+    @property
+    def journal(self) -> _Journal: ...
+
+
+class RecordedInputs:
+    """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is told where that is not possible."""
+
+    def __init__(
+        self,
+        log: _Log,
+        write: Callable[[str, dict[str, Any], dict[str, Any], tuple[int, int]], object],
+        unwritten: Callable[[], None],
+    ) -> None:
+        self._log: Final = log
+        self._write: Final = write
+        self._unwritten: Final = unwritten
+        self._known: Final[dict[tuple[str, str], Any]] = {}
+
+    def read(self, scope: Scope, kind: str, name: str, value: Any) -> None:
+        """User code has read ``value`` (JSON; ``None``: it is not there)."""
+        key = (kind, name)
+        if self._known.get(key, _UNKNOWN) == value:
+            return
+        about: dict[str, Any] = {"name": name}
+        where = caller()
+        if where is not None:
+            about["where"] = where
+        try:
+            with self._log.journal.held():
+                if self._known.get(key, _UNKNOWN) != value:
+                    self._write(kind, about, {name: value}, (max(scope.lane.id, 0), scope.parent))
+                    self._known[key] = value
+        except LogWriteError:
+            self._unwritten()
+
+
+class ReplayedInputs:
+    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one.
+
+    ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` are patterns of names
+    of which today's value is wanted.
+    """
+
+    def __init__(
+        self,
+        recorded: Mapping[tuple[str, str], Iterable[int]],
+        value: Callable[[int], Any],
+        observed: Iterable[str],
+        alike: Callable[[Any, Any], bool],
+        report: Report,
+        redactor: Redactor,
+    ) -> None:
+        self._recorded: Final = recorded
+        self._value: Final = value
+        self._observed: Final = frozenset(observed)
+        self._alike: Final = alike
+        self._report: Final = report
+        self._redactor: Final = redactor
+        self.today: tuple[str, ...] = ()
+        self._lock: Final = RLock()
+        #: The values that are yet to come, the one that serves now first, with the entry of each.
+        self._rest: Final[dict[tuple[str, str], list[tuple[int, Any]]]] = {}
+        self._said: Final[set[tuple[str, str]]] = set()
+
+    def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
+        """What user code is given, where it would read ``value`` (``None``: it is not there). ``own``: the program has set that itself.
+
+        ``next_step`` says which recorded step its line of execution comes to next.
+        """
+        if kind not in self._observed:
+            return value
+        with self._lock:
+            rest = self._values(kind, name)
+            if not rest:
+                self._once(kind, name, self._unrecorded)
+                return value
+            if any(fnmatchcase(name, pattern) for pattern in self.today):
+                if rest[0][1] != value:
+                    self._once(kind, name, self._let, step=rest[0][0])
+                return value
+            if value is not None or own:
+                self._go_on_to(rest, value)
+            elif len(rest) > 1:  # nothing here says which of them it is, but how far the program has come
+                self._go_on_before(rest, next_step())
+            seq, recorded = rest[0]
+            # What the program has now stands for what was taken out, and can't be compared with it.
+            served = (
+                value if value is not None and isinstance(recorded, str) and PLACEHOLDER.search(recorded) else recorded
+            )
+            if value is not None and not self._alike(recorded, value):
+                self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
+            return served
+
+    def _values(self, kind: str, name: str) -> list[tuple[int, Any]]:
+        key = (kind, name)
+        found = self._rest.get(key)
+        if found is None:
+            found = self._rest[key] = [(seq, self._value(seq)) for seq in self._recorded.get(key, ())]
+        return found
+
+    @staticmethod
+    def _go_on_to(rest: list[tuple[int, Any]], value: Any) -> None:
+        """What the program has now may be a later value of the recording: it has set it, as it did then."""
+        for at, (_, recorded) in enumerate(rest):
+            if recorded == value:
+                del rest[:at]
+                return
+
+    @staticmethod
+    def _go_on_before(rest: list[tuple[int, Any]], seq: int) -> None:
+        while len(rest) > 1 and rest[1][0] < seq:
+            del rest[0]
+
+    def _once(self, kind: str, name: str, say_so: Callable[..., None], **facts: Any) -> None:
+        if (kind, name) not in self._said:
+            self._said.add((kind, name))
+            say_so(kind, name, caller(), **facts)
+
+    def _unrecorded(self, kind: str, name: str, where: str | None) -> None:
+        text = f"{_named(kind, name)} was read, which the recorded run did not read"
+        self._report.remark("unrecorded_input", text, kind=kind, name=name, where=where)
+
+    def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = f"{_named(kind, name)} is today's, which is another one than in the recording"
+        self._report.allow("live_input", text, kind=kind, name=name, where=where, step=step)
+
+    def _differs(self, kind: str, name: str, where: str | None, then: Any, now: Any, given: Any, step: int) -> None:
+        shown = [self._shown(name, one) for one in (then, now)]
+        text = f"{_named(kind, name)} was {shown[0]} in the recording and is {shown[1]} here: the program was given "
+        text += "today's" if given is now else "the recorded one"
+        say(f"{text} ({where})" if where else text)
+        self._report.inexact("input", text, kind=kind, name=name, where=where, step=step)
+
+    def _shown(self, name: str, value: Any) -> str:
+        if value is None:
+            return "not there"
+        text = repr(self._redactor.redact_environment([(name, value)])[name])
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+#: How much of a value is shown, in characters.
+_SHOWN: Final = 80
+
+
+def _named(kind: str, name: str) -> str:
+    return f"{_WORDS[kind]} {name}"
