@@ -354,7 +354,7 @@ def test_the_ends_of_what_processes_write(family: Family) -> None:
     family.child(
         """
 import ctypes, os, sys
-n, late = int(sys.argv[1]), "REPLAYED" in os.environ
+n, late = int(sys.argv[1]), os.path.exists("replayed")
 print(pay(n), flush=True)
 ctypes.CDLL(None).usleep(100_000 * (2 - n if late else n))
 os.close(1)
@@ -383,7 +383,8 @@ def main():
     for order, ended in (found["v"] for found in family.result):
         assert sorted(order) == [0, 1, 2]
         assert {status for _, _, _, status in (one["v"] for one in ended)} == {0}
-    done = family.python("parent.py", family.run_id, REPLAYED="1")
+    (family.root / "replayed").touch()
+    done = family.replay()
     assert done.returncode == 0, done.stderr
     assert "the replay is exact\n" in done.stdout, done.stdout
     assert family.effects == sorted("012012")
@@ -450,7 +451,7 @@ def test_a_question_too_many_is_a_divergence(family: Family, monkeypatch: pytest
     family.program(CHANGED)
     family.record()
     monkeypatch.setenv("POLLS", "3")
-    done = family.replay()
+    done = family.replay("POLLS")
     assert done.returncode == 1
     assert "the program asks here how the process /process:child.py#1 stands" in done.stderr
     assert "parent.py:" in done.stderr
@@ -487,7 +488,7 @@ def main():
     family.record()
     assert family.effects == ["one", "two"]
     monkeypatch.setenv("SILENT", "1")
-    done = family.replay()
+    done = family.replay("SILENT")
     assert done.returncode == 1
     assert "the process /process:reading.py#1 waits for what does not come" in done.stderr
     assert "tool.call 'pay'" in done.stderr
@@ -522,7 +523,7 @@ print(len(sys.stdin.read()) > 1000, pay("two"))
         f"from concurrent.futures import ThreadPoolExecutor\ndef main():\n    return {reading}\n", ["one", "two"]
     )
     monkeypatch.setenv("ENDLESS", "1")
-    done = family.replay()
+    done = family.replay("ENDLESS")
     assert done.returncode == 1
     assert "/process:endless.py#1 waits for what does not come" in done.stderr
     assert "tool.call 'pay'" in done.stderr

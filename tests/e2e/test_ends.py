@@ -197,10 +197,10 @@ def test_a_hard_exit_hides_no_divergence(place: Place, own: bool) -> None:
     assert recorded.returncode == 0, recorded.stderr
     assert place.effects() == 2
     assert place.cli("replay", place.run, CENTS="5").returncode == 0
-    diverged = place.cli("replay", place.run, CENTS="6")
+    diverged = place.cli("replay", place.run, "--live-env", "CENTS", CENTS="6")
     assert diverged.returncode == 1
     assert "now       6" in diverged.stderr
-    early = place.cli("replay", place.run, CENTS="5", LEAVE="1")
+    early = place.cli("replay", place.run, "--live-env", "LEAVE", CENTS="5", LEAVE="1")
     assert early.returncode == 1
     assert "never asked for" in early.stderr
     assert place.effects() == 2
@@ -303,7 +303,7 @@ def test_the_guard_speaks_the_command_lines_words(place: Place) -> None:
         TOOL + "import socket\ncharge(1)\nif 'now' in os.environ: socket.create_connection(('192.0.2.1', 9))\n"
     )
     assert place.cli("run", script).returncode == 0
-    replayed = place.cli("replay", place.run, now="1")
+    replayed = place.cli("replay", place.run, "--live-env", "now", now="1")
     assert replayed.returncode == 1
     assert "--allow-host 192.0.2.1:9" in replayed.stderr
     assert "replay(...," not in replayed.stderr

@@ -39,7 +39,7 @@ if __name__ == "__main__":
             opened.set_result(main())
         print(opened.id)
     else:
-        with replay(sys.argv[1], **globals().get("REPLAYED", {})) as opened:
+        with replay(sys.argv[1], live_env=sys.argv[2:], **globals().get("REPLAYED", {})) as opened:
             opened.set_result(main())
         print("the replay is", opened.report.verdict.line)
         print(opened.report.as_dict())
@@ -71,8 +71,9 @@ class Family:
         self.run_id = done.stdout.split()[-1]
         return done
 
-    def replay(self) -> subprocess.CompletedProcess[str]:
-        return self.python("parent.py", self.run_id)
+    def replay(self, *live_env: str) -> subprocess.CompletedProcess[str]:
+        """``live_env``: the variables of which today's value counts."""
+        return self.python("parent.py", self.run_id, *live_env)
 
     def exact(self, body: str, effects: list[str]) -> None:
         """Recorded, and replayed by a process of its own: the same result, each effect happened once, and the store is as it was, so that

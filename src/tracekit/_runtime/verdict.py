@@ -157,7 +157,7 @@ class ReplayVerdict:
         action = "look at what changed in the code; record again if the change is meant"
         if codes == {"input"}:
             name = self.reasons[0].facts.get("name")
-            action = f"give it what it had; or let today's count: replay(..., live_env=[{name!r}]), `--live-env {name}`"
+            action = f"give it what it had; or let today's count: live_env=[{name!r}], `--live-env {name}`"
         return InexactReplayError(
             f"{what} ({self._counted(self.reasons)}){''.join(shown)}{more}",
             run_id=run_id,
