@@ -188,6 +188,7 @@ unit/test_replay.py
 unit/test_retries.py
 unit/test_routes.py
 unit/test_schedule.py
+unit/test_secret_formats.py
 unit/test_sessions.py
 unit/test_testing_kit.py
 unit/test_timers.py
