@@ -154,7 +154,7 @@ def book(key, what):
 
 if __name__ == "__main__":
     with record("desk", run_id="desk"):
-        book("sk-ant-api03-" + "a" * 40, "flight")
+        book("sk-ant-api03-" + "aZx9qT7mB2" * 4, "flight")
         book("no secret", "hotel")
         os.kill(os.getpid(), signal.SIGKILL)
 """

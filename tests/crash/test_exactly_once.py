@@ -312,7 +312,7 @@ def stop():
 def token(given):
     with open("ledger", "a") as file:
         file.write("token\\n")
-    return "sk-ant-api03-" + "e" * 40
+    return "sk-ant-api03-" + "eZx9qT7mB2" * 4
 
 def program():
     ask = once(token, store=False)
@@ -323,7 +323,7 @@ def program():
 if sys.argv[1] == "die":
     with record("token", run_id="token"):
         program()
-given = "sk-ant-api03-" + "f" * 40
+given = "sk-ant-api03-" + "fZx9qT7mB2" * 4
 with resume("token", supply={2: given}):
     assert program() == [given, given]
 with replay("token"):

@@ -409,7 +409,7 @@ if __name__ == "__main__":
         work(sys.argv[1])
 """
 )
-TOKEN = "sk-ant-api03-" + "f" * 40
+TOKEN = "sk-ant-api03-" + "fZx9qT7mB2" * 4
 
 
 def test_a_program_is_not_given_a_placeholder_for_a_secret(place: Place) -> None:
