@@ -20,8 +20,10 @@ import pytest
 import tenacity
 import uvloop
 
+from tests.support.cut import cut
 from tests.support.tracing import entries
-from tracekit import InexactReplayError, Report, decision, record, replay, traced_tool
+from tracekit import InexactReplayError, Report, decision, record, replay, resume, traced_tool
+from tracekit.errors import ReplayError
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -643,6 +645,197 @@ def test_a_program_that_can_not_keep_its_places_is_remarked() -> None:
     with replay(run) as session:
         asyncio.run(program())
     assert session.report.verdict.line == "exact, 1 event whose place was passed"
+
+
+@LOOPS
+def test_who_runs_on_without_an_event_is_not_taken_for_one_who_polls(tmp_path: Path, loop: Loop) -> None:
+    """Tasks that give way 5000 times before the first event, between two, up to their end, and after the last: the replay is exact."""
+
+    async def gives_way(times: int = 5000) -> int:
+        for _ in range(times):
+            await asyncio.sleep(0)
+        return times
+
+    async def program() -> Any:
+        seen = [await gives_way(), await on_loop("first", 0)]
+        task = asyncio.create_task(gives_way())
+        seen += [await gives_way(), await on_loop("second", 0.02), await task]
+        return seen, await asyncio.gather(gives_way(), asyncio.create_task(gives_way()))
+
+    seen, report = twice(tmp_path, loop, program)
+    assert seen[0][-1] == 5000
+    assert report.verdict.line == "exact"
+
+
+async def _looks_again(event: asyncio.Event) -> None:
+    while not event.is_set():
+        await asyncio.sleep(0)
+
+
+async def _starts_a_task_each_time(event: asyncio.Event) -> None:
+    while not event.is_set():
+        await asyncio.create_task(asyncio.sleep(0))
+
+
+async def _starts_tasks_for_nothing(event: asyncio.Event) -> None:
+    while not event.is_set():
+        left = asyncio.create_task(asyncio.sleep(0))
+        await asyncio.sleep(0)
+    del left
+
+
+async def _waits_for_no_time(event: asyncio.Event) -> None:
+    while not event.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), 0)
+
+
+async def _calls_itself_soon(event: asyncio.Event) -> None:
+    here = asyncio.get_running_loop()
+    came = here.create_future()
+
+    def look() -> None:
+        if event.is_set():
+            came.set_result(None)
+        else:
+            here.call_soon(look)
+
+    look()
+    await came
+
+
+async def _asks_a_thread(event: asyncio.Event) -> None:
+    while not event.is_set():
+        await asyncio.to_thread(hashlib.md5, b"")
+
+
+async def _polls_in_a_thread(event: asyncio.Event) -> None:
+    def poll() -> None:
+        while not event.is_set():
+            time.sleep(0.0005)
+
+    await asyncio.to_thread(poll)
+
+
+async def _until_a_deadline(event: asyncio.Event) -> None:
+    until = time.monotonic() + 30
+    while not event.is_set() and time.monotonic() < until:
+        await asyncio.sleep(0)
+
+
+POLLS = [
+    _looks_again, _starts_a_task_each_time, _starts_tasks_for_nothing, _waits_for_no_time, _calls_itself_soon, _asks_a_thread,
+    _polls_in_a_thread, _until_a_deadline,
+]  # fmt: skip
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize("removed", ["what is polled for", "a step", "the task"])
+@pytest.mark.parametrize("polls", POLLS, ids=lambda polls: polls.__name__.strip("_"))
+@LOOPS
+def test_who_polls_for_what_an_edit_took_away_keeps_no_replay_from_its_end(
+    loop: Loop, polls: Any, removed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay fails, or tells that it was not exact, however somebody polls for what does not come."""
+    monkeypatch.setattr("tracekit._runtime.schedule._UNHEARD_OF", 50)
+    monkeypatch.setattr("tracekit._runtime.replayer._STANDS_STILL", 1000)
+    now = ""
+
+    async def program() -> None:
+        event = asyncio.Event()
+
+        async def sets() -> None:
+            await on_loop("a", 0.001)
+            if now != "a step":
+                await on_loop("b", 0.001)
+            if now != "what is polled for":
+                event.set()
+
+        tasks = [asyncio.create_task(polls(event))]
+        if now != "the task":
+            tasks.append(asyncio.create_task(sets()))
+        await asyncio.gather(*tasks)
+        await on_loop("end", 0.001)
+
+    with record("polls") as run:
+        run_on(loop, program())
+    if polls is not _polls_in_a_thread:  # whether it sees the event one look earlier or later is not recorded
+        with replay(run) as session:
+            run_on(loop, program())
+        assert session.report.exact
+    now = removed
+    with pytest.raises(ReplayError) as caught, replay(run) as session:
+        run_on(loop, program())
+    assert not session.report.exact
+    assert caught.value.location or __file__ in str(caught.value) or "never asked for" in str(caught.value)
+
+
+@pytest.mark.timeout(60, method="thread")
+@LOOPS
+def test_who_polls_beyond_the_end_of_a_log_that_was_cut_off(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was killed during a call, beside a task that polls: the replay ends there, and a resumed run goes on."""
+    monkeypatch.setattr("tracekit._runtime.replayer.Replay._patience", 10_000)
+
+    async def program() -> Any:
+        task = asyncio.create_task(on_loop("a", 0.001))
+        looks = 0
+        while not task.done():
+            looks += 1
+            await asyncio.sleep(0)
+        for _ in range(12_000):
+            await asyncio.sleep(0)
+        return looks > 0, await on_loop("b", 0.001), await on_loop("c", 0.001)
+
+    with record("cut off", store=tmp_path / "whole") as run:
+        seen = run_on(loop, program())
+    found = entries(run)
+    first, second = (
+        next(i for i, one in enumerate(found, 1) if one["type"] == "tool.call" and one["input"]["what"] == what)
+        for what in "ab"
+    )
+    for n, (count, beyond) in enumerate([(first, False), (second - 1, True), (second, True)]):
+        path = cut(run, count, tmp_path / f"cut {n}")
+        with pytest.raises(ReplayError) as caught, replay(path):
+            run_on(loop, program())
+        assert beyond or __file__ in str(caught.value)
+        with resume(path):
+            assert run_on(loop, program()) == seen
+
+
+@pytest.mark.timeout(60, method="thread")
+@LOOPS
+def test_who_polls_for_a_thread_waits_as_long_as_that_takes(loop: Loop) -> None:
+    """What a thread does that nobody records, or in another order, is waited for, however often somebody looks meanwhile."""
+    long = 0
+
+    async def program() -> list[str]:
+        seen, there, back = list[str](), threading.Event(), threading.Event()
+
+        def answers() -> None:
+            work(long)
+            there.set()
+            while not back.is_set():
+                work(1)
+            seen.append(in_thread("answered", 0))  # type: ignore[arg-type]
+
+        await on_loop("first", 0)
+        thread = threading.Thread(target=answers)
+        thread.start()
+        while not there.is_set():
+            await asyncio.sleep(0)
+        back.set()
+        thread.join()
+        seen.append(await on_loop("last", 0))  # type: ignore[arg-type]
+        return seen
+
+    with record("thread") as run:
+        seen = run_on(loop, program())
+    long = 20_000_000
+    with replay(run) as session:
+        assert run_on(loop, program()) == seen
+    assert session.report.exact
 
 
 @pytest.mark.parametrize("after", ["a read", "a note", "an effect", "a clock"])

@@ -328,6 +328,26 @@ def test_clock_and_dice_return_what_was_recorded() -> None:
     assert report.exact
 
 
+def test_a_program_that_waits_for_a_clock_that_stands_still_fails_where_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who reads a clock until it has come to an instant that the recording did not come to is told so, and does not wait for ever."""
+    monkeypatch.setattr("tracekit._runtime.replayer._STANDS_STILL", 1000)
+
+    def program(limit: float) -> None:
+        until = time.monotonic() + limit
+        while time.monotonic() < until:
+            pass
+        look(1)
+
+    run, _ = recorded(lambda: program(0.0005))
+    report, _ = replayed(run, lambda: program(0.0005))
+    assert report.exact
+    error = fails(run, lambda: program(60), TraceExhaustedError)
+    assert "reads time.monotonic here again and again" in str(error)
+    assert HERE in str(error.location)
+
+
 def test_a_clock_read_too_many_is_reported_and_never_the_real_time() -> None:
     """23: a surplus read gets the window's last instant; the verdict counts it, with its place."""
 

@@ -134,6 +134,8 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         meta["warnings"] = session.warnings
     if session.log.journal.lost:
         meta["lost"] = session.log.journal.lost
+    if (callbacks := session.progress.unplaced) is not None:
+        meta["callbacks"] = callbacks
     return kind, fields, meta
 
 

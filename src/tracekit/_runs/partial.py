@@ -204,6 +204,10 @@ class _Mirrored(Progress):
         session = self._session
         return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)), hop=hop)
 
+    @property
+    def unplaced(self) -> int | None:
+        return self._session.progress.unplaced
+
 
 class LiveStep(AroundStep):
     """A step that is made live in a replay; it is recorded in the new run and compared with the old one."""

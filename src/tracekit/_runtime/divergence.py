@@ -25,6 +25,7 @@ __all__ = [
     "another_step",
     "asked_too_often",
     "clock_never_read",
+    "clock_stands_still",
     "describe",
     "differences",
     "draw_too_many",
@@ -447,6 +448,16 @@ def asked_too_often(run_id: str, process: str) -> DivergenceError:
     """The program asks how a process stands where the recorded one did not."""
     what = f"the program asks here how the process {process} stands, and the recorded one did not ask (again)"
     return _one_too_many(run_id, what, process)
+
+
+def clock_stands_still(run_id: str, function: str) -> TraceExhaustedError:
+    """The program waits for a clock to go on, of which the recording has no more readings here."""
+    return TraceExhaustedError(
+        f"the program reads {function} here again and again, and the recording has no more readings of it before the next step",
+        run_id=run_id,
+        location=caller(),
+        next_action=_CHANGED,
+    )
 
 
 def _one_too_many(run_id: str, what: str, actual: str) -> DivergenceError:

@@ -31,6 +31,9 @@ from .lane import NOBODY, UNLIMITED, Lane
 __all__ = ["Deliverer", "LoopQueue", "PlaceIndex", "Progress"]
 
 _bare_run: Final = Handle._run
+#: How many callbacks past any that was recorded a lane counts as one that polls. Nothing is wrong by that: it is left to look again
+#: as long as anything else moves.
+_FAR: Final = 1000
 
 
 class Counted(Handle):
@@ -57,6 +60,11 @@ class _Moves:
     def __init__(self) -> None:
         self.number = -1
         self.moved: Final[list[Lane]] = []
+
+    @property
+    def most(self) -> int:
+        """The most callbacks, since its own last event, that a lane has run which moved after the loop's last one."""
+        return max((lane.since for lane in [*self.moved]), default=0)
 
 
 class Deliverer(Protocol):
@@ -91,6 +99,7 @@ class Progress:
         "_deliverer",
         "_ended",
         "_event",
+        "_far",
         "_lanes",
         "_loops",
         "_made",
@@ -99,14 +108,30 @@ class Progress:
         "_numbered",
         "_places",
         "_queues",
+        "_strangers",
+        "_tail",
         "_uncounted",
+        "_unplaced",
         "elapsed",
         "follow",
+        "news",
     )
 
-    def __init__(self, deliverer: Deliverer | None = None, places: PlaceIndex | None = None) -> None:
+    def __init__(
+        self, deliverer: Deliverer | None = None, places: PlaceIndex | None = None, patience: int = UNLIMITED
+    ) -> None:
         self._deliverer: Final = deliverer
         self._places: Final = places
+        #: How many callbacks, since its own last event, a lane runs before it counts as one that polls, where nobody holds it; the same
+        #: after its last place.
+        self._far = UNLIMITED if places is None else places.most + _FAR
+        self._tail = self._far if places is not None and places.ends else patience
+        #: In a replay: lanes that have no place in the recording.
+        self._strangers: Final[set[Lane]] = set()
+        #: How often something came about that was recorded.
+        self.news = 0
+        #: The most callbacks that a lane ran after the last event of a loop that is closed.
+        self._unplaced = 0
         self._queues: dict[AbstractEventLoop, LoopQueue] = {}
         #: What there is to say of each loop at its next event, and how many have a number.
         self._loops: dict[AbstractEventLoop, _Moves] = {}
@@ -157,6 +182,7 @@ class Progress:
         known = self._loops.get(loop)
         if known is None:
             for old in [one for one in self._loops if one.is_closed()]:
+                self._unplaced = max(self._unplaced, self._loops[old].most)
                 self._loops[old].moved.clear()
             known = self._loops[loop] = _Moves()
         return known
@@ -197,21 +223,33 @@ class Progress:
         if found is None:
             for old in [one for one in self._queues if one.is_closed()]:
                 del self._queues[old]
-            found = self._queues[loop] = LoopQueue(loop, self._deliverer, self._places)
+            found = self._queues[loop] = LoopQueue(loop, self._deliverer, self._places, self._far)
         return found
 
     @property
     def queues(self) -> list[LoopQueue]:
         return list(self._queues.values())
 
-    def let_go(self) -> None:
-        """Nobody is held any more: the replay is over, or has failed."""
+    def let_go(self, *, over: bool) -> None:
+        """Nobody is held at his place any more: the replay has failed, or is ``over``; until then it is noticed who only polls."""
         self._ended = True
-        for lane in list(self._lanes.values()):
-            lane.limit = UNLIMITED
+        if over:
+            self._far = self._tail = UNLIMITED
+        for lane in [*self._lanes.values(), *self._strangers]:
+            self._stranger(lane)
         self._lanes.clear()
         for queue in self.queues:
             queue.let_go()
+
+    def let_poll(self) -> None:
+        """What was never recorded may come now: it is polled for as long as that takes."""
+        self._far = self._tail = UNLIMITED
+        for lane in [*self._strangers]:
+            self._stranger(lane)
+        for number in [*self._lanes]:
+            self._limit(number)
+        for queue in self.queues:
+            queue.stir()
 
     # -- recording: the place of an event --------------------------------------------------------------------------------
 
@@ -228,39 +266,64 @@ class Progress:
         if known.number < 0:
             known.number = self._numbered
             self._numbered += 1
-        changes = {
-            str(number(one)): None if one.owner == NOBODY and one is not lane else max(0, one.since)
-            for one in known.moved
-        }
+        lanes: dict[str, int] = {}
+        ended: dict[str, int] = {}
         for one in known.moved:
+            over = one.owner == NOBODY and one is not lane
+            (ended if over else lanes)[str(number(one))] = max(0, one.since)
             one.moved = known.moved
         known.moved.clear()
         if hop:
-            changes.setdefault(str(number(lane)), lane.since)
+            lanes.setdefault(str(number(lane)), lane.since)
         lane.since = 0
         about: dict[str, Any] = {"loop": known.number} if known.number else {}
-        if changes:
-            about["lanes"] = changes
+        if lanes:
+            about["lanes"] = lanes
+        if ended:
+            about["ended"] = ended
         return b',"place":' + orjson.dumps(about) if about else b""
+
+    @property
+    def unplaced(self) -> int | None:
+        """The most callbacks, since its own last event, that a lane has run which moved after its loop's last; ``None``: no loop has."""
+        loops = [*self._loops.values()]
+        return max(self._unplaced, *(known.most for known in loops)) if loops else None
 
     # -- replay: who is held ---------------------------------------------------------------------------------------------
 
-    def known_as(self, lane: Lane, number: int) -> None:
-        """In a replay: the number of ``lane`` in the recording, from now on."""
-        former = self._number.get(lane)
+    def known_as(self, lane: Lane, number: int | None) -> None:
+        """In a replay: the number of ``lane`` in the recording, from now on; ``None``: it has none."""
+        former = None if number is None else self._number.get(lane)
         if former is not None and former != number and self._lanes.get(former) is lane:
             del self._lanes[former]
-            lane.limit = UNLIMITED
-        self._number[lane] = number
-        if self._places is not None and number in self._places:
+        if number is not None:
+            self._number[lane] = number
+        if number is not None and self._places is not None and number in self._places and not self._ended:
             before = self._lanes.get(number)
-            if before is not None:
-                before.limit = UNLIMITED
+            if before is not None and before is not lane:
+                self._stranger(before)
+            self._strangers.discard(lane)
             self._lanes[number] = lane
             self._limit(number)
+        else:
+            self._stranger(lane)
+
+    def _stranger(self, lane: Lane) -> None:
+        """A lane of which no place says how far it may go."""
+        lane.limit = self._far + lane.since if self._ended else self._tail
+        if lane.limit >= UNLIMITED:
+            lane.limit = UNLIMITED
+            self._strangers.discard(lane)
+            return
+        parent = lane.parent
+        if lane.id < 0 and parent is not None and parent.since > self._far:
+            # Somebody who polls has started it, and will start others: it is no more than a part of that.
+            lane.since, lane.limit = parent.since, max(parent.limit, parent.since + 1)
+        self._strangers.add(lane)
 
     def delivered(self, seq: int) -> None:
         """Event ``seq`` has been delivered or skipped: whoever was held for it goes on."""
+        self.news += 1
         if self._places is not None:
             for number in self._places.held_for(seq):
                 self._limit(number)
@@ -275,6 +338,7 @@ class Progress:
 
     def made(self, number: int) -> None:
         """The lane has made a recorded step."""
+        self.news += 1
         if number in self._lanes:
             self._limit(number)
 
@@ -288,14 +352,27 @@ class Progress:
         lane = self._lanes.get(number)
         return lane is not None and lane.loop is queue.loop
 
-    def let_pass(self, queue: LoopQueue) -> None:
-        """The lanes that are held in ``queue`` go on without the event that they are held for."""
-        for number in {handle.lane.id for handle in queue.waiting() if handle.lane is not None}:
-            if number in self._lanes and self._lanes[number].limit != UNLIMITED:
-                self._at[number] += 1
-                self._limit(number)
-        queue.look_again = True
-        queue.kick_from_anywhere()
+    def let_pass(self, queue: LoopQueue) -> bool:
+        """The lanes that are held in ``queue`` go on without the event that they are held for. Whether there are some."""
+        held = [lane for lane in queue.held_lanes if lane.limit <= self._most]
+        for lane in held:
+            number = self._number[lane]
+            self._at[number] += 1
+            self._limit(number)
+        if held:
+            queue.stir()
+        return bool(held)
+
+    def let_look(self, queue: LoopQueue) -> None:
+        """The lanes in ``queue`` that poll look again, as often as anybody ever did in the recording, and some more."""
+        for lane in queue.held_lanes:
+            if lane.limit > self._most:
+                lane.limit = lane.since + self._far
+        queue.stir()
+
+    @property
+    def _most(self) -> int:
+        return 0 if self._places is None else self._places.most
 
     def _limit(self, number: int) -> None:
         lane, places, deliverer = self._lanes.get(number), self._places, self._deliverer
@@ -306,12 +383,12 @@ class Progress:
         while i < len(until) and deliverer.is_done(until[i]):
             i += 1
         self._at[number] = i
-        if (
-            i == len(until)
-            or (places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_coming(until[i])))
-            or self._owes(number, until[i])
-        ):
-            lane.limit = UNLIMITED
+        if i == len(until):
+            lane.limit = self._tail
+        elif (
+            places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_coming(until[i]))
+        ) or self._owes(number, until[i]):
+            lane.limit = self._far
         else:
             lane.limit = counts[i]
         for queue in self._queues.values():
@@ -337,23 +414,30 @@ class LoopQueue:
         "_cancelled",
         "_deliverer",
         "_expected",
+        "_far",
         "_kicked",
         "_parked",
         "_places",
         "_queue",
         "look_again",
         "loop",
+        "moved",
         "out",
         "resting",
         "running",
         "thread",
     )
 
-    def __init__(self, loop: AbstractEventLoop, deliverer: Deliverer | None, places: PlaceIndex | None) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, deliverer: Deliverer | None, places: PlaceIndex | None, far: int
+    ) -> None:
         self.loop: Final = loop
         self.thread: Final = get_ident()
         self._deliverer: Final = deliverer
         self._places: Final = places
+        self._far: Final = far
+        #: How many callbacks have run here, but for those of lanes that poll.
+        self.moved = 0
         self._queue: Final[deque[Counted]] = deque()
         self._parked: Final[deque[Counted]] = deque()
         #: What events of a recording are waited for with, and what leads on where somebody has cancelled that.
@@ -401,21 +485,33 @@ class LoopQueue:
         self.out -= 1
         self.kick()
 
-    def waiting(self) -> list[Counted]:
-        return [*self._parked, *self._queue]
-
     def let_go(self) -> None:
         """Nobody is held here any more."""
         self._expected.clear()
         self._queue.extend(self._cancelled.values())
         self._cancelled.clear()
-        self.look_again = True
-        self.kick_from_anywhere()
+        self.stir()
 
     @property
-    def held(self) -> bool:
-        """Whether some callback is held."""
-        return any(not handle._cancelled for handle in list(self._parked))
+    def held_lanes(self) -> set[Lane]:
+        """The lanes that have a callback here that is held."""
+        return {handle.lane for handle in list(self._parked) if handle.lane is not None and not handle._cancelled}
+
+    @property
+    def polls(self) -> bool:
+        """Whether a lane is held here that polls."""
+        most = 0 if self._places is None else self._places.most
+        return any(lane.limit > most for lane in self.held_lanes)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a lane is held here that was let go on since."""
+        return any(lane.since < lane.limit for lane in self.held_lanes)
+
+    def stir(self) -> None:
+        """From anywhere: what is held is looked at again."""
+        self.look_again = True
+        self.kick_from_anywhere()
 
     def kick(self) -> None:
         """From the loop's thread: look what there is to do."""
@@ -461,6 +557,10 @@ class LoopQueue:
                         self._parked.append(handle)
                         continue
                     lane.runs()
+                    if lane.since <= self._far:
+                        self.moved += 1
+                else:
+                    self.moved += 1
                 _bare_run(handle)
             if self.look_again:
                 self.unpark()
@@ -484,9 +584,10 @@ class LoopQueue:
         if due is None:
             return True
         before = () if self._places is None else self._places.ended_before(due)
+        most = 0 if self._places is None else self._places.most
         # What is inside a call is on its way into it, or out of it: to a thread, or to an event that is waited for.
         return any(
-            one.lane is None or (one.counted and (one.lane.limit != UNLIMITED or one.lane.id in before))
+            one.lane is None or (one.counted and (one.lane.limit <= most or one.lane.id in before))
             for one in self._queue
         )
 
@@ -494,7 +595,7 @@ class LoopQueue:
 class PlaceIndex:
     """The places of a recording, by lane: how far it may go until which event has come."""
 
-    __slots__ = ("_before", "_counts", "_ended", "_ends", "_lane", "_loops", "_steps", "_until")
+    __slots__ = ("_before", "_counts", "_ended", "_ends", "_lane", "_loops", "_steps", "_until", "ends", "most")
 
     def __init__(self) -> None:
         self._until: Final[dict[int, array[int]]] = {}
@@ -509,6 +610,10 @@ class PlaceIndex:
         #: How many callbacks of its lane had run before a hop.
         self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
+        #: The most callbacks that a lane ran since its own last event.
+        self.most = 0
+        #: Whether the recording says how far the lanes came after the last event.
+        self.ends = False
 
     def __contains__(self, lane: int) -> bool:
         return lane in self._until
@@ -521,11 +626,14 @@ class PlaceIndex:
             other = int(key)
             self._close(loop, other)
             loop.ended.discard(other)
-            if count is None:
-                loop.ended.add(other)
-                self._ended.setdefault(seq, []).append(other)
-            else:
-                loop.ready[other] = count, loop.number
+            loop.ready[other] = count, loop.number
+            self.most = max(self.most, count)
+        for key, count in (place.get("ended") or {}).items():
+            other = int(key)
+            self._close(loop, other)
+            loop.ended.add(other)
+            self._ended.setdefault(seq, []).append(other)
+            self.most = max(self.most, count)
         own, _ = loop.ready.get(lane, (0, 0))
         if lane not in loop.ended:  # else a timer that has outlived its task: nothing is known of how far that was
             self._close(loop, lane)
@@ -542,8 +650,10 @@ class PlaceIndex:
         self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 
-    def finish(self) -> None:
-        """There are no more events."""
+    def finish(self, most: object = None) -> None:
+        """There are no more events; ``most`` callbacks is how far a lane went after the last one of its loop, where that is known."""
+        if type(most) is int:
+            self.ends, self.most = True, max(self.most, most)
         for loop in self._loops.values():
             for lane in list(loop.ready):
                 self._close(loop, lane)

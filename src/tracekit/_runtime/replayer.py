@@ -414,10 +414,11 @@ class Index:
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
         self._last_chunk: dict[int, int] = {}
-        for entry in entries:
-            self._add(entry)
+        last: Mapping[str, Any] = _NOTHING
+        for last in entries:
+            self._add(last)
         del self._last_chunk
-        self.places.finish()
+        self.places.finish((last.get("meta") or _NOTHING).get("callbacks"))
         self._find_hops()
         self._find_line()
 
@@ -648,10 +649,12 @@ class LaneState:
     Between two steps the reads form a window, matched by function; passing the next step closes it.
     """
 
-    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "entered", "lane")
+    __slots__ = ("_at", "_items", "_last", "_taken", "_window", "cursors", "entered", "lane", "surplus")
 
     def __init__(self, lane: int, items: array[int] | None) -> None:
         self.lane = lane
+        #: How many readings of clocks the program has had in the present window that the recording does not have.
+        self.surplus = 0
         #: Whether the program has done anything in it that was recorded.
         self.entered = False
         self.cursors: dict[str, int] = {}
@@ -680,6 +683,7 @@ class LaneState:
 
     def close(self) -> None:
         self._window = None
+        self.surplus = 0
         if self._taken:
             self._taken = {}
 
@@ -729,6 +733,9 @@ T = TypeVar("T")
 _DIGITS: Final = b"0123456789"
 #: What the caller of a call that must not be made gets.
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
+#: A clock that is read more often than in the recording stands still. Who reads it that much oftener between two steps waits for it to
+#: go on.
+_STANDS_STILL: Final = 100_000
 #: How many recorded steps are looked at to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
 #: One of these is in the canonical bytes of every value that holds something opaque, or a placeholder as text or bytes.
@@ -747,6 +754,8 @@ class Replay:
     decides: Final = False
     #: Whether a lane is the same one whatever tasks and threads stand around the program.
     _unwraps = True
+    #: After how many callbacks a lane counts as one that polls, where the log was cut off after that many or fewer: nobody knows.
+    _patience = 1_000_000
 
     def __init__(
         self,
@@ -777,6 +786,7 @@ class Replay:
             skip_hop=self.skip_hop,
             thread_of=self._thread_of,
             hooked=hooked,
+            patience=self._patience,
         )
         about = trace.entry(1).get("meta", {})
         #: The clocks when the run began.
@@ -1086,8 +1096,7 @@ class Replay:
         if number and lane.parent is not None and self.index.captured(number):
             # Also before it has done anything: the recording waited for it, too.
             self._lanes[lane] = None
-        if number is not None:
-            self.progress.known_as(lane, number)
+        self.progress.known_as(lane, number)
         return state
 
     def _number(self, lane: Lane, parent: Lane, state: LaneState) -> int | None:
@@ -1236,6 +1245,9 @@ class Replay:
                 where = caller()
                 if not self.state.ended:
                     self._drift("surplus", function, 1, where)
+                    state.surplus += 1
+                    if state.surplus > _STANDS_STILL:
+                        self._fail(divergence.clock_stands_still(self.run_id, function))
                 value = state.last(function)
                 if value is None:
                     value = self._instant(function)

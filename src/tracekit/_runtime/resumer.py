@@ -13,7 +13,7 @@ from .._journal.writer import Journal
 from .._values import dumps_in_order, from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
-from .lane import ROOT, Lane
+from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
 from .replayer import CUT_OFF, HAND_OVERS, INTENT, QUEUES, READ, SINGLE, LaneKey, Replay, ReplayedStep, ReplayedTimer
@@ -198,6 +198,8 @@ class Followed(Replay):
 
     # It goes on in the same file, where a lane is the one that it was.
     _unwraps = False
+    # What its lanes did between their last event and the end of the log has no bound, and what comes after that is live.
+    _patience = UNLIMITED
 
     def __init__(self, trace: Trace, redactor: Redactor, supplied: Mapping[int, Any]) -> None:
         super().__init__(trace, redactor)

@@ -15,7 +15,7 @@ from time import CLOCK_PROCESS_CPUTIME_ID, clock_gettime_ns
 from typing import Any, Final
 
 from .._reality import monotonic_ns, off_loop
-from .lane import Lane
+from .lane import UNLIMITED, Lane
 from .process import process
 from .progress import LoopQueue, PlaceIndex, Progress
 from .session import current, enter
@@ -33,12 +33,18 @@ __all__ = ["Schedule", "Ticket", "can_go_on", "go_on"]
 # earlier event, or sleeps in native code, it is waited for. Only where nothing in the process can move any more (see ``threads``)
 # do the lanes go on that are held at their places, and then the earliest of those that were asked for is handed out all the same,
 # and listed in ``reordered``: an order that the program's own locks forbid. If there is none, the program is stuck.
+#
+# A lane that has run more callbacks, since its own last event, than any lane of the recording polls for something that does not come
+# as it came then. It can move, and yet brings nothing about: it is held, and looks again whenever something else has moved since.
 
 #: What threads share without a queue or a future is not recorded, so it has no place. Most programs come out the same if those
 #: that run get to their next wait before an event that is due is handed out. For so long (ns of processor time) it is left to them.
 #: Nothing that is recorded depends on it: a thread owes its steps before the event anyway. No bound at all would be a wait for ever
 #: where one of them looks at a variable until the event has come.
 _COURTESY: Final = 100_000_000
+#: A program may make calls in threads, in which nothing is captured, that the recorded one did not make: a cache is empty. After so many
+#: of them, one upon the other with nothing else between, it polls by them.
+_UNHEARD_OF: Final = 10_000
 #: In place of an event's number: nothing can be handed out any more.
 _NONE: Final = 0
 #: After so long (ns) it is reported whom everybody waits for.
@@ -76,6 +82,8 @@ class Schedule:
 
     ``thread_of`` says which thread runs the lane of a step or an event, or 0.
 
+    After ``patience`` callbacks a lane counts as one that polls where the recording does not say how far it went.
+
     ``failure`` makes the exception for those who wait when ``fail`` is called; ``stuck`` is called with a line on each task and thread,
     without any lock held, when nothing in the process can move and nothing is left that could be handed out (``None`` from
     it: it goes on all the same); ``slow`` with the event that is waited for, and such lines, when that takes long.
@@ -96,6 +104,7 @@ class Schedule:
         skip_hop: Callable[[int], object] = lambda seq: None,
         thread_of: Callable[[int], int] = lambda seq: 0,
         hooked: bool = True,
+        patience: int = UNLIMITED,
     ) -> None:
         self._events: Final = events if isinstance(events, array) else array("Q", events)
         self._count: Final = len(self._events)
@@ -116,7 +125,12 @@ class Schedule:
         self._thread_of: Final = thread_of
         #: The hops that the program has made: they are waited for.
         self.made_hops: Final[set[int]] = set()
-        self.progress: Final = Progress(self, places or PlaceIndex())
+        self.progress: Final = Progress(self, places or PlaceIndex(), patience)
+        #: How many calls in threads that the recording knows nothing of went on since what was recorded came about the n-th time.
+        self._let = 0, 0
+        #: What had been seen to move when those that poll last looked, and in which threads they do, since something recorded came about.
+        self._looked: tuple[int, int, object] | None = None
+        self._looking: Final[set[int]] = set()
         self._failed = False
         self._closed = False
         #: Whether what was never recorded comes at once.
@@ -275,11 +289,12 @@ class Schedule:
         """What was never recorded may come now: whoever asked for it goes on, and whoever asks for it later."""
         with self._lock:
             self._released = True
+            self.progress.let_poll()
         self._let_calls_go()
         self._wake(self._never)
 
     def _wake_all(self) -> None:
-        self.progress.let_go()
+        self.progress.let_go(over=self._closed)
         self._let_calls_go()
         with self._lock:
             self._never.update(self._asked.values())
@@ -443,19 +458,41 @@ class Schedule:
                 self._notify_loop()
                 self._nudge()
                 return True
-        calls, self.held_calls = self.held_calls, []
-        for let_go in calls:
-            let_go()
-        if calls:
+        news = self.progress.news
+        self._let = (news, self._let[1] if self._let[0] == news else 0)
+        if self.held_calls and self._let[1] < _UNHEARD_OF:
+            calls, self.held_calls = self.held_calls, []
+            self._let = news, self._let[1] + len(calls)
+            for let_go in calls:
+                let_go()
             return True
-        if not past_places:
-            return False
-        held = [queue for queue in self.progress.queues if queue.held and not self.threads.holds(queue.thread)]
-        for queue in held:
-            self.progress.let_pass(queue)
-        if held and self._next < self._count:
+        queues = [queue for queue in self.progress.queues if not self.threads.holds(queue.thread)]
+        freed = [queue for queue in queues if queue.may_go_on]
+        for queue in freed:
+            queue.stir()
+        if freed or not past_places:
+            return bool(freed)
+        passed = [queue for queue in queues if self.progress.let_pass(queue)]
+        if passed and self._next < self._count:
             self.passed.append(self._events[self._next])
-        return bool(held)
+        return bool(passed)
+
+    def _let_look(self) -> bool:
+        """Those that poll look again, if anything else has moved since they did. Whether they do."""
+        polling = [queue for queue in self.progress.queues if queue.polls and not self.threads.holds(queue.thread)]
+        if not polling:
+            return False
+        news = self.progress.news
+        if self._looked is None or self._looked[0] != news:
+            self._looking.clear()
+        self._looking.update(queue.thread for queue in polling)
+        seen = news, sum(queue.moved for queue in self.progress.queues), self.threads.seen(self._looking)
+        if seen == self._looked and seen[2] is not None:
+            return False
+        self._looked = seen
+        for queue in polling:
+            self.progress.let_look(queue)
+        return True
 
     def _is_locked_out(self) -> bool:
         """Where nothing moves: whether what comes next is to be done by a thread that waits for another one.
@@ -546,7 +583,9 @@ class Schedule:
                     return
                 settled = self.threads.settled()
                 now = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
-                if self._first() is None:
+                if self._let_look():
+                    pause = _SHORT
+                elif self._first() is None:
                     since = now
                     if not self._released and self._nothing_moves() and not self._let_held_go():
                         stuck = self.threads.waiting()
@@ -627,6 +666,7 @@ class Schedule:
     def _give_up(self, waiting: list[str]) -> None:
         if self._failed:
             self.threads.interrupt()
+            self._looked = None
         elif self._stuck(waiting) is not None:
             self.fail()
 

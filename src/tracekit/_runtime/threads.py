@@ -344,6 +344,16 @@ class ThreadMonitor:
         ours, _ = first
         return self.wakes, ours
 
+    def seen(self, but: Collection[int]) -> dict[int, object] | None:
+        """What is seen of each thread that takes part, without these idents; ``None`` where one of them runs, or is about to.
+
+        Equal answers mean that none of them has run in between.
+        """
+        if self._moving:
+            return None
+        looks = {native: member.look() for native, member in self._members.items() if member.ident not in but}
+        return None if any(look is True for look in looks.values()) else looks
+
     def _looks(self, by_processes: bool) -> tuple[dict[int, object], dict[int, object]] | None:
         """What was seen of each thread that is not held, of those that take part and of others; ``None`` if one of them can move."""
         if self._moving or threading._limbo:  # type: ignore[attr-defined] # a thread that is being started has no frame yet
