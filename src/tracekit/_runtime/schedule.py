@@ -142,6 +142,8 @@ class Schedule:
         self._never: set[Ticket] = set()
         self._observing = False
         self._still_since = 0
+        #: The processor time of the process when an event was handed out last, or none was asked for.
+        self._since = 0
         self._reported = False
         #: The native id of the thread that looks at the others, where there was one.
         self.observer = 0
@@ -565,7 +567,7 @@ class Schedule:
 
     def _observe_all(self) -> None:
         pause = _SHORT
-        since, last = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
+        self._since, last = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID), monotonic_ns()
         while True:
             self._poke.acquire(False)
             asked = bool(self._asked or self._never or self.held_calls)
@@ -586,10 +588,10 @@ class Schedule:
                 if self._let_look():
                     pause = _SHORT
                 elif self._first() is None:
-                    since = now
+                    self._since = now
                     if not self._released and self._nothing_moves() and not self._let_held_go():
                         stuck = self.threads.waiting()
-                elif (choice := self._choice(settled or now - since > _COURTESY)) == _NONE:
+                elif (choice := self._choice(settled or now - self._since > _COURTESY)) == _NONE:
                     stuck = self.threads.waiting()
                 elif choice is not None:
                     due = self._take(choice)
@@ -609,7 +611,7 @@ class Schedule:
                 self._give_up(stuck)
             if due is not None:
                 self._release(due)
-                pause, since = _SHORT, clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
+                pause = _SHORT
 
     @property
     def stalled(self) -> float:
@@ -719,6 +721,7 @@ class Schedule:
             assert seq is not None
         ticket = self._asked.pop(seq)
         self._still_since = 0
+        self._since = clock_gettime_ns(CLOCK_PROCESS_CPUTIME_ID)
         self._hand_out(seq)
         self.threads.waking(ticket.member)
         return ticket
