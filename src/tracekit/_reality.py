@@ -20,6 +20,7 @@ from typing import Any, Final
 __all__ = [
     "clocks",
     "fdatasync",
+    "kill",
     "monotonic",
     "monotonic_ns",
     "off_loop",
@@ -87,6 +88,8 @@ urandom: Final[Callable[[int], bytes]] = partial(os.urandom)
 _system: Final[Any] = sys.modules.get("posix", os)
 #: Writes to a descriptor.
 write: Final[Callable[[int, bytes], int]] = _system.write
+#: Sends a signal to a process.
+kill: Final[Callable[[int, int], None]] = _system.kill
 #: The state of a file.
 stat: Final[Callable[[str], os.stat_result]] = _system.stat
 #: Brings a file's content to the device; macOS has no ``fdatasync``.

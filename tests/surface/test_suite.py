@@ -143,6 +143,7 @@ crash/agent.py
 crash/once_program.py
 crash/test_copies.py
 crash/test_power.py
+e2e/test_commands.py
 e2e/test_guard_sdks.py
 golden/test_golden.py
 integrations/test_http.py

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from .._runtime.session import Session
-from . import callers
+from . import callers, commands
 from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
 from .plugins import CapturedClients, Integration, Patch, classify, discover, known, register, trust, unregister
 
@@ -32,6 +32,7 @@ def instrument(
     user_modules: Iterable[str | ModuleType] = (),
     http_classes: Mapping[str, str] | None = None,
     mcp_trust: Iterable[str] = (),
+    processes: Mapping[str, str] | None = None,
 ) -> None:
     """Capture the calls of every SDK that is installed, or of those named, whether it is imported already or will be.
 
@@ -40,6 +41,8 @@ def instrument(
     in file names; without one GET, HEAD and OPTIONS are read-only and everything else is irreversible.
     ``mcp_trust`` names the MCP servers, by URL or command line (``*`` as in file names), whose annotations may say of a tool
     that it only reads, or that what it does can be taken back; every tool of any other server is irreversible.
+    ``processes`` gives side-effect classes to processes that do not join a run, ``{"git status*": "read_only"}``, by their command;
+    without one a process is irreversible, but for those that are known to ask only (``uname``, ``git rev-parse`` …).
     Calling it again adds to what is there. Raises ``ValueError`` for a name that no installed integration has.
     """
     found = discover()
@@ -49,6 +52,7 @@ def instrument(
     with _lock:
         classify(http_classes or {})
         trust(mcp_trust)
+        commands.classify(processes or {})
         for module in user_modules:
             callers.include(module)
         for integration in found.values():
@@ -64,6 +68,7 @@ def uninstrument() -> None:
         _places.clear()
         _stack.restore()
         unregister()
+        commands.forget_classes()
         callers.forget()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -14,11 +15,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from .._runtime.lane import started
+from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, current, enter, here, passing
+from .._runtime.session import Scope, below_seam, current, enter, here, passing
+from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
-from . import guard
+from . import commands, guard
+from .commands import CapturedProcess, ProcessSteps
 from .guard import Attempt
 from .patch import Patch, Switch
 from .threads import name_of, parent_lane
@@ -247,16 +250,17 @@ class ProcessObserver(Protocol):
         ...
 
 
-#: The attribute of a started process in which its observer is kept.
+#: The attributes of a started process in which its observer is kept, and the steps of its pipes.
 _OBSERVER: Final = "_tracekit_observer"
+_STEPS: Final = "_tracekit_steps"
 
 
-def follow(started: Any, observer: ProcessObserver) -> None:
+def follow(started: Any, observer: ProcessObserver | CapturedProcess) -> None:
     """Make every later question for the status of this process a part of the run."""
     vars(started)[_OBSERVER] = observer
 
 
-def _observer_of(started: Any) -> tuple[ProcessObserver, Scope] | None:
+def _observer_of(started: Any) -> tuple[Any, Scope] | None:
     """The observer of a process and the scope that asks; ``None`` where the question is not part of the run."""
     scope = current.get()
     if scope is None or scope.live:
@@ -327,27 +331,49 @@ def _communicate(original: Any) -> Any:
         if at is None:
             return original(self, input, timeout)
         observer, scope = at
+        captured = observer if isinstance(observer, CapturedProcess) else None
         if not observer.live:
-            return _communicate_again(original, self, observer, observer.recall(scope), input, timeout)
+            if captured is not None:
+                return _communicate_from_log(self, captured, scope, input, timeout)
+            return _communicate_again(original, self, observer, scope, input, timeout)
+        sent = captured.send(scope, input) if captured is not None and input else None
         try:
             found = _outside_the_run(original, self, input, timeout)
         except subprocess.TimeoutExpired as error:
+            if sent is not None:
+                sent()
             parts = {"output": error.output, "stderr": error.stderr}
             whole = sum(len(part or b"") for part in parts.values()) <= _MOST
             observer.note(scope, parts if whole else {"too_much": True})
             raise
-        observer.note(scope, self.returncode)
+        except Exception as error:  # it is not the text that the program expects
+            if captured is not None:
+                captured.failed(scope, self.returncode, error)
+            raise
+        if captured is None:
+            observer.note(scope, self.returncode)
+        else:
+            if sent is not None:
+                sent()
+            captured.communicated(scope, self.returncode, found)
         return found
 
     return communicate
 
 
 def _communicate_again(
-    original: Any, self: Any, observer: ProcessObserver, recorded: Any, input: Any, timeout: float | None
+    original: Any, self: Any, observer: ProcessObserver, scope: Scope, input: Any, timeout: float | None
 ) -> Any:
+    steps: ProcessSteps | None = vars(self).get(_STEPS)
+    if steps is not None and input:
+        steps.send(scope, input)
+    again = steps is not None and steps.over
+    recorded = observer.recall(scope)
     if not isinstance(recorded, dict):
         found = _outside_the_run(original, self, input)
         _confirmed_status(self, observer, recorded)
+        if steps is not None and again and found != (None, None):
+            steps.begin(scope, "output", {})
         return found
     pending_input = [input]
 
@@ -364,10 +390,53 @@ def _communicate_again(
     )
 
 
-def _confirmed_status(process: Any, observer: ProcessObserver, status: Any) -> Any:
+def _communicate_from_log(
+    self: Any, captured: CapturedProcess, scope: Scope, input: Any, timeout: float | None
+) -> tuple[Any, Any]:
+    if input:
+        captured.send(scope, input)
+    first = not captured.over
+    status = captured.recall(scope)
+    if isinstance(status, dict):
+        if "too_much" in status:
+            raise captured.too_much()
+        raise subprocess.TimeoutExpired(
+            self.args, timeout or 0, output=status.get("output"), stderr=status.get("stderr")
+        )
+    if status is None:
+        captured.recall_output(scope, False, False)  # which raises
+    self.returncode = status
+    for pipe in (self.stdin, self.stdout, self.stderr):
+        if pipe is not None:
+            _outside_the_run(pipe.close)
+    return captured.recall_output(scope, first, bool(self.text_mode))
+
+
+def _send_signal(original: Any) -> Any:
+    @functools.wraps(original)
+    def send_signal(self: Any, sig: int) -> None:
+        at = _observer_of(self)
+        steps: ProcessSteps | None = vars(self).get(_STEPS)
+        if at is None or steps is None:
+            original(self, sig)
+        elif self.poll() is None:
+            steps.signal(at[1], sig)
+            if steps.real:
+                _outside_the_run(original, self, sig)
+
+    return send_signal
+
+
+def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
     """Return the recorded status; where that is the end, wait for the replayed process to end and compare."""
     if status is None:
         return None
+    steps: ProcessSteps | None = vars(process).get(_STEPS)
+    if steps is not None:
+        steps.recalled()
+    if isinstance(observer, CapturedProcess):
+        process.returncode = status
+        return status
     if process.returncode is None:
         _outside_the_run(observer.let_end)
         _outside_the_run(type(process).wait, process)
@@ -544,6 +613,7 @@ status_entrances: Final = (
     ("subprocess", "Popen", "poll", _poll),
     ("subprocess", "Popen", "wait", _wait),
     ("subprocess", "Popen", "communicate", _communicate),
+    ("subprocess", "Popen", "send_signal", _send_signal),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
     ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_call", _handed_on),
@@ -588,21 +658,28 @@ class Admission(ProcessObserver, Protocol):
         """The process could not be started."""
         ...
 
+    #: Whether it is a step as well; in a replay: whether the recorded one was.
+    is_step: bool
+
 
 #: Whether a process that has been admitted is being started here.
 within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=False)
 
 
 def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
-    """Ask the session to admit a process; ``None`` where it is not part of the run."""
+    """Ask the session to admit a process of which nothing is captured; ``None`` where it is not part of the run."""
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
     if guard.Caller().probes:
         return None
-    lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
-    found: Admission | None = None if children is None else children.admit(scope, lane, words, pool)
+    lane, found = _admit(scope, name, words, pool)
     if not pool:  # a pool's worker does nothing by itself
         guard.observe(Attempt("process", "process.start", name), lane=None if found is None else lane.path)
     return found
+
+
+def _admit(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> tuple[Lane, Admission | None]:
+    lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
+    return lane, None if children is None else children.admit(scope, lane, words, pool)
 
 
 def _unattributed(command: Any) -> None:
@@ -702,15 +779,14 @@ def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | N
 def _system(original: Any) -> Any:
     @functools.wraps(original)
     def system(command: Any) -> Any:
-        at = _admission(command) if isinstance(command, str | bytes | os.PathLike) else None
-        if at is None:
+        scope = current.get()
+        if not isinstance(command, str | bytes | os.PathLike) or within.get():
             return original(command)
-        scope, found = at
-        with starting(found):
-            options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
-            process = subprocess.Popen(command, shell=True, env=joining_environment(found, None), **options)
-        found.started(process.pid)
-        status = _ended(scope, found, lambda: _patiently(process))
+        if scope is None:
+            _unattributed(command)
+            return original(command)
+        options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
+        status = _patiently(subprocess.Popen(command, shell=True, **options))
         return -status if status < 0 else status << 8
 
     return system
@@ -777,6 +853,61 @@ def _posix_spawn(original: Any) -> Any:
     return posix_spawn
 
 
+# -- signals to processes ----------------------------------------------------------------------------------------------
+#
+# By the number of a process, which in a replay may be anybody's by now.
+
+
+class _Numbers:
+    """The processes of a run whose pipes are steps, by their numbers and those of their groups."""
+
+    def __init__(self) -> None:
+        self.steps: Final[dict[int, ProcessSteps]] = {}
+        self.groups: Final[dict[int, ProcessSteps]] = {}
+
+
+def _by_number(number: Any, *, group: bool = False) -> tuple[ProcessSteps, Scope] | None:
+    scope = current.get()
+    if scope is None:
+        return None
+    known = scope.session.state.extras.of(_Numbers)
+    steps = (known.groups if group else known.steps).get(number)
+    at = None if steps is None else steps.here()
+    return None if steps is None or at is None else (steps, at)
+
+
+def _kill(original: Any, group: bool) -> Any:
+    @functools.wraps(original)
+    def kill(number: Any, sig: Any, /) -> None:
+        at = _by_number(number, group=group)
+        if at is None:
+            original(number, sig)
+            return
+        steps, scope = at
+        if not steps.over:
+            steps.signal(scope, sig)
+        elif not steps.real:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if steps.real:
+            original(number, sig)
+
+    return kill
+
+
+def _getpgid(original: Any) -> Any:
+    @functools.wraps(original)
+    def getpgid(number: Any, /) -> int:
+        at = _by_number(number)
+        if at is None:
+            return int(original(number))
+        steps, scope = at
+        group = steps.group(scope, lambda: int(original(number)))
+        scope.session.state.extras.of(_Numbers).groups[group] = steps
+        return group
+
+    return getpgid
+
+
 # -- os.exec* --------------------------------------------------------------------------------------------------------------
 
 
@@ -834,6 +965,15 @@ os_entrances: Final = (
     ("os", None, "system", _system),
     *((("os", None, "_spawnvef", _spawn),) if hasattr(os, "_spawnvef") else ()),
     *(("os", None, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp") if hasattr(os, name)),
+    *((("os", None, "kill", lambda original: _kill(original, False)),) if hasattr(os, "kill") else ()),
+    *(
+        (
+            ("os", None, "killpg", lambda original: _kill(original, True)),
+            ("os", None, "getpgid", _getpgid),
+        )
+        if hasattr(os, "killpg")
+        else ()
+    ),
     ("os", None, "execv", lambda original: _exec(original, False)),
     ("os", None, "execve", lambda original: _exec(original, True)),
     ("uvloop", "Loop", "subprocess_exec", lambda original: _uvloop(original, False)),
@@ -867,38 +1007,138 @@ _starting: Final[ContextVar[str | None]] = ContextVar("tracekit.process", defaul
 # -- subprocess ------------------------------------------------------------------------------------------------------------
 
 
+#: The arguments of ``Popen`` that may be given by their place.
+_ARGUMENTS: Final = (
+    "args", "bufsize", "executable", "stdin", "stdout", "stderr", "preexec_fn", "close_fds", "shell", "cwd", "env",
+)  # fmt: skip
+#: Where the pipes are among the arguments of ``Popen._execute_child``.
+_PIPES: Final = slice(10, 16)
+
+
 def _popen(original: Any) -> Any:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         scope = current.get()
         # The commands by which the standard library asks the host what it is are none of the program's.
         command = args[0] if args else kwargs.get("args")
-        if command is None or guard.Caller().passes("process"):
-            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        if scope is None:
+        if command is None or within.get() or (caller := guard.Caller()).passes("process"):
+            original(self, *args, **kwargs)
+        elif scope is None:
             _unattributed(command)
-            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        words = words_of(command)
-        found = None if within.get() else admission_of(scope, program_name(words), words)
-        if found is None:
-            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-        env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
-        if len(args) > _ENV:
-            args = (*args[:_ENV], env, *args[_ENV + 1 :])
+            original(self, *args, **kwargs)
+        elif scope.live or below_seam() or sys._getframe(1).f_globals.get("__name__") in _LOOPS or caller.probes:
+            _joining(original, self, scope, command, args, kwargs)
         else:
-            kwargs["env"] = env
-        try:
-            with starting(found):
-                original(self, *args, **kwargs)
-        except OSError as error:  # there is no such program, or it may not be run
-            found.not_started(scope, error)
-            raise
-        found.started(self.pid)
-        loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
-        (expect if loops else follow)(self, found)
-        return None
+            _captured(original, self, scope, command, args, kwargs)
 
     return __init__
+
+
+def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any) -> None:
+    """Start a process as a step."""
+    scope = here() or scope
+    session = scope.session
+    words, options = words_of(command), commands.one_of(_ARGUMENTS, args, kwargs)
+    name = program_name(words)
+    guard.refuse(Attempt("process", "process.start", name))
+    lane, found = _admit(scope, name, words)
+    size = options.get("bufsize", -1)
+    size = -1 if size is None else size
+    if found is not None and not found.live:  # one that joined the recorded run
+        _really_start(original, self, found, args, kwargs)
+        follow(self, found)
+        if found.is_step:
+            steps = vars(self)[_STEPS] = ProcessSteps(session, found.path)
+            steps.wrap_pipes(self, size)
+            session.state.extras.of(_Numbers).steps[self.pid] = steps
+        return
+    if not session.state.live and not session.comes_next(scope, "process", name):
+        original(self, *args, **kwargs)  # which the guard refuses
+        return
+    text = isinstance(command, str | bytes | os.PathLike)
+    one_program = getattr(words, "simple", False) if text else not options.get("shell")
+    if options.get("executable") is not None:
+        one_program, words = False, [os.fsdecode(options["executable"]), *words[1:]]
+    side_effect, declared = commands.side_effect_of(words, one_program=one_program)
+    info: dict[str, Any] = {"process": lane.path} | ({} if declared else {"undeclared": True})
+    if found is not None:
+        info["lane"] = lane.id
+    about = commands.described(session, command, words, options)
+    step = session.begin(scope, Request(Spec("process", name, side_effect=side_effect), about, info))
+    if step.deferred:
+        step = step.go()
+    captured = CapturedProcess(session, step, lane.path, found)
+    if found is not None:
+        found.is_step = True
+    if captured.live:
+        if "file" in (about.get("stdout"), about.get("stderr")):
+            guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
+        try:
+            _really_start(original, self, found, args, kwargs)
+        except BaseException as error:
+            captured.not_started(error)
+            raise
+        captured.started(self.pid)
+    else:
+        _answer(original, self, captured, args, kwargs)
+    follow(self, captured)
+    vars(self)[_STEPS] = captured
+    captured.wrap_pipes(self, size)
+    numbers = session.state.extras.of(_Numbers)
+    numbers.steps[self.pid] = captured
+    if options.get("start_new_session") or options.get("process_group") == 0:
+        numbers.groups[self.pid] = captured
+
+
+def _really_start(original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any) -> None:
+    """Really start a process, with its ticket where it may join."""
+    if found is None:
+        token = within.set(True)
+        try:
+            with passing():
+                original(self, *args, **kwargs)
+        finally:
+            within.reset(token)
+        return
+    env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
+    if len(args) > _ENV:
+        args = (*args[:_ENV], env, *args[_ENV + 1 :])
+    else:
+        kwargs = {**kwargs, "env": env}
+    with starting(found):
+        original(self, *args, **kwargs)
+    found.started(self.pid)
+
+
+def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwargs: Any) -> None:
+    """Make the object of a process that is not started: all that ``Popen`` does but start one."""
+
+    def not_executed(*given: Any, **_: Any) -> None:
+        captured.start()
+        self.pid = captured.pid
+        self._close_pipe_fds(*given[_PIPES])
+
+    vars(self)["_execute_child"] = not_executed
+    try:
+        original(self, *args, **kwargs)
+    finally:
+        del vars(self)["_execute_child"]
+
+
+def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any) -> None:
+    """Start a process that may join, and is no step: one in the body of a tool, or one of an event loop."""
+    words = words_of(command)
+    found = admission_of(scope, program_name(words), words)
+    if found is None:
+        original(self, *args, **kwargs)
+        return
+    try:
+        _really_start(original, self, found, args, kwargs)
+    except OSError as error:  # there is no such program, or it may not be run
+        found.not_started(scope, error)
+        raise
+    loops = sys._getframe(2).f_globals.get("__name__") in _LOOPS
+    (expect if loops else follow)(self, found)
 
 
 # -- multiprocessing -------------------------------------------------------------------------------------------------------

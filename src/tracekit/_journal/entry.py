@@ -49,6 +49,8 @@ FAMILIES: Final = {
     "tool": EntryFamily("tool.call", "tool.chunk", "tool.return", "tool.error", "tool.skipped"),
     "llm": EntryFamily("llm.request", "llm.chunk", "llm.response", "llm.error", "llm.skipped"),
     "http": EntryFamily("http.request", "http.chunk", "http.response", "http.error", "http.skipped"),
+    "process": EntryFamily("process.start", "process.chunk", "process.end", "process.error", "process.skipped"),
+    "pipe": EntryFamily("pipe.open", "pipe.chunk", "pipe.end", "pipe.error", "pipe.skipped"),
     "span": EntryFamily("span.start", "span.chunk", "span.end", "span.end", "span.skipped"),
 }
 
@@ -56,7 +58,14 @@ FAMILIES: Final = {
 SINGLES: Final = frozenset(
     {"decision", "data", "state_transition", "policy.check", "breaker", "detection", "contract.violated"}
     | {"task_sent", "task_received", "response_sent", "object.patched", "fallback.triggered", "fallback.exhausted"}
-    | {"intent.received", "agent.attempt.start", "agent.attempt.end", "router.decision", "final.response"}
+    | {
+        "process.signal",
+        "intent.received",
+        "agent.attempt.start",
+        "agent.attempt.end",
+        "router.decision",
+        "final.response",
+    }
 )
 
 #: A call that was not made, in the place of its intent record: ``meta.info.family`` says of which kind, ``error`` why.

@@ -507,7 +507,7 @@ def _short(value: object) -> str:
 
 #: What marks an effect, or an end, among bytes that don't verify: each of these is synced as soon as it is written.
 _EFFECTS: Final = (b'"side_effect":"irreversible"', b'"side_effect":"reversible"')
-_MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"')
+_MAY_BE_EFFECTS: Final = (b'"type":"tool.call"', b'"type":"http.request"', b'"type":"process.start"')
 _HARMLESS: Final = b'"side_effect":"read_only"'
 _END_MARKS: Final = tuple(b'"type":"%b"' % end.encode() for end in sorted(ENDS))
 

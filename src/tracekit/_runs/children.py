@@ -19,6 +19,7 @@ from weakref import ref
 
 from .. import _reality, errors
 from .._capture import guard, instrumentation
+from .._capture.commands import STATUS, note_status
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.once import share
@@ -30,7 +31,6 @@ from .._runtime.replayer import Replay
 from .._runtime.session import Scope
 from .._runtime.spending import Spending
 from .._runtime.threads import child_processes
-from .._values import from_json, to_json
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -45,7 +45,6 @@ from .forks import Segment
 
 __all__ = [
     "NOT_STARTED",
-    "STATUS",
     "HandedCalls",
     "RecordedChild",
     "RecordedChildren",
@@ -70,9 +69,7 @@ __all__ = [
 #: The pause between two looks at a process (s), and after how long it is said on stderr who is waited for.
 _LOOK: Final = 0.005
 _SAID_AFTER: Final = 10.0
-#: The name under which the status of a process that its program got is recorded, followed by the process's path.
-STATUS: Final = "process.status"
-#: The same for the reason why a process could not be started.
+#: The name under which the reason is recorded why a process could not be started, followed by its path.
 NOT_STARTED: Final = "process.failed"
 
 Report = dict[str, Any]
@@ -91,6 +88,8 @@ class ReplayedChild:
         self.path: Final = path
         self.pool: Final = pool
         self.pid = 0
+        #: Whether the recording has it as a step as well.
+        self.is_step = False
         self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
@@ -332,7 +331,7 @@ class ReplayedChild:
         """Kill the process if it still runs."""
         with suppress(OSError):
             if self.pid and self.runs():
-                os.kill(self.pid, signal.SIGKILL)
+                _reality.kill(self.pid, signal.SIGKILL)
 
     def _warn(self, what: str) -> None:
         self.warnings.append(f"the process {self.path} {what}")
@@ -540,6 +539,8 @@ class RecordedChild:
     """A child process that a recorded run starts, and the ticket by which it joins the run."""
 
     live: Final = True
+    #: Whether it is a step as well: what it does besides what joins the run is captured.
+    is_step = False
 
     @_reality.off_loop()
     def __init__(
@@ -581,7 +582,7 @@ class RecordedChild:
         return nullcontext()
 
     def started(self, pid: int) -> None:
-        if self._lane:
+        if self._lane and not self.is_step:
             self._started.invited.append(self._lane)
 
     def not_started(self, scope: Scope, error: OSError) -> None:
@@ -593,14 +594,7 @@ class RecordedChild:
             self.session.clock_read(scope, f"{NOT_STARTED} {self.path}", lambda: failure)
 
     def note(self, scope: Scope, status: Any) -> None:
-        if isinstance(status, dict):  # what it had written so far
-            tree, redacted = self.session.redactor.redact(to_json(status))
-            if redacted:
-                status = from_json(tree)
-                self.session.report.warn(
-                    f"the output of the process {self.path} was redacted: a replay hands on the placeholder"
-                )
-        self.session.clock_read(scope, f"{STATUS} {self.path}", lambda: status)
+        note_status(self.session, scope, self.path, status)
         if isinstance(status, int):
             self.heard()
 
@@ -872,6 +866,8 @@ class ReplayedChildren:
         self._reports = reports
         self._owns: bool = reports is None
         self._children: list[ReplayedChild] = []
+        #: The paths of processes that are answered from the log, though something that they started had joined.
+        self._answered: Final[list[str]] = []
         self._concluded = False
         #: How this process is seen to rest, and since when (s) it waits for others.
         self._look: object = None
@@ -909,10 +905,14 @@ class ReplayedChildren:
         reports = self._where()
         segment = self.recorded.get(path)
         if segment is not None and segment.indirect and self._options["guard"] != "off":
+            if self.session.has_process(path):  # what it started is answered with it
+                self._answered.append(path)
+                return None
             raise self.session.fail(self._indirect(path))
         child = ReplayedChild(
             self, path, None if segment is None else segment.path, pool, reports, self._ticket(scope, path)
         )
+        child.is_step = not pool and not scope.live and self.session.leave_process(scope, path, self.recorded)
         self._children.append(child)
         self.session.threads.processes()
         return child
@@ -944,7 +944,7 @@ class ReplayedChildren:
     def _recorded_path(self, path: str, arguments: list[str]) -> str | None:
         """The path of the recorded process that this one replays: the next of the same program and arguments started by this lane,
         whatever the order now; else the one with this number; ``None`` if there is none."""
-        taken = {child.path for child in self._children}
+        taken = {*(child.path for child in self._children), *self._answered}
         same = path.rpartition("#")[0] + "#"
         alike = [
             other
@@ -1078,7 +1078,7 @@ class ReplayedChildren:
 
     def _check_all_started(self) -> None:
         """Fail the replay if a process of the recording was never started."""
-        seen = [child.path for child in self._children]
+        seen = [*(child.path for child in self._children), *self._answered]
         for path in self.recorded:
             own = path.startswith(self._path + "/") and "@" not in path[len(self._path) :]
             if own and not any(path == other or path.startswith((other + "/", other + "+")) for other in seen):

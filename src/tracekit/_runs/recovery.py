@@ -69,7 +69,8 @@ class Decision(NamedTuple):
     ``reasons`` are dictionaries with ``code`` and ``text``, and ``step``, ``name``, ``side_effect`` where they speak of a step;
     ``in_doubt`` lists the steps whose effect may or may not have happened, one of a child process as ``"SEGMENT:STEP"``;
     ``pending`` the steps of the run's own file without an outcome; ``running`` those among them that are irreversible and are being
-    made right now, by the process that has the run open: nothing is in doubt of them.
+    made right now, by the process that has the run open: nothing is in doubt of them. ``undeclared`` are those in doubt of which nobody has
+    said what they do: processes.
     """
 
     run_id: str
@@ -79,6 +80,12 @@ class Decision(NamedTuple):
     in_doubt: tuple[int | str, ...] = ()
     pending: tuple[dict[str, Any], ...] = ()
     running: tuple[int | str, ...] = ()
+    undeclared: tuple[int | str, ...] = ()
+
+    @property
+    def leaves_in_doubt(self) -> bool:
+        """Whether an effect is in doubt that somebody should look at: of a run that has ended, one that was declared."""
+        return not set(self.in_doubt) <= (set(self.undeclared) if self.state == "complete" else set())
 
     @property
     def refusals(self) -> tuple[Reason, ...]:
@@ -121,6 +128,7 @@ def decide(
     who, segments = verdict.run_id or run_id or "", [*segments]
     in_segments = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
     running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
+    undeclared = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.undeclared)
     writers: list[Mapping[str, Any]] = []
     log = RecoveredLog(_noting_writers(entries, writers))
     if verdict.end is not None and verdict.state != "broken":
@@ -134,6 +142,7 @@ def decide(
             tuple(reasons),
             tuple(step.seq for step in left) + in_segments,
             running=running,
+            undeclared=tuple(step.seq for step in left if step.undeclared) + undeclared,
         )
     by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
     reasons = [*by]
@@ -148,14 +157,16 @@ def decide(
     reasons += map(_unknown, log.unknown)
     reasons += _of_keys(log, secret)
     resume = all(reason["code"] in FOR for reason in reasons)
+    doubtful = steps_in_doubt(log, live=live)
     return Decision(
         who,
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        steps_in_doubt(log, live=live) + in_segments,
+        doubtful + in_segments,
         tuple(step.about() for step in log.steps.values() if step.state == "pending" and not step.duplicate),
         tuple(step.seq for step in log.steps.values() if live and step.effect and step.state == "pending") + running,
+        tuple(seq for seq in doubtful if seq in log.steps and log.steps[seq].undeclared) + undeclared,
     )
 
 
@@ -284,7 +295,9 @@ def _segment(segment: Decision, text: str) -> Reason:
 
 def _of_processes(log: RecoveredLog) -> Iterator[Reason]:
     """A process that was about to be started may have begun, though it has written nothing yet."""
-    for name, inside in log.processes:
+    for name, lane, inside in log.processes:
+        if lane in log.captured:
+            continue
         around = log.steps.get(inside)
         again = [] if around is None else [one for one in (around, *log.enclosing(around)) if one.state == "pending"]
         if around is None or again:
@@ -340,7 +353,10 @@ def _of_a_step(log: RecoveredLog, step: RecoveredStep, supplied: Collection[int]
             text = f"would be made again with {_named(step)} inside it, which can't be taken back"
             yield _reason("irreversible_inside", outer, text) | {"inside": step.seq}
     if step.state == "pending" and step.went_on and not step.inner:
-        text = f"was being read, and the program had gone on with its first pieces (at entry {step.went_on})"
+        went = "running, and the program had gone on beside it"
+        if step.family != "process":
+            went = "being read, and the program had gone on with its first pieces"
+        text = f"was {went} (at entry {step.went_on})"
         yield _reason("stream_in_progress", step, text)
     if step.hidden and not step.inner:
         if step.state == "done":
@@ -429,7 +445,8 @@ class UncertainStep(NamedTuple):
     """An irreversible step without a known outcome: ``state`` is ``in_doubt``, or ``running`` while its process is making it.
 
     ``arguments`` and ``idempotency_key`` are as the log has them, placeholders included; ``host`` is where it was made, ``time`` when it
-    began. ``segment`` names the child process whose step it is. ``code`` and ``text`` say why it is listed, ``what_to_do`` what then.
+    began. ``segment`` names the child process whose step it is; ``declared`` is false of a process of which nobody has said what it does.
+    ``code`` and ``text`` say why it is listed, ``what_to_do`` what then.
     """
 
     run_id: str
@@ -445,6 +462,7 @@ class UncertainStep(NamedTuple):
     code: str
     text: str
     what_to_do: str
+    declared: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values: the time in ISO 8601, the age in seconds."""
@@ -452,11 +470,13 @@ class UncertainStep(NamedTuple):
 
 
 class InDoubt(NamedTuple):
-    """What is in doubt in a store, the oldest run first; what is being made right now; and the files that can't be read."""
+    """What is in doubt in a store, the oldest run first; what is being made right now; the files that can't be read; and, apart, processes
+    in doubt of which nobody has said what they do."""
 
     in_doubt: tuple[UncertainStep, ...] = ()
     running: tuple[UncertainStep, ...] = ()
     unreadable: tuple[str, ...] = ()
+    undeclared: tuple[UncertainStep, ...] = ()
 
 
 @_reality.off_loop()
@@ -484,9 +504,10 @@ def in_doubt(store: Store) -> InDoubt:
             if not whole:
                 unreadable.append(file)
     return InDoubt(
-        tuple(one for one in found if one.state == "in_doubt"),
+        tuple(one for one in found if one.state == "in_doubt" and one.declared),
         tuple(one for one in found if one.state == "running"),
         tuple(unreadable),
+        tuple(one for one in found if one.state == "in_doubt" and not one.declared),
     )
 
 
@@ -524,6 +545,7 @@ def _uncertain(path: str) -> tuple[list[UncertainStep], bool]:
                     str(reason["code"]),
                     str(reason["text"]),
                     _what_to_do(decision, path, step, running),
+                    step not in decision.undeclared,
                 )
             )
     return found, decision.state != "broken"
@@ -562,7 +584,7 @@ def _leaves_in_doubt(path: str, segments: Sequence[str]) -> bool:
         last = last_entry(path)
         if last.get("type") == "run.aborted" and not _meta(last).get("by_program"):
             return False
-        return any(decision_on(file, segments=()).in_doubt for file in (path, *segments) if not _silent(file))
+        return any(decision_on(file, segments=()).leaves_in_doubt for file in (path, *segments) if not _silent(file))
     except (OSError, TracekitError):
         return True  # the decision on it reports that
 

@@ -334,7 +334,7 @@ class RecoveredStep:
 
     __slots__ = (
         "attempt", "chunks", "duplicate", "family", "first_chunk", "hidden", "in_doubt", "inner", "key_by", "lane", "lost", "name",
-        "outcome", "passed", "seq", "settled", "side_effect", "state", "type", "undoes", "went_on",
+        "outcome", "passed", "seq", "settled", "side_effect", "state", "type", "undeclared", "undoes", "went_on",
     )  # fmt: skip
 
     def __init__(self, entry: Mapping[str, Any], family: str, inner: int) -> None:
@@ -348,6 +348,8 @@ class RecoveredStep:
         self.side_effect: Final = _class(family, meta)
         self.attempt: Final[Any] = info.get("attempt", meta.get("attempt", 1))
         self.duplicate = "duplicate_of" in info
+        #: Whether nobody has said what it does: a process.
+        self.undeclared: Final = info.get("undeclared") is True
         #: The step that this one undoes (a compensation), or 0.
         self.undoes: Final[int] = info["compensates"] if type(info.get("compensates")) is int else 0
         #: Of a call that happens once: the secret that its key was made under.
@@ -415,8 +417,10 @@ class RecoveredLog:
         self.abort = 0
         self.durability: Any = None
         self.last_lane = 0
-        #: The processes that were started: each with its name and the step that it was started in, or 0.
-        self.processes: Final[list[tuple[str, int]]] = []
+        #: The processes that were started: each with its name, its lane, and the step that it was started in, or 0.
+        self.processes: Final[list[tuple[str, int, int]]] = []
+        #: The lanes of those that are steps themselves.
+        self.captured: Final[set[int]] = set()
         self._inner: Final = array("Q", [0])
         self._under: Final[dict[int, int]] = {}
         #: Blobs that hold something opaque.
@@ -465,7 +469,8 @@ class RecoveredLog:
             if isinstance(about, dict) and type(about.get("id")) is int:
                 self._lane(about["id"], about.get("parent"), about.get("under"))
                 if about.get("process"):
-                    self.processes.append((str(about.get("name")), self._under.get(about["id"], 0) or inner))
+                    number = about["id"]
+                    self.processes.append((str(about.get("name")), number, self._under.get(number, 0) or inner))
         elif kind == "boundary":
             self.crossed.append(entry)
         elif kind == "recovery.settled":
@@ -491,6 +496,9 @@ class RecoveredLog:
     def _step(self, entry: Mapping[str, Any], family: str, role: str, inner: int) -> None:
         if role == "intent":
             self.steps[entry["seq"]] = RecoveredStep(entry, family, inner)
+            if family == "process":  # it goes on while its program does
+                self._streams.setdefault(entry["lane"], set()).add(entry["seq"])
+                self.captured.add(_meta(entry)[1].get("lane", 0))
             return
         step = self.steps.get(entry.get("step", 0))
         if step is None:
@@ -521,6 +529,8 @@ class RecoveredLog:
         step.in_doubt = bool(meta.get("in_doubt") or info.get("in_doubt"))
         if role == "skipped" and "output" not in entry and "error" not in entry:
             step.state = "given_up"
+        elif meta.get("start") == "failed":  # a process that was never there
+            step.state = "done"
         elif role == "error" or (role == "skipped" and "error" in entry):
             step.state = "failed"
             step.hidden = "redacted" if meta.get("redacted") else None
@@ -529,7 +539,7 @@ class RecoveredLog:
         else:
             step.state = "done"
             self._hides(step, entry, meta)
-        if step.chunks:
+        if step.chunks or step.family == "process":
             for streams in self._streams.values():
                 streams.discard(step.seq)
 

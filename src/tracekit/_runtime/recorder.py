@@ -95,14 +95,15 @@ class Raised:
         return [found for found, behind in known if found is not None and found.looks == _looks(behind)]
 
 
-def of_step(error: BaseException, session: Recording, step: RecordedStep) -> dict[str, Any]:
-    """``meta.failure`` of a step that was started and raised."""
+def of_step(error: BaseException, session: Recording, step: RecordedStep, *, begun: bool = True) -> dict[str, Any]:
+    """``meta.failure`` of a step that raised; ``begun``: it may have done something."""
     spec, agent = step.spec, step.scope.agent
     try:
         from ..failures import classify
 
-        failure = classify(error, side_effect=spec.side_effect, name=spec.name)
-        session.raised.remember(error, _Raised(step.seq, spec.name, agent, spec.side_effect, _looks(error)))
+        side_effect = spec.side_effect if begun else None
+        failure = classify(error, side_effect=side_effect, name=spec.name)
+        session.raised.remember(error, _Raised(step.seq, spec.name, agent, side_effect, _looks(error)))
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
@@ -298,7 +299,7 @@ class RecordedStep(Step):
         if session.state.ended:
             return
         meta = dict(info) if info else {}
-        meta["failure"] = of_step(error, session, self)
+        meta["failure"] = of_step(error, session, self, begun="start" not in meta)
         try:
             fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
             if output is not None:

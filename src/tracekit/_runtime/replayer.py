@@ -813,6 +813,8 @@ class Replay:
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
         self._lock = threading.RLock()
+        #: The steps of processes and of their pipes, by the path of the process.
+        self._processes: dict[str, list[int]] | None = None
         #: The lanes of calls in threads, without a captured step, that the program has not made.
         self._missing_hops: Final[set[int]] = set()
         #: The calls of libraries in threads that were cut off in the recording, and that the program has made here too.
@@ -840,6 +842,10 @@ class Replay:
         """A recorded step of which the program knows nothing: nobody asks for it, nor for what belongs to it."""
         self._used[seq] = 2
         self._skip_inside(seq)
+        self._skip_outcome(seq)
+
+    def _skip_outcome(self, seq: int) -> None:
+        """Nobody asks for the pieces and the outcome of this step."""
         piece = self.index.next_chunk[seq]
         while piece:
             self.schedule.skip(piece)
@@ -848,6 +854,45 @@ class Replay:
         if self.index.answer[seq]:
             self.schedule.skip(self.index.answer[seq])
             self._used[self.index.answer[seq]] = 2
+
+    # -- processes -------------------------------------------------------------------------------------------------------
+
+    def has_process(self, path: str) -> bool:
+        """Whether the recording has the process at this path as a step."""
+        return bool(self._steps_of(path))
+
+    def leave_process(self, scope: Scope, path: str, joined: Collection[str]) -> bool:
+        """The process at this path, one of those that ``joined`` the run, is started and answers for itself: its step is passed over, and
+        nothing of what went through its pipes is given. Whether the recording has it as a step."""
+        with self._lock:
+            self._check()
+            if not self._steps_of(path):
+                return False
+            state = self._state(scope.lane)
+            seq = self._next(state, "process")
+            if seq is None or self._process_of(self.trace.entry(seq)) not in joined:
+                self._out_of_order(self._steps_of(path)[0])
+                return False
+            self._consume(state, "process", seq)
+            scope.lane.last = seq
+            for one in self._steps_of(path):
+                self._skip_outcome(one)
+        return True
+
+    @staticmethod
+    def _process_of(entry: Mapping[str, Any]) -> str:
+        """The path of the process whose step, or whose pipe's step, this is."""
+        if entry["type"] == "process.start":
+            return str(((entry.get("meta") or {}).get("info") or {}).get("process"))
+        return str(entry.get("name")).partition(" ")[0]
+
+    def _steps_of(self, path: str) -> list[int]:
+        if self._processes is None:
+            self._processes = {}
+            for (_, kind), steps in self.index.intents.items():
+                for seq in steps if kind in ("process", "pipe", "process.signal") else ():
+                    self._processes.setdefault(self._process_of(self.trace.entry(seq)), []).append(seq)
+        return self._processes.get(path, [])
 
     # -- steps -----------------------------------------------------------------------------------------------------------
 

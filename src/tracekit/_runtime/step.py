@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Circumstances", "Family", "HasSpecs", "RenderedSpec", "Request", "Spec"]
 
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
-Family = Literal["tool", "llm", "http", "span"]
+Family = Literal["tool", "llm", "http", "process", "pipe", "span"]
 
 
 class Circumstances(dict[str, Any]):

@@ -181,7 +181,7 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
 def _collect_in_doubt(decisions: Iterable[Decision], in_doubt: list[str]) -> Iterator[Decision]:
     """Pass the decisions on, and collect the runs with a step in doubt; a damaged log counts, as it may lack one."""
     for decision in decisions:
-        if decision.in_doubt or decision.state == "broken":
+        if decision.leaves_in_doubt or decision.state == "broken":
             in_doubt.append(decision.run_id)
         yield decision
 

@@ -278,8 +278,12 @@ def _shape(answer: Answer) -> dict[str, Any]:
 
 def _what_happened(timeline: Timeline) -> Answer:
     counted = Counter(step.family for step in timeline.every_step())
-    words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "span": "span"}
-    parts = [_plural(counted[family], word) for family, word in words.items() if counted[family]]
+    words = {"llm": "model call", "tool": "tool call", "http": "HTTP request", "process": "process", "span": "span"}
+    parts = [
+        _plural(counted[family], word, "es" if family == "process" else "s")
+        for family, word in words.items()
+        if counted[family]
+    ]
     made = ", ".join(parts) or "no step"
     if not timeline.first:
         return "Unknown: the file holds no entry.", []

@@ -1,0 +1,397 @@
+"""Processes that do not join a run: a replay in a fresh process starts none, and the program gets what it got, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tests.support.place import PACKAGES, Place
+from tracekit import recovery
+
+PROGRAM = """
+import asyncio, os, select, signal, subprocess, sys, threading, time
+from subprocess import PIPE, STDOUT
+PY = sys.executable
+
+def did(what):
+    with open("effects", "a") as file:
+        file.write(what)
+
+"""
+#: What a process does to be noticed, should a replay start it.
+EFFECT = "open('effects', 'a').write('x')"
+
+PROGRAMS = {
+    "run": """
+print(subprocess.run(["git", "--version"], capture_output=True, text=True))
+print(subprocess.run(["sh", "-c", "printf x >> effects; echo out; echo err >&2; exit 3"], capture_output=True))
+print(subprocess.run("printf x >> effects; echo $HOME | wc -l", shell=True, capture_output=True, text=True).stdout)
+""",
+    "check": """
+print(subprocess.check_output(["sh", "-c", "echo a; echo b >&2"], stderr=STDOUT))
+try:
+    subprocess.check_call(["sh", "-c", "exit 5"])
+except subprocess.CalledProcessError as error:
+    print(error.returncode, error)
+print(subprocess.call(["true"]), subprocess.getstatusoutput("echo x; exit 2"))
+""",
+    "input": """
+print(subprocess.run(["tr", "a-z", "A-Z"], input=b"bytes", capture_output=True).stdout)
+print(subprocess.run(["tr", "a-z", "A-Z"], input="text", text=True, capture_output=True).stdout)
+""",
+    "binary": """
+print(subprocess.check_output([PY, "-c", "import sys; sys.stdout.buffer.write(bytes(range(256)))"]))
+try:
+    subprocess.check_output([PY, "-c", "import sys; sys.stdout.buffer.write(bytes([255]))"], text=True, encoding="utf-8")
+except UnicodeDecodeError as error:
+    print(error)
+print(repr(subprocess.check_output(["printf", "a\\r\\nb"], text=True)), repr(subprocess.check_output(["printf", "a\\r\\nb"])))
+""",
+    "missing": """
+for start in (subprocess.run, subprocess.Popen):
+    try:
+        start(["no-such-program", "-v"])
+    except OSError as error:
+        print(type(error), error.errno, error.filename, error)
+try:
+    subprocess.run(["true"], cwd="nowhere")
+except OSError as error:
+    print(type(error), error)
+""",
+    "timeout": """
+try:
+    subprocess.run(["sh", "-c", "echo begun; exec sleep 60"], capture_output=True, timeout=0.5)
+except subprocess.TimeoutExpired as error:
+    print(error, error.stdout, error.stderr)
+process = subprocess.Popen(["sleep", "60"])
+try:
+    process.wait(0.01)
+except subprocess.TimeoutExpired as error:
+    print(error)
+print(process.poll())
+process.terminate()
+print(process.wait(), process.returncode, process.pid)
+""",
+    "by hand": """
+process = subprocess.Popen(["cat"], stdin=PIPE, stdout=PIPE, text=True, bufsize=1)
+for line in ("one", "two", "three"):
+    process.stdin.write(line + "\\n")
+    print(process.stdout.readline(), end="")
+process.stdin.close()
+print(process.wait(), repr(process.stdout.read()))
+with subprocess.Popen(["sh", "-c", "echo a; echo b; exit 4"], stdout=PIPE) as process:
+    print([line for line in process.stdout], process.poll())
+print(process.returncode)
+process = subprocess.Popen(["sh", "-c", "echo left"], stdout=PIPE, stderr=PIPE)
+process.wait()
+print(process.communicate())
+process = subprocess.Popen(["sh", "-c", "echo first; echo rest"], stdout=PIPE, bufsize=0)
+print(process.stdout.read(3), process.communicate())
+""",
+    "broken pipe": """
+process = subprocess.Popen(["true"], stdin=PIPE, bufsize=0)
+process.wait()
+try:
+    process.stdin.write(b"x" * 100)
+except BrokenPipeError as error:
+    print(error)
+""",
+    "a pipeline": """
+first = subprocess.Popen(["echo", "through"], stdout=PIPE)
+second = subprocess.Popen(["tr", "a-z", "A-Z"], stdin=first.stdout, stdout=PIPE)
+first.stdout.close()
+print(second.communicate(), first.wait())
+""",
+    "os": """
+print(os.system("printf x >> effects; exit 3"))
+with os.popen("printf x >> effects; echo y") as file:
+    print(file.read())
+print(os.popen("exit 2").close())
+""",
+    "threads": """
+process = subprocess.Popen(["sh", "-c", "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.02; done"], stdout=PIPE, stderr=PIPE, text=True)
+found = []
+def read(pipe):
+    for line in pipe:
+        found.append(line.strip())
+readers = [threading.Thread(target=read, args=(pipe,)) for pipe in (process.stdout, process.stderr)]
+for reader in readers:
+    reader.start()
+while process.poll() is None:
+    time.sleep(0.01)
+for reader in readers:
+    reader.join()
+print(found, process.returncode)
+""",
+    "inherited": """
+print(subprocess.run(["sh", "-c", "printf x >> effects"]).returncode, flush=True)
+""",
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def replayed(place: Place) -> str:
+    """What the program prints in a replay in a fresh process where no program is found; each effect has happened once."""
+    before = place.effects()
+    done = place.cli("replay", "last", PATH="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert "exact (" in done.stderr, done.stderr
+    assert place.effects() == before
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replay_starts_nothing_and_gives_the_same(name: str, place: Place) -> None:
+    """Output, exit status, exceptions and time limits are the recorded ones; nothing of it is told as not captured."""
+    place.program(PROGRAM + PROGRAMS[name])
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    assert "not captured" not in done.stderr
+    assert done.stdout
+    assert place.effects() == PROGRAMS[name].count("printf x >>")
+    assert replayed(place) == done.stdout
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["inputs_not_observed"]
+
+
+def test_another_command_is_a_divergence(place: Place) -> None:
+    """The words, the directory and the text that is sent are compared; what the recording does not have at all is refused."""
+    for then, now, told in (
+        ('subprocess.run(["git", "--version"])', 'subprocess.run(["git", "version"])', "divergence"),
+        ('subprocess.run(["true"])', 'subprocess.run(["true"], cwd="/")', "divergence"),
+        (
+            'subprocess.run(["cat"], input=b"a", stdout=PIPE)',
+            'subprocess.run(["cat"], input=b"b", stdout=PIPE)',
+            "divergence",
+        ),
+        ("pass", f'subprocess.run([PY, "-c", "{EFFECT}"])', "live-call-blocked"),
+    ):
+        place.program(PROGRAM + then + "\n")
+        recorded = place.cli("run", "agent.py")
+        assert recorded.returncode == 0, recorded.stderr
+        place.program(PROGRAM + now + "\n")
+        done = place.cli("replay", "last")
+        assert (done.returncode, told in done.stderr, place.effects()) == (1, True, 0), done.stderr
+
+
+def test_a_swallowed_error_of_a_missing_program_stays_swallowed(place: Place) -> None:
+    """A program that goes on without ``git`` does so in its replay, also where there is one."""
+    text = 'try:\n    out = subprocess.check_output(["git", "--version"])\nexcept Exception:\n    out = "unknown"\nprint(out)\n'
+    place.program(PROGRAM + text)
+    recorded = place.cli("run", "agent.py", PATH="/nowhere")
+    assert recorded.stdout == "unknown\n"
+    done = place.cli("replay", "last")
+    assert (done.returncode, done.stdout) == (0, "unknown\n"), done.stderr
+
+
+def test_what_a_process_writes_to_a_file_is_told(place: Place) -> None:
+    """It is not in the trace, and a replay writes no such file: the run says so when it is recorded."""
+    place.program(PROGRAM + 'with open("out", "wb") as file:\n    subprocess.run(["echo", "x"], stdout=file)\n')
+    done = place.cli("run", "agent.py")
+    assert "not captured" in done.stderr
+    assert "echo, which writes to a file" in done.stderr
+
+
+def test_a_pipe_that_is_read_below_its_file_object_is_told(place: Place) -> None:
+    """``os.read`` of its descriptor is not seen: the run says so, and a replay fails there."""
+    text = 'process = subprocess.Popen(["echo", "x"], stdout=PIPE)\nprint(os.read(process.stdout.fileno(), 9))\n'
+    place.program(PROGRAM + text)
+    done = place.cli("run", "agent.py")
+    assert "below Python's file objects is not recorded" in done.stderr
+    replay = place.cli("replay", "last")
+    assert (replay.returncode, "not-replayable" in replay.stderr) == (1, True), replay.stderr
+
+
+# -- effects -------------------------------------------------------------------------------------------------------------------
+
+KILLED = PROGRAM + """
+print(subprocess.run(["uname"], capture_output=True).stdout)
+subprocess.run([PY, "-c", "import os, signal; open('effects', 'a').write('x'); os.kill(os.getppid(), signal.SIGKILL)"])
+"""  # fmt: skip
+
+
+def test_killed_between_intention_and_outcome(place: Place) -> None:
+    """The intention is in the log before the process starts; it is not started again, and is in doubt, apart from declared effects."""
+    place.program(KILLED)
+    assert place.cli("run", "agent.py").returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert place.effects() == 1
+    (one,) = recovery.in_doubt(place.store).undeclared
+    assert (one.name, one.arguments["command"][:2], one.declared) == ("python", ["python", "-c"], False)
+    assert recovery.in_doubt(place.store).in_doubt == ()
+    (decision,) = map(json.loads, place.cli("recovery", "scan", "--json").stdout.splitlines())
+    codes = {reason["code"] for reason in decision["reasons"]}
+    assert (decision["decision"], "irreversible_pending" in codes, decision["undeclared"]) == (
+        "abort",
+        True,
+        [one.step],
+    )
+    resumed = place.cli("recovery", "resume", place.run)
+    assert (resumed.returncode, place.effects()) == (4, 1), resumed.stderr
+
+
+def test_a_run_goes_on_after_processes_that_have_ended(place: Place) -> None:
+    """What has ended is answered, what only reads is made again, and what comes after is started for the first time."""
+    place.program(
+        PROGRAM
+        + """
+import tracekit
+tracekit.instrument(processes={"sh -c *read*": "read_only"})
+print(subprocess.run(["sh", "-c", "printf x >> effects; echo done"], capture_output=True).stdout)
+out = subprocess.run(["sh", "-c", "test -e again || kill -9 $PPID; echo read"], capture_output=True).stdout
+print(out)
+print(subprocess.run(["sh", "-c", "printf x >> effects; echo after"], capture_output=True).stdout)
+"""
+    )
+    assert place.cli("run", "agent.py").returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert place.effects() == 1
+    (place.directory / "again").touch()
+    done = place.cli("recovery", "resume", place.run)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("b'done\\n'\nb'read\\n'\nb'after\\n'\n")
+    assert place.effects() == 2
+    assert replayed(place).endswith("b'done\\n'\nb'read\\n'\nb'after\\n'\n")
+
+
+def effects_of(place: Place) -> dict[str, Any]:
+    (path,) = place.runs
+    entries = map(json.loads, path.read_bytes().splitlines())
+    return {
+        " ".join(one["input"]["command"]): one["meta"]["side_effect"]
+        for one in entries
+        if one["type"] == "process.start"
+    }
+
+
+def test_classes(place: Place) -> None:
+    """What is known to ask only, or is declared so, is read-only; everything else is irreversible, more than one program too."""
+    commands = {
+        "git rev-parse --is-inside-work-tree": "read_only",
+        "git status --short": "read_only",
+        "uname -s": "read_only",
+        "/usr/bin/git --version": "read_only",
+        "./git --version": "irreversible",
+        "git commit -m x": "irreversible",
+        "git rev-list --output=x HEAD": "irreversible",
+        "hostname": "read_only",
+        "hostname other": "irreversible",
+        "sh -c true": "irreversible",
+        "mine --look here": "read_only",
+        "mine --write": "irreversible",
+        "mine --undo": "reversible",
+    }
+    text = (
+        "import tracekit\ntracekit.instrument(processes={'mine --look*': 'read_only', 'mine --undo': 'reversible'})\n"
+    )
+    text += f"for words in {[*commands]!r}:\n    try:\n        subprocess.run(words.split(), capture_output=True)\n"
+    text += "    except OSError:\n        pass\n"
+    place.program(PROGRAM + text)
+    done = place.cli("run", "agent.py", PATH="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert effects_of(place) == commands
+
+
+@pytest.mark.parametrize(
+    ("command", "side_effect"),
+    [
+        ("git status", "read_only"),
+        ("git status; rm x", "irreversible"),
+        ("git status > x", "irreversible"),
+        ("git status $(rm x)", "irreversible"),
+        ("mine", "read_only"),
+        ("mine; rm x", "irreversible"),
+    ],
+)
+def test_a_shell_that_does_more_than_one_program(command: str, side_effect: str, tmp_path: Path) -> None:
+    """A pattern holds for a text of one program only."""
+    import subprocess
+
+    tracekit.instrument(processes={"mine*": "read_only"})
+    try:
+        with tracekit.record("r", store=str(tmp_path)) as run:
+            subprocess.run(command, shell=True, capture_output=True, env={"PATH": "/nowhere"}, cwd=tmp_path)
+    finally:
+        tracekit.uninstrument()
+    entries = map(json.loads, Path(run.path).read_bytes().splitlines())
+    assert [one["meta"]["side_effect"] for one in entries if one["type"] == "process.start"] == [side_effect]
+
+
+def test_a_wrong_class_is_refused() -> None:
+    with pytest.raises(ValueError, match="is none of read_only, reversible, irreversible"):
+        tracekit.instrument(processes={"git*": "harmless"})
+
+
+def test_inside_a_tool_the_tools_class_covers_it(place: Place) -> None:
+    """It is no step of its own, and a replay answers the tool."""
+    place.program(
+        PROGRAM
+        + """
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def shell(command):
+    return subprocess.check_output(command, shell=True, text=True)
+
+print(shell("printf x >> effects; echo out"))
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert "process.start" not in place.runs[0].read_text()
+    assert replayed(place) == done.stdout
+
+
+def test_a_secret_in_a_command_is_not_in_the_trace(place: Place) -> None:
+    """Neither in its words, nor in what it writes."""
+    secret = "sk-ant-api03-" + "Ab3" * 20
+    text = f'secret = "{secret}"\nprint(subprocess.check_output(["echo", "--password", secret]) != b"")\n'
+    place.program(PROGRAM + text)
+    assert place.cli("run", "agent.py").returncode == 0
+    assert secret not in place.runs[0].read_text()
+    assert place.cli("replay", "last", PATH="/nowhere").returncode == 0
+
+
+def test_signals_reach_nobody_in_a_replay(place: Place) -> None:
+    """The recorded number may be another process's by now."""
+    text = 'process = subprocess.Popen(["sleep", "60"])\nprocess.send_signal(signal.SIGTERM)\nprint(process.wait())\nprint(process.pid)\n'
+    place.program(PROGRAM + text)
+    done = place.cli("run", "agent.py")
+    number = int(done.stdout.splitlines()[-1])
+    (path,) = place.runs
+    assert f'"pid":"{number}"' in path.read_text()
+    assert replayed(place) == done.stdout
+
+
+def test_signals_by_number_reach_nobody_in_a_replay(place: Place) -> None:
+    """``os.kill`` of the recorded number, and ``os.killpg`` of its group."""
+    text = """
+first = subprocess.Popen(["sleep", "60"])
+os.kill(first.pid, signal.SIGTERM)
+second = subprocess.Popen(["sleep", "60"], start_new_session=True)
+os.killpg(os.getpgid(second.pid), signal.SIGTERM)
+print(first.wait(), second.wait())
+try:
+    os.kill(first.pid, signal.SIGTERM)
+except ProcessLookupError as error:
+    print(error)
+"""
+    place.program(PROGRAM + text)
+    done = place.cli("run", "agent.py")
+    assert done.stdout.startswith("-15 -15\n"), done.stderr
+    assert replayed(place) == done.stdout
+
+
+def test_the_documentation_has_the_table() -> None:
+    """Every command that counts as asking only is in the settings reference, and no other."""
+    from tracekit._capture.commands import HARMLESS
+
+    text = (Path(PACKAGES[0]).parent / "docs" / "reference" / "settings.md").read_text()
+    table = text.partition("<!-- harmless commands -->")[2].partition("<!-- end -->")[0]
+    assert table.strip().splitlines()[1:-1] == [*HARMLESS]
