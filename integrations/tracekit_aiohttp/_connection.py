@@ -22,8 +22,11 @@ from tracekit.integration import (
     PASSING,
     Arrivals,
     Chunks,
+    Conversation,
     Exchange,
     Incoming,
+    ReplayedConversation,
+    Scope,
     begin,
     current,
     drive,
@@ -42,9 +45,9 @@ _PLACE: Final = "_tracekit_line"
 
 
 @contextmanager
-def _nobodys() -> Iterator[None]:
-    """A block in which what is asked of the event loop is nobody's progress: it serves the connection."""
-    token = current.set(None)
+def _nobodys(scope: Scope | None = None) -> Iterator[None]:
+    """A block in which what is asked of the event loop is nobody's progress: it serves the connection. With ``scope`` it is the run's."""
+    token = current.set(scope)
     try:
         yield
     finally:
@@ -66,7 +69,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         if scope is None:
             found = outside(*asked.parts)
         else:
-            found = begin(scope, *asked.parts, streamed=asked.streamed)
+            found = begin(scope, *asked.parts, streamed=asked.streamed, websocket=asked.websocket)
         if found == AMBIENT:
             return _opened(self, req, Nothing)
         if not isinstance(found, Exchange):
@@ -80,7 +83,8 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         output = None if entry is None else entry.get("output")
         if isinstance(output, dict) and output.get("moment") == "opened":
             await found.step.next_chunk_async()
-        return _opened(self, req, lambda proto: Absent(proto, found, asked))
+        made = Talking if asked.websocket else Absent
+        return _opened(self, req, lambda proto: made(proto, found, asked))
 
     return connect
 
@@ -131,7 +135,10 @@ class Watched:
         self._exchange: Final = exchange
         self._asked: Final = asked
         self.real: Final = proto.transport
-        self.incoming: Final = Incoming(exchange, asked.method, asked.codings, quiet=False, brought=True)
+        self._talk: Final = Conversation(exchange, brought=True, parts=True) if asked.websocket else None
+        #: In which the library reads what comes: over a websocket it goes by the run's clock and has timers of the run's there.
+        self.scope: Final = exchange.scope if asked.websocket else None
+        self.incoming: Final = self._talk or Incoming(exchange, asked.method, asked.codings, quiet=False, brought=True)
         self._upload: Final = Upload(asked) if asked.streamed else None
         vars(proto)[_PLACE] = self
         proto.transport = self
@@ -150,6 +157,8 @@ class Watched:
             body, _ = self._upload.feed(bytes(data))
             if body:
                 self._exchange.sent(body)
+        elif self._talk is not None:
+            self._talk.sent(bytes(data))
         self._exchange.inside(self.real.write, data)
 
     def writelines(self, pieces: Iterable[Any]) -> None:
@@ -243,6 +252,9 @@ class Upload:
 class _StandIn(asyncio.Transport):
     """What all have that stand in for a connection which is not there."""
 
+    #: As that of :class:`Watched`.
+    scope: Scope | None = None
+
     def __init__(self, proto: Any) -> None:
         super().__init__()
         self._proto: Final = proto
@@ -298,7 +310,7 @@ class Absent(_StandIn):
     def __init__(self, proto: Any, exchange: Exchange, asked: Asked) -> None:
         super().__init__(proto)
         self._upload: Final = Upload(asked) if asked.streamed else None
-        self._arrivals: Final = Arrivals(exchange, asked.method, proto.data_received, self._lost)
+        self._arrivals: Arrivals = Arrivals(exchange, asked.method, proto.data_received, self._lost)
 
     def ready(self) -> None:
         """The library has said how it wants the answer."""
@@ -328,6 +340,18 @@ class Absent(_StandIn):
     abort = close
 
 
+class Talking(Absent):
+    """That of a websocket."""
+
+    def __init__(self, proto: Any, exchange: Exchange, asked: Asked) -> None:
+        super().__init__(proto, exchange, asked)
+        self.scope = exchange.scope
+        self._arrivals: Arrivals = ReplayedConversation(exchange, proto.data_received, self._lost, lambda: None)
+
+    def write(self, data: Any) -> None:
+        self._arrivals.sent(bytes(data))
+
+
 def _fail(proto: Any, error: BaseException, *, rest_only: bool = False) -> None:
     """Whoever waits for something to come gets ``error``; ``rest_only``: the head of the answer is none of that."""
     payload = proto._payload
@@ -354,12 +378,13 @@ def data_received(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def data_received(self: Any, data: bytes) -> None:
         line = vars(self).get(_PLACE)
-        if line is None or not data:
+        if line is None:
             original(self, data)
             return
-        with _nobodys():
-            if type(line) is Watched:
+        if data and type(line) is Watched:
+            with _nobodys():
                 line.feed(data)
+        with _nobodys(line.scope):
             original(self, data)
 
     return data_received
@@ -372,9 +397,10 @@ def connection_lost(original: Callable[..., Any]) -> Callable[..., Any]:
         if line is None:
             original(self, exc)
             return
-        with _nobodys():
-            if type(line) is Watched:
+        if type(line) is Watched:
+            with _nobodys():
                 line.lost(exc)
+        with _nobodys(line.scope):
             original(self, exc)
 
     return connection_lost

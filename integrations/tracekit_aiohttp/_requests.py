@@ -16,18 +16,20 @@ _BOUNDARY: Final = b"boundary"
 class Asked:
     """A request: ``parts`` as ``begin`` takes them. ``streamed``: its body is sent as it is produced."""
 
-    __slots__ = ("_boundary", "codings", "method", "parts", "streamed")
+    __slots__ = ("_boundary", "codings", "method", "parts", "streamed", "websocket")
 
     def __init__(self, req: Any, content: bytes | None) -> None:
         self.method: Final[str] = req.method
         self.streamed: Final = content is None
         self._boundary: Final = _boundary(req.headers.get("content-type", "")) if content is None else b""
         self.codings: Final[str] = req.headers.get("accept-encoding", "").lower()
+        #: Whether it asks for a websocket.
+        self.websocket: Final = req.headers.get("upgrade", "").lower() == "websocket"
         url = req.url
         headers = [(name.encode(), self.masked(value.encode())) for name, value in req.headers.items()]
         self.parts: Final = (
-            req.method,
-            url.scheme.encode(),
+            "WEBSOCKET" if self.websocket else req.method,
+            _scheme(url, self.websocket),
             _netloc(url),
             url.raw_path_qs.encode(),
             headers,
@@ -41,6 +43,11 @@ class Asked:
     def masked(self, data: bytes) -> bytes:
         """``data`` with the boundary that the log has: the library draws another one each time."""
         return data.replace(self._boundary, _BOUNDARY) if self._boundary else data
+
+
+def _scheme(url: Any, websocket: bool) -> bytes:
+    scheme: str = url.scheme
+    return ({"http": "ws", "https": "wss"}.get(scheme, scheme) if websocket else scheme).encode()
 
 
 def _netloc(url: Any) -> bytes:

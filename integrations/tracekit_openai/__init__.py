@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tracekit.integration import Ambient, Endpoint, Integration, Patch, attach, detach, register
+from tracekit.integration import Ambient, Endpoint, Integration, attach, detach, register
 
 from ._chat import Chat, Completions, Embeddings
 from ._inference import Inference
@@ -13,34 +13,6 @@ from ._responses import Responses
 __all__ = ["integration", "unwrap", "wrap"]
 
 ClientT = TypeVar("ClientT")
-
-#: Where each kind of websocket is opened: module, classes.
-_SOCKETS = {
-    "openai.resources.realtime.realtime": "Realtime",
-    "openai.resources.realtime.translations.translations": "Translations",
-    "openai.resources.beta.realtime.realtime": "Realtime",
-    "openai.resources.responses.responses": "Responses",
-    "openai.resources.beta.responses.responses": "Responses",
-    "openai.resources.live.live": "Live",
-    "openai.resources.live.forks": "Forks",
-    "openai.resources.live.sideband": "Sideband",
-}
-
-
-def _refused(original: Any) -> Any:
-    from ._websockets import refused
-
-    return refused(original)
-
-
-def _sockets() -> list[Patch]:
-    return [
-        Patch(module, f"{way}{kind}ConnectionManager.{name}", _refused)
-        for module, kind in _SOCKETS.items()
-        for way, names in (("", ("__enter__", "enter")), ("Async", ("__aenter__", "enter")))
-        for name in names
-    ]
-
 
 #: What the endpoints do beside answering; those not listed are irreversible unless the method is safe.
 _ENDPOINTS = (
@@ -56,12 +28,15 @@ _ENDPOINTS = (
     Endpoint("POST", "images/edits", "read_only"),
     Endpoint("POST", "images/variations", "read_only"),
     Endpoint("POST", "vector_stores/*/search", "read_only"),
+    Endpoint("WEBSOCKET", "realtime", "read_only"),
+    Endpoint("WEBSOCKET", "realtime/translations", "read_only"),
+    Endpoint("WEBSOCKET", "responses", "read_only"),
+    Endpoint("WEBSOCKET", "live", "read_only"),
 )
 
 integration = Integration(
     "openai",
     modules=("openai",),
-    patches=_sockets(),
     dialects=(Chat(), Responses(), Completions(), Embeddings(), Inference()),
     agents=("OpenAI/Python", "AsyncOpenAI/Python", "AzureOpenAI/Python", "AsyncAzureOpenAI/Python"),
     endpoints=_ENDPOINTS,

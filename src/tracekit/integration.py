@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
     from ._capture.plugins import trusted as trusted
+    from ._capture.websocket import Conversation as Conversation
+    from ._capture.websocket import ReplayedConversation as ReplayedConversation
     from ._capture.wire import ChatCompletions as ChatCompletions
     from ._capture.wire import EmbeddingVectors as EmbeddingVectors
     from ._capture.wire import answer_meta as answer_meta
@@ -144,6 +146,7 @@ _HOMES: Final = {
     "ChatCompletions": "_capture.wire",
     "Chunks": "_capture.http1",
     "Claim": "_capture.plugins",
+    "Conversation": "_capture.websocket",
     "Dialect": "_capture.plugins",
     "EmbeddingVectors": "_capture.wire",
     "Endpoint": "_capture.plugins",
@@ -168,6 +171,7 @@ _HOMES: Final = {
     "Reading": "_capture.plugins",
     "Redactor": "_runtime.redaction",
     "ReplaceableCall": "_capture.contracted",
+    "ReplayedConversation": "_capture.websocket",
     "Request": "_runtime.step",
     "RequestHead": "_capture.http1",
     "SINGLES": "_journal.entry",
@@ -255,6 +259,7 @@ __all__ = [
     "ChatCompletions",
     "Chunks",
     "Claim",
+    "Conversation",
     "Dialect",
     "EmbeddingVectors",
     "Endpoint",
@@ -275,6 +280,7 @@ __all__ = [
     "Reading",
     "Redactor",
     "ReplaceableCall",
+    "ReplayedConversation",
     "Request",
     "RequestHead",
     "Scope",

@@ -115,31 +115,6 @@ def test_model_calls_outside_a_replayed_run(instrumented: None, monkeypatch: pyt
             client.models.list()
 
 
-def test_websockets_are_refused(provider: StubProvider, instrumented: None) -> None:
-    """What leaves by websocket is refused inside a run with a clear message, and untouched outside."""
-    import openai.resources.realtime.realtime
-    import openai.resources.responses.responses
-
-    with openai.OpenAI(api_key="k") as client, tracekit.record():
-        with pytest.raises(RunStateError, match=r"the websocket of Responses.connect\(\) can't be recorded yet"):
-            client.responses.connect().enter()
-        with pytest.raises(RunStateError, match=r"Realtime.connect"), client.realtime.connect(model="gpt-realtime"):
-            pass
-
-    async def main() -> None:
-        async with openai.AsyncOpenAI(api_key="k") as client:
-            with pytest.raises(RunStateError, match=r"AsyncRealtime.connect"):
-                await client.realtime.connect(model="gpt-realtime").enter()
-
-    with tracekit.record() as run, httpx2.Client() as http:
-        asyncio.run(main())
-        http.get(f"{provider.url}/x")
-    with tracekit.replay(run.id), openai.OpenAI() as client, httpx2.Client() as http:
-        http.get(f"{provider.url}/x")
-        with pytest.raises(LiveCallBlockedError, match="was opened during a replay"):
-            client.responses.connect().enter()
-
-
 def test_upgrades_are_refused(provider: StubProvider, instrumented: None) -> None:
     """A request that asks to become a websocket is refused before it is sent, a 101 answer when it comes."""
     with tracekit.record() as run, httpx2.Client() as client:

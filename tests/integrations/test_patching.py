@@ -88,11 +88,11 @@ def test_imports_nothing() -> None:
     told = fresh("""
         import sys, tracekit
         tracekit.instrument()
-        print([name for name in ("openai", "anthropic", "httpx", "httpx2") if name in sys.modules])
-        import httpx2, openai.resources.responses.responses as responses
-        print(hasattr(httpx2.Client.send, "__wrapped__"), hasattr(responses.ResponsesConnectionManager.enter, "__wrapped__"))
+        print([name for name in ("openai", "anthropic", "httpx", "httpx2", "websockets") if name in sys.modules])
+        import httpx2, websockets.asyncio.connection as connection
+        print(hasattr(httpx2.Client.send, "__wrapped__"), hasattr(connection.Connection.data_received, "__wrapped__"))
         tracekit.uninstrument()
-        print(hasattr(httpx2.Client.send, "__wrapped__"), hasattr(responses.ResponsesConnectionManager.enter, "__wrapped__"))
+        print(hasattr(httpx2.Client.send, "__wrapped__"), hasattr(connection.Connection.data_received, "__wrapped__"))
     """)
     assert told.splitlines() == ["[]", "True True", "False False"]
 

@@ -411,11 +411,11 @@ def refuse(scope: Scope, what: str) -> None:
         raise RunStateError(
             f"{what} can't be recorded yet",
             run_id=scope.session.run_id,
-            next_action="use the HTTP interface of the same service, or make the call outside the run",
+            next_action="use the HTTP interface of the same service, or its websocket by `websockets` or `aiohttp`",
         )
     raise LiveCallBlockedError(
         f"{what} was opened during a replay", run_id=scope.session.run_id, operation=what,
-        next_action="use the HTTP interface of the same service: websockets are not captured yet",
+        next_action="use the HTTP interface of the same service, or its websocket by `websockets` or `aiohttp`",
     )  # fmt: skip
 
 
@@ -525,6 +525,16 @@ class Exchange:
                 next_action="see what the body is made of: a file that has changed, or something that is not captured",
             )
         )
+
+    @property
+    def scope(self) -> Scope:
+        """Where it was begun."""
+        return self._scope
+
+    def alike(self, recorded: Any, actual: Any) -> bool:
+        """Whether the program sends what was recorded, secrets left out."""
+        tree = self._scope.session.redactor.redact(to_json(actual))[0]
+        return bool(to_json(recorded) == tree)
 
     def _received(self) -> Outcome | None:
         """The first chunk of what came back."""
@@ -921,22 +931,25 @@ def begin(
     content: bytes,
     *,
     streamed: bool = False,
+    websocket: bool = False,
 ) -> Exchange | str:
     """Open the step of a request; ``streamed``: its body is sent as it is produced, and told to :meth:`Exchange.sent`.
+
+    ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then.
 
     Returns ``PASSING`` where the request is to be sent without a step, ``AMBIENT`` where it is to be answered with nothing.
     """
     about = Facts(headers)
     for credential in about.credentials:
         scope.session.redactor.learn(credential.decode("latin-1"))
-    if about.upgrade or scheme in (b"ws", b"wss"):
+    if (about.upgrade or scheme in (b"ws", b"wss")) and not websocket:
         refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     if route.ambient:
         return _ambient(route) if scope.session.recording else AMBIENT
     value = parsed(content)
     body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
-    for dialect in () if streamed else route.dialects:
+    for dialect in () if streamed or websocket else route.dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
             note_captured(scope.session.state, route, dialect)

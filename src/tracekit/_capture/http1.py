@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 from .._runtime.session import Outcome
 from ..errors import ReplayError
 from .http import Answer, Exchange, piece_of, upload_of
 
-__all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "RequestHead", "served"]
+__all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "Rendering", "RequestHead", "served"]
 
 #: The answer to traffic that is not the program's.
 NOTHING: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -210,6 +210,9 @@ class Incoming:
         "_status", "_with", "asked", "begun", "complete", "early", "quiet",
     )  # fmt: skip
 
+    #: Whether the other side may agree to another protocol.
+    upgrades: ClassVar[bool] = False
+
     def __init__(self, exchange: Exchange, method: str, asked: str, *, quiet: bool, brought: bool = False) -> None:
         self._exchange: Final = exchange
         self._method: Final = method
@@ -263,9 +266,9 @@ class Incoming:
             self._also = {}
             return True
         self._status = int(status)
-        if self._status == 101:
+        if self._status == 101 and not self.upgrades:
             self._exchange.refuse("an upgraded connection (101)")
-        if 100 <= self._status < 200:
+        if 100 <= self._status < 200 and self._status != 101:
             if self._brought:
                 self._exchange.mark("continue" if self._status == 100 else "interim", suspended=self._first())
             return False
@@ -487,7 +490,7 @@ def _canonical(name: str) -> str:
 # -- answers from the log --------------------------------------------------------------------------------------------------
 
 
-class _Rendering:
+class Rendering:
     """A recorded answer written as it would be on the wire, piece after piece."""
 
     __slots__ = ("_chunked", "_length", "_whole", "_within")
@@ -550,7 +553,7 @@ def served(exchange: Exchange) -> Iterator[bytes]:
                 yield answer.content or b""
             return
         raise answer.error or ConnectionAbortedError(answer.text)
-    rendering = _Rendering()
+    rendering = Rendering()
     block = rendering.head(answer, exchange)
     if answer.content is not None:
         if block:
@@ -615,7 +618,7 @@ class Arrivals:
         self._method: Final = method
         self._receive: Final = receive
         self._lost: Final = lost
-        self._rendering: _Rendering | None = None
+        self._rendering: Rendering | None = None
         self._withdraw: Callable[[], object] | None = None
         self._over = False
         #: What the program has sent of its body beyond what the recorded one had by now, and the other way round.
@@ -624,14 +627,18 @@ class Arrivals:
         #: Whether the program has sent all of it.
         self._complete = False
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._over or self._exchange.step.upcoming() is None
+
     def ask(self) -> None:
         """Ask for what comes next, where that is not the program's to bring about."""
         if self._withdraw is not None or self._over:
             return
         step = self._exchange.step
-        self._compare()
         entry = step.upcoming()
-        if entry is not None and not _says(entry, "abandoned"):
+        if entry is not None and not (_says(entry, "abandoned") or self._is_sent(entry)):
             self._withdraw = step.on_next(self._came)
 
     def sent(self, data: bytes, *, complete: bool = False) -> None:
@@ -656,14 +663,25 @@ class Arrivals:
             self._exchange.step.take_next()
 
     def _compare(self) -> None:
-        """Compare what is sent, as far as both have it."""
-        step = self._exchange.step
-        while (entry := step.upcoming()) is not None and _is_upload(entry):
-            self._recorded += upload_of(step.take_next()) or b""
+        """Compare what is sent with what was, as far as the log is followed by now."""
+        while len(self._recorded) < len(self._sent) and (piece := self._next_sent()) is not None:
+            self._recorded += upload_of(piece) or b""
         common = min(len(self._sent), len(self._recorded))
-        if self._sent[:common] != self._recorded[:common] or (self._complete and len(self._recorded) > common):
+        less = self._complete and (len(self._recorded) > common or self._sends_next())
+        if less or self._sent[:common] != self._recorded[:common]:
             raise self._exchange.sends_otherwise(self._recorded, self._sent)
         self._sent, self._recorded = self._sent[common:], self._recorded[common:]
+
+    def _sends_next(self) -> bool:
+        """Whether the recorded program sends something before anything comes."""
+        if self._withdraw is not None:
+            return False
+        entry = self._exchange.step.upcoming()
+        return entry is not None and self._is_sent(entry)
+
+    def _next_sent(self) -> Outcome | None:
+        """What the recorded program sends next; nothing where something comes before that."""
+        return self._exchange.step.take_next() if self._sends_next() else None
 
     def _came(self, outcome: Outcome) -> None:
         self._withdraw = None
@@ -674,7 +692,7 @@ class Arrivals:
         try:
             data, end = self._taken(outcome)
             while end is None and (entry := step.upcoming()) is not None:
-                if _is_upload(entry) or _says(entry, "suspended") or _says(entry, "abandoned"):
+                if self._is_sent(entry) or _says(entry, "suspended") or _says(entry, "abandoned"):
                     break
                 more, end = self._taken(step.take_next())
                 data += more
@@ -685,13 +703,26 @@ class Arrivals:
         if data:
             self._receive(data)
         if end is None:
-            self.ask()
+            self._go_on()
         elif end[0]:
             self._lost(*end)
+
+    def _go_on(self) -> None:
+        try:
+            self._compare()
+        except ReplayError as failure:
+            self._end("failed", failure)
+        else:
+            self.ask()
 
     def _end(self, kind: str, error: BaseException | None) -> None:
         self._over = True
         self._lost(kind, error)
+
+    @staticmethod
+    def _is_sent(entry: Mapping[str, Any]) -> bool:
+        output = entry.get("output")
+        return isinstance(output, dict) and "sent" in output and entry["type"].endswith(".chunk")
 
     def _taken(self, outcome: Outcome) -> tuple[bytes, tuple[str, BaseException | None] | None]:
         """The bytes of what came, and how the answer ended, where it did: an empty kind where the connection outlived it."""
@@ -701,7 +732,7 @@ class Arrivals:
                 return rendering.piece(piece_of(outcome), outcome.meta.get("part", 0)), None
             if "moment" in outcome.output:
                 return _MOMENTS.get(outcome.output["moment"], b""), None
-            self._rendering = _Rendering()
+            self._rendering = Rendering()
             return self._rendering.head(Answer(outcome), self._exchange), None
         if self._recorded or (self._complete and self._sent):
             raise self._exchange.sends_otherwise(self._recorded, self._sent)
@@ -712,7 +743,7 @@ class Arrivals:
             rest = b"" if rendering is None else rendering.broken()
             return rest, (answer.raised or "read", answer.error or ConnectionAbortedError(answer.text))
         if rendering is None:
-            rendering = _Rendering()
+            rendering = Rendering()
             data = rendering.head(answer, self._exchange)
             status = answer.status
         else:
@@ -727,11 +758,6 @@ class Arrivals:
 
 def _says(entry: Any, key: str) -> bool:
     return bool((entry.get("meta") or {}).get(key))
-
-
-def _is_upload(entry: Any) -> bool:
-    output = entry.get("output")
-    return isinstance(output, dict) and "sent" in output and entry["type"].endswith(".chunk")
 
 
 def _length(answer: Answer) -> int | None:

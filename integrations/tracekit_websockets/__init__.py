@@ -1,0 +1,41 @@
+"""The seam of the ``websockets`` package: a client's connection is a step, what is sent and received over it are its pieces.
+
+See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit.integration import Integration, Patch
+
+__all__ = ["integration"]
+
+
+def _wrapped(module: str, name: str) -> Any:
+    def wrap(original: Any) -> Any:
+        from . import _asyncio, _threads
+
+        return getattr({"asyncio": _asyncio, "threads": _threads}[module], name)(original)
+
+    return wrap
+
+
+integration = Integration(
+    "websockets",
+    modules=("websockets",),
+    patches=[
+        # The method has another name in each half of the supported versions.
+        *(
+            Patch("websockets.asyncio.client", f"connect.{name}", _wrapped("asyncio", "opening"))
+            for name in ("create_connection", "open_tcp_connection")
+        ),
+        *(
+            Patch("websockets.asyncio.connection", f"Connection.{name}", _wrapped("asyncio", name))
+            for name in ("data_received", "eof_received", "connection_lost")
+        ),
+        Patch("websockets.sync.client", "connect", _wrapped("threads", "connect")),
+        Patch("websockets.sync.client", "reconnect.open_connection", _wrapped("threads", "open_connection")),
+        Patch("websockets.sync.client", "ClientConnection.__init__", _wrapped("threads", "made")),
+    ],
+)

@@ -1,0 +1,279 @@
+"""The client on threads: what stands in the place of a connection's socket."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+from _thread import allocate_lock
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Final
+
+from tracekit.errors import ReplayError
+from tracekit.integration import (
+    PASSING,
+    Conversation,
+    Exchange,
+    ReplayedConversation,
+    current,
+    here,
+    passes_untouched,
+    passing,
+)
+
+from ._requests import begun, raised, report
+
+__all__ = ["connect", "made", "open_connection"]
+
+
+class _Opening:
+    """A connection that is being opened, up to where the library makes its own object of it."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange: Final = exchange
+        self._tokens: Any = exchange.enter()
+
+    def over(self) -> bool:
+        """What follows is the library's own code, which a replay runs too. Whether that is news."""
+        tokens, self._tokens = self._tokens, None
+        if tokens is not None:
+            self.exchange.leave(tokens)
+        return tokens is not None
+
+
+_opening: Final[ContextVar[_Opening | None]] = ContextVar("tracekit.websockets.opening", default=None)
+
+
+def connect(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, in versions in which it opens the connection itself."""
+
+    @wraps(original)
+    def connect(uri: str, *args: Any, **options: Any) -> Any:
+        if hasattr(sys.modules["websockets.sync.client"], "reconnect") or passes_untouched(current.get()):
+            return original(uri, *args, **options)
+
+        def replay(sock: Absent) -> Any:
+            changed = {"sock": sock, "proxy": None}
+            if "proxy" not in (getattr(original, "__kwdefaults__", None) or {}):
+                del changed["proxy"]
+            secure = {"ssl": _NoTls()} if uri.startswith("wss:") else {}
+            return original(uri, *args, **{**options, **changed, **secure})
+
+        return _opened(uri, options.get("additional_headers"), lambda: original(uri, *args, **options), replay)
+
+    return connect
+
+
+def open_connection(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, in newer ones."""
+
+    @wraps(original)
+    def open_connection(self: Any, deadline: Any) -> Any:
+        if passes_untouched(current.get()):
+            return original(self, deadline)
+
+        def replay(sock: Absent) -> Any:
+            before = self.sock, self.ssl
+            self.sock, self.ssl = sock, _NoTls() if self.ws_uri.secure else before[1]
+            try:
+                return original(self, deadline)
+            finally:
+                self.sock, self.ssl = before
+
+        return _opened(self.uri, self.additional_headers, lambda: original(self, deadline), replay)
+
+    return open_connection
+
+
+def _opened(uri: str, headers: Any, real: Callable[[], Any], replay: Callable[[Absent], Any]) -> Any:
+    found = begun(uri, headers)
+    if found == PASSING:
+        with passing():
+            return real()
+    if not isinstance(found, Exchange):
+        return real()
+    if not (found.step.live or found.go()):
+        if found.early() == "open":
+            raise raised(found.first())
+        return replay(Absent(found))
+    opening = _Opening(found)
+    token = _opening.set(opening)
+    try:
+        return real()
+    except BaseException as error:
+        if opening.over():
+            report(found, error)
+        raise
+    finally:
+        _opening.reset(token)
+
+
+def made(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``ClientConnection.__init__``: the socket is open, the handshake comes next."""
+
+    @wraps(original)
+    def __init__(self: Any, sock: Any, *args: Any, **options: Any) -> None:
+        opening = _opening.get()
+        if opening is not None and opening.over():
+            sock = Watched(sock, opening.exchange)
+        original(self, sock, *args, **options)
+        if type(sock) in (Watched, Absent):
+            # The program may wait for a message with a time limit, or look whether there is one: a queue that is known.
+            self.recv_messages.frames = queue.Queue()
+
+    return __init__
+
+
+class Watched:
+    """The socket of a connection that is recorded."""
+
+    # No slots: a socket has attributes that somebody may set.
+
+    def __init__(self, real: Any, exchange: Exchange) -> None:
+        self.real: Final = real
+        self._exchange: Final = exchange
+        self._talk: Final = Conversation(exchange, brought=False)
+        self._lock: Final = allocate_lock()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what asks whether it is a socket is told what it is
+        return self.real.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["real"], name)
+
+    def sendall(self, data: Any, *flags: Any) -> None:
+        with self._lock:
+            self._talk.sent(bytes(data))
+        self._exchange.inside(self.real.sendall, data)
+
+    def recv(self, size: int, *flags: Any) -> bytes:
+        try:
+            data: bytes = self._exchange.inside(self.real.recv, size)
+        except BaseException as error:
+            with self._lock:
+                self._talk.broke(error)
+            raise
+        with self._lock:
+            if data:
+                self._talk.feed(data)
+            else:
+                self._talk.closed()
+        return data
+
+    def close(self) -> None:
+        with self._lock:
+            self._talk.left()
+        self.real.close()
+
+
+class Absent:
+    """The socket of a connection of a replay: what the library sends is compared, what it receives comes from the log."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+
+    def __init__(self, exchange: Exchange) -> None:
+        scope = here()
+        assert scope is not None
+        self._threads: Final = scope.session.threads
+        self._talk: Final = ReplayedConversation(exchange, lambda data: None, lambda kind, error: None, lambda: None)
+        self._lock: Final = allocate_lock()
+        self._rest = b""
+        self._error: BaseException | None = None
+        #: Released when the program says something, or closes the connection.
+        self._gates: list[Any] = []
+        self._is_closed = False
+        # Whoever looks whether there is something to be read finds that there is, and waits in ``recv``.
+        self._readable, writable = os.pipe()
+        os.close(writable)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return socket.socket
+
+    def sendall(self, data: Any, *flags: Any) -> None:
+        with self._lock:
+            if self._error is None:
+                self._talk.say(bytes(data))
+            self._open_gates()
+
+    def recv(self, size: int, *flags: Any) -> bytes:
+        while not self._rest:
+            if self._is_closed or self._error is not None:
+                return b""
+            with self._lock:
+                comes = self._talk.comes()
+            try:
+                if not comes:  # the program has to say something first, or to close it
+                    self._wait(until_said=comes is None)
+                    continue
+                self._rest, end = self._talk.next()
+                with self._lock:
+                    self._talk.came(end)
+            except ReplayError as failure:  # whoever waits for a message has it, too
+                self._error = failure
+                return b""
+            if end is not None:
+                self._error = end[1] or ConnectionAbortedError(end[0])
+                if end[1] is not None:
+                    raise end[1]
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
+
+    def _wait(self, *, until_said: bool) -> None:
+        """Wait until the program says something, or closes the connection."""
+        gate = allocate_lock()
+        gate.acquire()
+        with self._lock:
+            if self._is_closed or (until_said and self._talk.comes() is not None):
+                return
+            self._gates.append(gate)
+        if self._threads is None:
+            gate.acquire()
+        else:
+            self._threads.wait_in(gate)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with self._lock:
+            self._talk.close()
+            self._open_gates()
+        os.close(self._readable)
+
+    def _open_gates(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.release()
+
+    def shutdown(self, how: int) -> None:
+        if how == socket.SHUT_RDWR:
+            self.close()
+
+    def fileno(self) -> int:
+        return -1 if self._is_closed else self._readable
+
+    def setsockopt(self, *_: Any) -> None:
+        pass
+
+    settimeout = setblocking = setsockopt
+
+    def gettimeout(self) -> None:
+        return None
+
+    def getsockname(self) -> tuple[str, int]:
+        return "0.0.0.0", 0
+
+    getpeername = getsockname
+
+
+class _NoTls:
+    """In the place of a TLS context: there is no connection."""
+
+    def wrap_socket(self, sock: Any, **_: Any) -> Any:
+        return sock
