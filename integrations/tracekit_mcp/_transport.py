@@ -47,7 +47,7 @@ async def awaited(
     request: Request,
     call: Callable[[], Awaitable[Any]],
     *,
-    began: Callable[[Step], object] | None = None,
+    began: Callable[[Step, Scope], object] | None = None,
     waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     answered: Callable[[Info], object] | None = None,
     info: Callable[[Any], dict[str, Any]] | None = None,
@@ -55,8 +55,8 @@ async def awaited(
 ) -> Any:
     """Make a call as a step: live by ``await call()``, else as the log has it.
 
-    ``began`` gets the live step before the call. A recorded outcome is waited for in a block of ``waiting()``, and ``answered`` gets its
-    ``meta``; ``info`` (of the result) and ``failed`` (of the error) say what a live one has there besides.
+    ``began`` gets the step, and where it is, before that. A recorded outcome is waited for in a block of ``waiting()``, and
+    ``answered`` gets its ``meta``; ``info`` (of the result) and ``failed`` (of the error) say what a live one has there besides.
     """
     scope = here()
     if scope is None:
@@ -64,6 +64,8 @@ async def awaited(
     step = scope.session.begin(scope, request)
     if step.deferred:
         step = await step.go_async()
+    if began is not None:
+        began(step, scope)
     if not step.live:
         with waiting():
             outcome = await step.answer_async()
@@ -72,8 +74,6 @@ async def awaited(
         if outcome.error is not None:
             raise outcome.error
         return outcome.output
-    if began is not None:
-        began(step)
     driven = drive(call())
     token = current.set(step.body())
     try:
@@ -148,6 +148,8 @@ class Receiver(_Stream):
     def __init__(self, connection: Connection, raw: Any) -> None:
         super().__init__(connection, raw)
         self._step: Step | None = None
+        #: Where the session's loop is in the program, while it is away from there with what only carries answers.
+        self._place: Scope | None = None
 
     def __aiter__(self) -> Any:
         return self
@@ -161,19 +163,34 @@ class Receiver(_Stream):
             raise StopAsyncIteration from None
 
     async def receive(self) -> Any:
+        self._returns()
         recorded = await self._recorded()
         if recorded is not None:
             return recorded
+        self._leaves()
         try:
-            with self.connection.waiting():
-                item = await self._raw.receive()
+            item = await self._raw.receive()
         except BaseException as error:
+            self._returns()
             self._ends(error)
             raise
-        self.connection.received(item)
         if _is_own(item):
+            self._returns()
+            self.connection.received(item)
             self._note(item)
         return item
+
+    def _leaves(self) -> None:
+        """That answers come, and are handed on, is no progress of the program's own: a replay has them without this loop."""
+        place, scope = current.get(), self.connection.scope
+        if place is not None and scope is not None and place.session is scope.session:
+            self._place = place
+            current.set(scope)
+
+    def _returns(self) -> None:
+        place, self._place = self._place, None
+        if place is not None:
+            current.set(place)
 
     async def _recorded(self) -> Any:
         """The next message that the log has of the server's own, when its turn has come."""
@@ -293,8 +310,8 @@ class Connection:
         with passing():
             return bool(await self._manager.__aexit__(kind, error, trace))
 
-    def began(self, step: Step) -> None:
-        self.scope = step.body()
+    def began(self, step: Step, scope: Scope) -> None:
+        self.scope = step.body() if step.live else scope.inside(step.seq, live=True)
 
     @contextmanager
     def transporting(self) -> Iterator[None]:
@@ -304,19 +321,6 @@ class Connection:
         try:
             with passing():
                 yield
-        finally:
-            current.reset(token)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A block that waits for a message: that answers come is no progress of the program's own; a replay gives them elsewhere."""
-        around, scope = current.get(), self.scope
-        if around is None or scope is None or around.session is not scope.session:
-            yield
-            return
-        token = current.set(scope)
-        try:
-            yield
         finally:
             current.reset(token)
 
