@@ -9,6 +9,8 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,46 @@ def same(tmp_path: Path, program: Callable[[], Any]) -> Any:
         assert program() == seen
     assert session.report.exact, session.report.as_dict()
     return seen
+
+
+def test_a_thread_that_was_there_before_the_run(tmp_path: Path) -> None:
+    """A program's own worker, started before the run, that does what it is handed with its context: whoever was answered first is, however
+    long the worker takes to come to its call."""
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def worker() -> None:
+        while (job := jobs.get()) is not None:
+            job()
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    replaying = threading.Event()
+
+    def program() -> list[str]:
+        seen: list[str] = []
+        done = threading.Event()
+
+        def job() -> None:
+            if replaying.is_set():
+                native(50)
+            seen.append(tool("worker"))
+            done.set()
+
+        jobs.put(partial(copy_context().run, job))
+        seen.append(tool("program", 50))
+        done.wait()
+        return seen
+
+    try:
+        with record("order", store=tmp_path) as run:
+            assert program() == ["worker", "program"]
+        replaying.set()
+        with replay(run) as session:
+            assert program() == ["worker", "program"]
+        assert session.report.exact, session.report.as_dict()
+    finally:
+        jobs.put(None)
+        thread.join()
 
 
 # -- earlier events are waited for -----------------------------------------------------------------------------------------

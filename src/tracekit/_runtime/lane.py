@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-__all__ = ["NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
+__all__ = ["CALLBACK", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
 #: The entry that encloses what happens in no step: the run's first.
 ROOT: Final = 1
@@ -20,6 +20,9 @@ NOBODY: Final = -1
 
 #: The ``limit`` of a lane that nobody holds.
 UNLIMITED: Final = 1 << 62
+
+#: The name of the lane of what comes from another thread or task than the one whose context it has.
+CALLBACK: Final = "callback"
 
 _numbering = threading.Lock()
 
@@ -128,7 +131,7 @@ class Lane:
     @property
     def open(self) -> bool:
         """Whether its task, thread or call has not ended. A callback's lane never counts as open."""
-        return self.owner not in (0, NOBODY) and self.name != "callback"
+        return self.owner not in (0, NOBODY) and self.name != CALLBACK
 
     def __repr__(self) -> str:
         return f"<Lane {self.id} {self.path or '/'}>"

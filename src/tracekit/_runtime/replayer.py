@@ -32,13 +32,14 @@ from .callsite import caller, say, stop_in_caller, warn_at_end
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .inputs import ReplayedInputs
-from .lane import Lane
+from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
 from .redaction import PLACEHOLDER, Redactor
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, Scope, Step, Timer, here
 from .step import Circumstances, RenderedSpec, Request, Spec
+from .threads import others_run_user_code
 from .verdict import Report
 
 if TYPE_CHECKING:
@@ -401,6 +402,8 @@ class Index:
         #: Where in the program's progress the events belong that an event loop brought.
         self.places: Final = PlaceIndex()
         self.abandoned: Final[set[int]] = set()
+        #: Whether something came from another thread or task than the one whose context it had.
+        self.has_callbacks = False
         #: Intentions that a resumed run made again.
         self.repeated: Final[set[int]] = set()
         #: Outcomes that a later one took the place of: a person has settled the step.
@@ -460,6 +463,7 @@ class Index:
         if kind == "lane":
             about = entry["input"]
             self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
+            self.has_callbacks = self.has_callbacks or about["name"] == CALLBACK
             return OTHER
         if kind == "input":
             self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
@@ -785,7 +789,8 @@ class Replay:
             hops=self.index.hops,
             skip_hop=self.skip_hop,
             thread_of=self._thread_of,
-            hooked=hooked,
+            # What came from another thread in a context of the run may come again from one that was there before.
+            hooked=hooked and not (self.index.has_callbacks and others_run_user_code()),
             patience=self._patience,
         )
         about = trace.entry(1).get("meta", {})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
-from .lane import NOBODY, ROOT, Lane, started
+from .lane import CALLBACK, NOBODY, ROOT, Lane, started
 
 if TYPE_CHECKING:
     from _thread import LockType
@@ -838,7 +838,7 @@ def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
         callbacks = lane.callbacks = {}
     callback = callbacks.get(me)
     if callback is None:
-        callback = started(lane, "callback", scope.live)
+        callback = started(lane, CALLBACK, scope.live)
         callback.owner = me
         callbacks[me] = callback
         if len(callbacks) > 1:

@@ -42,7 +42,7 @@ from .callsite import is_user_code
 from .lane import Lane
 from .process import process
 
-__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes"]
+__all__ = ["MonitoredThread", "ThreadMonitor", "asleep", "child_processes", "others_run_user_code"]
 
 _TASKS: Final = "/proc/self/task"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -124,8 +124,8 @@ class MonitoredThread:
 class ThreadMonitor:
     """The threads of one replay. What the hooks report takes ``lock`` by itself; all else is called with it held.
 
-    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. Without hooks nobody
-    reports the threads that are started (``hooked`` is false), and no thread is known to be alone. ``watch`` is called
+    ``solo`` is the ident of the only thread there is, or 0: what a lone thread asks for is never waited for. Where threads
+    may take part that nobody reports (``hooked`` is false), no thread is known to be alone. ``watch`` is called
     when somebody may come to wait for another thread or task: from then on it is to be noticed where nothing can move any more.
     """
 
@@ -527,6 +527,12 @@ def _leads_below(fd: int) -> bool:
         return pipe.startswith("pipe:") and any(_holds(child, pipe, not writes) for child in child_processes())
     except (OSError, ValueError):
         return False
+
+
+def others_run_user_code() -> bool:
+    """Whether user code runs, or waits, in another thread of this process."""
+    frames, here = sys._current_frames(), get_ident()
+    return any(ident != here and _of_user(frames.get(ident)) for ident, _ in _known_threads())
 
 
 def child_processes() -> set[int]:
