@@ -519,7 +519,7 @@ def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
     text = Path(run.path).read_bytes()
     assert secret.encode() not in text
     assert saw.encode() not in text
-    assert replayed(run, program) == "[REDACTED:cookie]"
+    assert replayed(run, program).startswith("REDACTED_")
 
 
 @pytest.mark.parametrize("path", ["/echo", "/echo?later=1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import http.server
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def test_base_url_secrets(provider: StubProvider, instrumented: None) -> None:
     url = provider.url.replace("://", "://ada:pw-canary@")
     with tracekit.record() as run, httpx.Client() as client:
         client.get(f"{url}/x?keyword=trains&api-key=key-canary&page_token=2")
-    assert requests(run)[0]["input"]["url"].endswith("/x?keyword=trains&api-key=[REDACTED:query]&page_token=2")
+    assert re.search(r"/x\?keyword=trains&api-key=REDACTED_\w{16}&page_token=2$", requests(run)[0]["input"]["url"])
     with open(run.path, "rb") as file:
         assert b"canary" not in file.read()
 

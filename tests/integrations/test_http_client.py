@@ -449,7 +449,7 @@ def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
     assert secret.encode() not in text
     assert saw.encode() not in text
     with tracekit.replay(run.id):
-        assert program() == "[REDACTED:cookie]"
+        assert program().startswith("REDACTED_")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

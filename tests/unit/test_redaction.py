@@ -14,6 +14,7 @@ import orjson
 import pydantic
 import pytest
 
+from tracekit._runtime.redaction import Placeholders
 from tracekit._runtime.secrets import CREDENTIALS, FORMATS, KEYS, SECRETS, SHAPES, TOKENS
 from tracekit.integration import Redactor, from_json, message, to_json
 
@@ -97,17 +98,19 @@ class TestEveryKind:
 
     def test_is_replaced_in_text(self, before: str, secret: str, after: str) -> None:
         """A secret in a text is replaced, and what stands around it is kept."""
-        text, count = Redactor().redact_text(before + secret + after)
-        assert count == 1
+        text, marks = Redactor().redact_text(before + secret + after)
+        assert len(marks) == 1
         assert secret not in text
         assert text.startswith(before)
         assert text.endswith(after)
-        assert re.search(r"\[REDACTED:[a-z-]+\]", text)
+        ((_, start, placeholder),) = marks
+        assert text[start : start + len(placeholder)] == placeholder
 
     def test_twice_is_once(self, before: str, secret: str, after: str) -> None:
         """Redacting what was redacted changes nothing."""
-        text, _ = Redactor().redact_text(before + secret + after)
-        assert Redactor().redact_text(text) == (text, 0)
+        redactor = Redactor()
+        text, marks = redactor.redact_text(before + secret + after)
+        assert redactor.redact_text(text) == (text, marks)
 
     def test_is_found_wherever_it_stands(self, before: str, secret: str, after: str) -> None:
         """In values, keys, tuples, nested texts of JSON, bytes and texts with lone surrogates."""
@@ -156,20 +159,22 @@ class TestEveryKind:
     @pytest.mark.parametrize("size", [1, 2, 3, 7])
     def test_split_in_many(self, before: str, secret: str, after: str, size: int) -> None:
         """Split in pieces of any size, it does not either, and each chunk comes out at once."""
-        text, stream, count, landed = before + secret + after, Redactor().stream(), 0, ""
+        text, stream, marks, landed = before + secret + after, Redactor().stream(), [], ""
         for index in range(0, len(text), size):
             out, found = stream.feed(text[index : index + size])
-            landed, count = landed + out, count + found
+            landed, marks = landed + out, marks + found
         assert secret not in landed
-        assert secret not in re.sub(r"\[REDACTED:[a-z-]+\]", "", landed)
-        assert count
+        for _, _, placeholder in marks:
+            landed = landed.replace(placeholder, "", 1)
+        assert secret not in landed
+        assert marks
         assert landed.startswith(before[:-1])
 
 
 @pytest.mark.parametrize("text", INNOCENT)
 def test_innocent_text_is_left_alone(text: str) -> None:
     """Words that resemble secrets stay, whole and in chunks of any size."""
-    assert Redactor().redact_text(text) == (text, 0)
+    assert Redactor().redact_text(text) == (text, [])
     for size in (1, 4, 9):
         stream = Redactor().stream()
         assert "".join(stream.feed(text[i : i + size])[0] for i in range(0, len(text), size)) == text
@@ -184,7 +189,7 @@ def test_wrapped_json_is_no_token(form: str) -> None:
     data = "".join("\0\0\0\x99" + form % b64encode(orjson.dumps(piece)).decode() for piece in pieces).encode("latin-1")
     for index in range(1, len(data)):
         stream = Redactor().stream()
-        assert [stream.feed(data[:index]), stream.feed(data[index:])] == [(data[:index], 0), (data[index:], 0)], index
+        assert [stream.feed(data[:index]), stream.feed(data[index:])] == [(data[:index], []), (data[index:], [])], index
 
 
 def test_plain_entries_are_not_suspicious() -> None:
@@ -196,22 +201,24 @@ def test_plain_entries_are_not_suspicious() -> None:
 def test_what_holds_no_secret_is_returned_itself() -> None:
     """Nothing is copied where nothing is found."""
     tree = {"a": ["b", {"c": 1}]}
-    assert Redactor().redact(tree) == (tree, 0)
+    assert Redactor().redact(tree) == (tree, [])
     assert Redactor().redact(tree)[0] is tree
 
 
 def test_redacted_bytes_stay_bytes() -> None:
-    """Bytes with a secret come back as bytes, replaced whole."""
-    tree, count = Redactor().redact(to_json({"body": b"key=" + PLANTED["openai"].encode()}))
-    assert count == 1
-    assert from_json(tree) == {"body": b"[REDACTED:openai]"}
-    assert Redactor().redact(tree) == (tree, 0)
+    """Bytes with a secret come back as bytes, with the placeholder that a text would have."""
+    redactor = Redactor()
+    tree, count = redactor.redact(to_json({"body": b"key=" + PLANTED["openai"].encode()}))
+    assert len(count) == 1
+    body = from_json(tree)["body"]
+    assert body.startswith(b"key=sk-REDACTED")
+    assert Redactor().redact_text(PLANTED["openai"])[0].encode() == body[4:]
 
 
 def test_two_keys_stay_two() -> None:
     """Two keys that held different secrets do not fall together."""
     tree, count = Redactor().redact({PLANTED["groq"]: 1, PLANTED["groq"] + "x": 2})
-    assert count == 2
+    assert len(count) == 2
     assert list(tree.values()) == [1, 2]
 
 
@@ -223,7 +230,7 @@ def test_user_patterns(pattern: str | re.Pattern[str]) -> None:
     text, _ = redactor.redact_text("pay 1234-5678 with card visa, " + PLANTED["openai"])
     assert "1234-5678" not in text or not re.search(pattern, "1234-5678") or not re.search(pattern, "1234-5678")[0]  # type: ignore[index]
     assert PLANTED["openai"] not in text
-    assert redactor.redact_text(text) == (text, 0)
+    assert redactor.redact_text(text)[0] == text
 
 
 def test_user_pattern_across_chunks() -> None:
@@ -251,10 +258,10 @@ def test_headers() -> None:
 def test_urls() -> None:
     """A URL loses its password and its secret parameters, and keeps the rest."""
     url, count = Redactor().redact_text("https://bob:pw@api.example/v1?api_key=abc123&page=2&access_token=d1e2f3a4#f")
-    assert count == 3
-    assert (
-        url
-        == "https://bob:[REDACTED:url-password]@api.example/v1?api_key=[REDACTED:field]&page=2&access_token=[REDACTED:field]#f"
+    assert len(count) == 3
+    assert re.fullmatch(
+        r"https://bob:REDACTED_\w{16}@api.example/v1\?api_key=REDACTED_\w{16}&page=2&access_token=REDACTED_\w{16}#f",
+        url,
     )
 
 
@@ -271,23 +278,27 @@ def test_arguments() -> None:
         "--verbose",
         PLANTED["npm"],
     ]
-    told = Redactor().redact_argv(words)
+    redactor = Redactor()
+    told = redactor.redact_argv(words)
+    hidden = [redactor.placeholder(value) for value in ("abc", "pw", "x=y", PLANTED["npm"])]
     assert told == [
-        *("app.py", "--api-key", "[REDACTED:argument]", "--password=[REDACTED:argument]", "TOKEN=[REDACTED:argument]"),
-        *("--max-tokens", "5", "--verbose", "[REDACTED:npm]"),
+        *("app.py", "--api-key", hidden[0], f"--password={hidden[1]}", f"TOKEN={hidden[2]}"),
+        *("--max-tokens", "5", "--verbose", hidden[3]),
     ]
-    assert Redactor().redact_argv(told) == told
+    assert len(set(hidden)) == 4
+    assert redactor.redact_argv(told) == told
 
 
 def test_environment() -> None:
     """Variables of secret names lose their values, others what looks like a key."""
-    told = Redactor().redact_environment(
+    redactor = Redactor()
+    told = redactor.redact_environment(
         [("OPENAI_API_KEY", "x9"), ("HOME", "/root"), ("DB", "pg://u:pw@h"), ("SORT_KEY", "created_at")]
     )
     assert told == {
-        "OPENAI_API_KEY": "[REDACTED:environment]",
+        "OPENAI_API_KEY": redactor.placeholder("x9"),
         "HOME": "/root",
-        "DB": "pg://u:[REDACTED:url-password]@h",
+        "DB": f"pg://u:{redactor.placeholder('pw')}@h",
         "SORT_KEY": "created_at",
     }
 
@@ -298,8 +309,8 @@ def test_long_streams_keep_little() -> None:
     stream.feed("x -----BEGIN PRIVATE KEY-----\n")
     for _ in range(200):
         out, count = stream.feed("ABCDEFGHIJ" * 20)
-        assert out == "[REDACTED:private-key]"
-        assert count == 1
+        assert re.fullmatch(r"REDACTED_\w{16}", out)
+        assert len(count) == 1
     assert len(stream._tail) <= stream.OPEN
     out, _ = stream.feed("==\n-----END PRIVATE KEY----- and on")
     assert out.endswith(" and on")
@@ -349,10 +360,11 @@ class TestFields:
             f"db_{name}",
         ):
             for value in ("hunter2x=1", "Tr0ub4dor&3=x"):
-                tree, count = Redactor().redact({"a": [{key: value}], "user": "bob"})
-                assert count == 1, key
-                assert tree == {"a": [{key: "[REDACTED:field]"}], "user": "bob"}
-                assert Redactor().redact(tree) == (tree, 0)
+                redactor = Redactor()
+                tree, marks = redactor.redact({"a": [{key: value}], "user": "bob"})
+                assert marks == [[f"/a/0/{key}", 0, redactor.placeholder(value)]]
+                assert tree == {"a": [{key: redactor.placeholder(value)}], "user": "bob"}
+                assert redactor.redact(tree) == (tree, marks)
                 assert Redactor().suspicious(orjson.dumps({key: value})), key
 
     @pytest.mark.parametrize(
@@ -366,13 +378,14 @@ class TestFields:
     )  # fmt: skip
     def test_values(self, value: object) -> None:
         """In data classes of any make, bytes, tuples, pairs, headers, cookies; the quick look sees it and twice is once."""
-        tree, count = Redactor().redact(to_json(value))
+        redactor = Redactor()
+        tree, count = redactor.redact(to_json(value))
         stored = orjson.dumps(tree)
         assert count
         assert b"CANARY" not in stored
         assert b64encode(b"CANARY")[:-2] not in stored
         assert Redactor().suspicious(orjson.dumps(to_json(value)))
-        assert Redactor().redact(tree) == (tree, 0)
+        assert redactor.redact(tree) == (tree, count)
 
     @pytest.mark.parametrize(
         "value",
@@ -385,7 +398,7 @@ class TestFields:
     )  # fmt: skip
     def test_what_is_none(self, value: object) -> None:
         """Other names, numbers, empty texts and words that stand for a secret are kept."""
-        assert Redactor().redact(to_json(value)) == (to_json(value), 0)
+        assert Redactor().redact(to_json(value)) == (to_json(value), [])
 
 
 def test_quick_look_at_random_names() -> None:
@@ -452,7 +465,7 @@ class TestKnown:
         }  # fmt: skip
         redactor = Redactor(environment=kept)
         assert not redactor.known
-        assert redactor.redact_text(" ".join(kept.values())) == (" ".join(kept.values()), 0)
+        assert redactor.redact_text(" ".join(kept.values())) == (" ".join(kept.values()), [])
 
     def test_learned(self) -> None:
         """A credential that was sent is replaced from then on, with and without its scheme, and nothing short."""
@@ -470,7 +483,9 @@ class TestKnown:
         assert redactor.state is not before
         assert redactor.look(data)
         text = "CANARY-sent CANARY-basic CANARY-plain CANARY-env EMPTY x"
-        assert redactor.redact_text(text) == (f"{'[REDACTED:credential] ' * 3}[REDACTED:environment] EMPTY x", 4)
+        clean, marks = redactor.redact_text(text)
+        assert len({mark[2] for mark in marks}) == 4
+        assert re.fullmatch(r"(REDACTED_\w{16} ){4}EMPTY x", clean)
 
 
 @pytest.mark.parametrize("secret", [PLANTED["openai"], PLANTED["anthropic"], PLANTED["github"], PLANTED["gitlab"]])
@@ -478,16 +493,16 @@ def test_a_key_begins_where_a_word_does(secret: str) -> None:
     """After a space, a sign, an escape of JSON or of a URL; within a word it is a part of that word."""
     for before in (" ", "=", "(", "_", "\\n", "%3D", "\n"):
         text, count = Redactor().redact_text(before + secret)
-        assert count == 1, before
+        assert len(count) == 1, before
         assert secret not in text
     for before in ("x", "ta", "9"):
-        assert Redactor().redact_text(before + secret) == (before + secret, 0)
+        assert Redactor().redact_text(before + secret) == (before + secret, [])
 
 
 def test_one_pattern_by_itself() -> None:
     """A text is one pattern, not one for each of its letters."""
     for given in ("acme-secret", re.compile("acme-secret"), ["acme-secret"]):
-        assert Redactor(given).redact_text("the cat; acme-secret") == ("the cat; [REDACTED:user]", 1)
+        assert re.fullmatch(r"the cat; REDACTED_\w{16}", Redactor(given).redact_text("the cat; acme-secret")[0])
 
 
 @pytest.mark.parametrize("pattern", ["(", re.compile(b"x"), 5])
@@ -501,12 +516,61 @@ def test_documentation_lists_what_is_redacted() -> None:
     """The table in the documentation is that of the code: no name or kind more or less."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "secrets.md").read_text()
     rows = dict(re.findall(r"^\| ([^|]+) \| (`[^|]+) \|$", page, re.MULTILINE))
-    kinds = {row.name for row in FORMATS.values()} | {*SHAPES, "query", "argument", "environment", "credential", "user"}
+    kinds = {row.name for row in FORMATS.values()} | {*SHAPES} - {"field"}
     wanted = {
         "Last words of names": SECRETS,
         "Before `key`": KEYS,
         "Before `token`": CREDENTIALS,
         "Where the value looks like a key": {*TOKENS, "…token"},
-        "Kinds": kinds,
+        "Formats": kinds,
     }
     assert {name: set(re.findall(r"`([^`]+)`", row)) for name, row in rows.items()} == wanted
+
+
+def test_a_placeholder_stands_for_one_value() -> None:
+    """Two secrets have two, one secret has the same wherever it stands and however it was found; another process key makes others."""
+    redactor = Redactor(environment={"MY_TOKEN": "hunter2-one"})
+    tree, marks = redactor.redact(
+        {
+            "a": "hunter2-one",
+            "password": "hunter2-one",
+            "url": "pg://u:hunter2-one@h",
+            "secret": "hunter2-two",
+            "c": [b"=hunter2-one"],
+        }
+        | {"c": to_json([b"=hunter2-one"])}
+    )
+    one, two = redactor.placeholder("hunter2-one"), redactor.placeholder("hunter2-two")
+    assert (tree["a"], tree["password"], tree["url"], tree["secret"]) == (one, one, f"pg://u:{one}@h", two)
+    assert one != two
+    assert [mark[2] for mark in marks].count(one) == 4
+    other = Redactor(placeholders=Placeholders(lambda: b"another key")).placeholder("hunter2-one")
+    assert other not in (one, two)
+
+
+@pytest.mark.parametrize("name", ["openai-project", "anthropic", "github", "aws", "jwt", "stripe", "google"])
+def test_a_placeholder_has_the_form_of_the_value(name: str) -> None:
+    """A key's placeholder begins as the key does, is of characters of a key and about as long, and would be taken for one itself."""
+    placeholder = Redactor().placeholder(PLANTED[name])
+    prefix = {
+        "openai-project": "sk-",
+        "anthropic": "sk-ant-",
+        "github": "ghp_",
+        "aws": "AKIA",
+        "jwt": "eyJ",
+        "stripe": "sk_live_",
+        "google": "AIza",
+    }[name]
+    assert placeholder.startswith(prefix)
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", placeholder)
+    assert name == "jwt" or abs(len(placeholder) - len(PLANTED[name])) <= 12
+    assert Redactor(placeholders=Placeholders(lambda: b"k")).redact_text(placeholder)[1]
+
+
+def test_a_literal_is_a_literal() -> None:
+    """What only looks like a placeholder is text like any other: it stays, and stands for nothing."""
+    text = "REDACTED_ABCDEFGH22345678 and sk-REDACTED"
+    assert Redactor().redact_text(text) == (text, [])
+    redactor = Redactor()
+    redactor.keep(["REDACTED_ABCDEFGH22345678"])
+    assert redactor.redact_text(text) == (text, [["", 0, "REDACTED_ABCDEFGH22345678"]])

@@ -116,12 +116,12 @@ def test_ambient_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("https://u:p@h.example/a?key=1&keyword=2", "https://h.example/a?key=[REDACTED:query]&keyword=2"),
+        ("https://u:p@h.example/a?key=1&keyword=2", "https://h.example/a?key=1&keyword=2"),
         (
             "https://h.example/a?X-Amz-Signature=1&page_token=2",
-            "https://h.example/a?X-Amz-Signature=[REDACTED:query]&page_token=2",
+            "https://h.example/a?X-Amz-Signature=1&page_token=2",
         ),
-        ("https://h.example/a?client_secret=1&flag", "https://h.example/a?client_secret=[REDACTED:query]&flag"),
+        ("https://h.example/a?client_secret=1&flag", "https://h.example/a?client_secret=1&flag"),
         ("https://h.example/a?max_tokens=1", "https://h.example/a?max_tokens=1"),
     ],
 )
@@ -133,7 +133,7 @@ def test_told(url: str, told: str) -> None:
 
 def test_relative_location() -> None:
     """A relative redirect keeps its form."""
-    assert routes.shown("/next?token=1") == "/next?token=[REDACTED:query]"
+    assert routes.shown("/next?token=1") == "/next?token=1"
 
 
 def test_classes_in_order() -> None:

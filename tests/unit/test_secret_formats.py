@@ -42,7 +42,7 @@ def test_every_format(row: Format) -> None:
         key = "x1y2z3" * 3 * (row.prefix[0] == ".") + made(rng, row)
         for text in (f"use {key} now", key, f'{{"a":"\\n{key}"}}', f"?x={key}&y=1", f"({key})."):
             clean, count = Redactor().redact_text(text)
-            assert count == 1, text
+            assert len(count) == 1, text
             assert key[len(row.prefix) + 4 :] not in clean
             assert Redactor().suspicious(orjson.dumps([text]))
 
@@ -87,8 +87,10 @@ def test_what_another_scanner_finds(name: str) -> None:
         text = ORACLE[name](rng)
         assert [*detector.analyze_string(text)], text
         clean, count = Redactor().redact_text(text)
-        assert count >= 1, text
-        assert name.startswith("basic_auth") or not [*detector.analyze_string(clean)], clean
+        assert len(count) >= 1, text
+        for _, _, placeholder in count:
+            clean = clean.replace(placeholder, "")
+        assert not [*detector.analyze_string(clean)], clean
         assert Redactor().suspicious(orjson.dumps({"q": text}))
 
 
@@ -295,5 +297,5 @@ def test_every_name_is_a_name() -> None:
             f"{word}_prod",
             f"X-{word.title()}",
         ):
-            assert Redactor().redact({name: CANARY})[1] == 1, name
+            assert len(Redactor().redact({name: CANARY})[1]) == 1, name
             assert Redactor().suspicious(orjson.dumps({name: CANARY})), name

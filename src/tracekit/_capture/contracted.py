@@ -541,7 +541,7 @@ class Terms:
 
     def opening(self, scope: Scope | None, spec: Spec, bound: Mapping[str, Any]) -> Request:
         """The request of a call with arguments ``bound``, with its exactly-once key if it has one. Raises if the call is not allowed."""
-        info: dict[str, Any] | None = None if spec.redactor is None else {}
+        info: dict[str, Any] | None = None if spec.patterns is None else {}
         once = None
         error = self.violation(bound)
         if error is None:
@@ -1335,7 +1335,7 @@ def _attempt(call: Invocation, request: Request) -> Plan:
         return Done(call, step.seq, result if scope is None else LAZY[type(result)](step, result))
     _, within = _left(one)
     outcome_info: Mapping[str, Any] | None = (
-        None if spec.redactor is None else _NONE
+        None if spec.patterns is None else _NONE
     )  # with patterns of its own it takes no short way
     if work.outcome_info or work.suspended:
         outcome_info = {**work.outcome_info, "suspended": True} if work.suspended else work.outcome_info
@@ -1397,7 +1397,7 @@ def _failed(
         one.note_in_doubt(spec.name)
     if not isinstance(error, Exception):
         about["final"] = True
-    outcome_info: Mapping[str, Any] | None = {"info": about} if about else None if spec.redactor is None else _NONE
+    outcome_info: Mapping[str, Any] | None = {"info": about} if about else None if spec.patterns is None else _NONE
     failed(step, error, work.suspended, outcome_info)
     _keep(call, step, None, within, work.working)
     return Done(call, step.seq, None, error, about)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .._policy.contract import ExecutionContract, SideEffectClass
 from .._runtime.callsite import caller
-from .._runtime.redaction import Redactor, patterns_of
+from .._runtime.redaction import patterns_of
 from .._runtime.session import Scope, here
 from .._runtime.step import Spec
 from ..errors import NotReplayableError, ReplayError, RunStateError
@@ -256,7 +256,7 @@ def _with_terms(
     agreed = terms(inspect.unwrap(inner), spec.name, shape_of(inner))
     spec.compensation = agreed.compensation
     if patterns:
-        spec.redactor = Redactor(patterns)
+        spec.patterns = patterns
     captured = Captured(inner, spec, require_run=require_run, terms=agreed)
     return (wrap if "generator" in captured.shape else wrap_contracted)(captured, function)
 

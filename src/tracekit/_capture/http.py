@@ -625,6 +625,11 @@ class Exchange:
         """Keep ``secret`` out of all that is stored from now on."""
         self._scope.session.redactor.learn(secret)
 
+    def hide(self, secret: str) -> str:
+        """The same, and what stands in its place."""
+        self.learn(secret)
+        return self._scope.session.redactor.placeholder(secret)
+
     def _finish(self, output: dict[str, Any], info: dict[str, Any]) -> None:
         if self._reported:
             return

@@ -323,8 +323,7 @@ class Incoming:
         name, equals, secret = pair.partition("=")
         if not secret.strip():
             return value
-        self._exchange.learn(secret.strip())
-        return f"{name}{equals}[REDACTED:cookie]{semicolon}{rest}"
+        return f"{name}{equals}{self._exchange.hide(secret.strip())}{semicolon}{rest}"
 
     def _delimit(self, transfer: str, length: str) -> None:
         if self._method == "HEAD" or self._status in (204, 304):

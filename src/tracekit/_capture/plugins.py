@@ -15,7 +15,7 @@ from .. import _reality
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-from .._runtime.secrets import names_secret
+from .._runtime.redaction import STAND_IN
 from .._runtime.session import RunState
 
 __all__ = [
@@ -531,11 +531,10 @@ def resolve(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: b
 
 
 def shown(url: str) -> str:
-    """A URL as it is recorded: no user name, no password, no secret in the query."""
+    """A URL without its user name and password. What is secret in its query is the run's to take out."""
     origin, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    before, mark, query = (url if not slashes else slash + path).partition("?")
-    return (f"{origin}://{host.rpartition('@')[2]}" if slashes else "") + before + mark + _without_secrets(query)
+    return f"{origin}://{host.rpartition('@')[2]}{slash}{path}" if slashes else url
 
 
 def _route(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: bytes) -> Route:
@@ -549,7 +548,7 @@ def _route(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: by
         method,
         f"{scheme.decode('ascii', 'replace')}://{host}",
         path,
-        path + mark + _without_secrets(query),
+        path + mark + query,
         ambient=any(_is_ambient(entry, method, host, path) for entry in _ambient()),
         dialects=(
             *(d for i in own for d in i.dialects if d.claims(method, path, True)),
@@ -625,16 +624,6 @@ def _is_host(pattern: str, host: str) -> bool:
     return fnmatchcase(host, pattern) or fnmatchcase(host.partition(":")[0], pattern)
 
 
-def _without_secrets(query: str) -> str:
-    if not query:
-        return query
-    pairs = []
-    for pair in query.split("&"):
-        name, equals, _ = pair.partition("=")
-        pairs.append(f"{name}{equals}[REDACTED:query]" if equals and names_secret(name) else pair)
-    return "&".join(pairs)
-
-
 # -- tasks -------------------------------------------------------------------------------------------------------------
 #
 # Work that reaches a program from outside, as tasks of a queue or requests to a server do. A program that is replayed or resumed
@@ -703,7 +692,7 @@ def detach(transport: Any) -> None:
 # Placeholders for the credentials without which SDKs refuse to start: a replay needs none, since nothing is sent.
 
 #: Says what it is wherever it turns up.
-PLACEHOLDER: Final = "tracekit-replay-no-key"
+PLACEHOLDER: Final = STAND_IN
 
 
 def supply_placeholders() -> Callable[[], None]:

@@ -450,11 +450,11 @@ class DuplicateStep(Step):
         return Outcome(value, error, meta, {})
 
     def _failure(self, error: BaseException, meta: dict[str, Any]) -> bytes:
-        session, own = self.session, self.spec.redactor
+        session, own = self.session, self.spec.patterns
         step: Any = self
         meta["failure"] = of_step(error, session, step)
         if own is not None:
-            meta["failure"] = own.redact(meta["failure"])[0]
+            meta["failure"] = session.redactor.also(own).redact(meta["failure"])[0]
         return session.error(error, meta, own)
 
 

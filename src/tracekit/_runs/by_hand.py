@@ -56,7 +56,9 @@ class OpenRun:
             journal = self._store.create(run_id, durability=durability, encode_read=encode_reads)
         else:
             journal = _journal_at(os.fspath(target), run_id, durability)  # type: ignore[arg-type]
-        session = self._recording = Recording(journal, Redactor.of_process(redact))
+        session = self._recording = Recording(
+            journal, Redactor.of_process(redact, self._store.root if self._store else None, create=True)
+        )
         session.state.children = RecordedChildren(session)
         self._session: Final = under_policies(session)
         #: The run's file.
@@ -108,7 +110,9 @@ class OpenReplay:
     def __init__(
         self, trace: Trace, *, on_divergence: Literal["raise", "warn"] = "raise", redact: Iterable[Any] = ()
     ) -> None:
-        self._replay: Final = Replay(trace, Redactor.of_process(redact), on_divergence=on_divergence, hooked=False)
+        self._replay: Final = Replay(
+            trace, Redactor.of_process(redact, trace=trace.path), on_divergence=on_divergence, hooked=False
+        )
         #: The scope of its main line.
         self.scope: Final = _root(self._replay, trace.entry(1).get("agent_id"))
 

@@ -24,7 +24,7 @@ from .._runtime.divergence import OPAQUE, describe, differences, steady
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import Index, Replay, ReplayedStep, alike
+from .._runtime.replayer import Bindings, Index, Replay, ReplayedStep, placeholders_of
 from .._runtime.session import Scope
 from .._runtime.step import Request
 from .._values import dumps, exception_to_json, fingerprint, to_json
@@ -372,7 +372,8 @@ class Recorded:
         first = self.trace.entry(1)
         self.run_id: Final[str] = first["run_id"]
         self.name: Final = name_of(path, self.run_id)
-        self._redactor: Final = Redactor.of_process([])
+        self._redactor: Final = Redactor.of_process([], trace=path)
+        self._bindings: Final = Bindings(self._redactor, placeholders_of(self.trace), lambda seq: False)
         self._lanes: Final[dict[int, str]] = {0: self._own_lane(first)}
         for entry in self.trace.entries():
             if entry["type"] == "lane":
@@ -430,10 +431,10 @@ class Recorded:
         return dumps(steady(self.trace.expand(last["output"])))
 
     def matches(self, recorded: bytes, actual: bytes) -> bool:
-        """Whether a line of a replay matches a recorded one; placeholders of redacted text match any."""
+        """Whether a line of a replay matches a recorded one; placeholders stand for their values."""
         if recorded == actual:
             return True
-        return alike(self._redactor.redact(loads(recorded))[0], loads(actual))
+        return self._bindings.equal(self._redactor.redact(loads(recorded))[0], loads(actual))
 
     @property
     def incomplete(self) -> bool:

@@ -26,7 +26,6 @@ from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
-from .._runtime.replayer import alike
 from .._runtime.session import Session, current
 from .._runtime.spending import Spending
 from .._runtime.threads import asleep
@@ -189,6 +188,8 @@ def swallowed(last: Mapping[str, Any]) -> bool:
 #
 # How a recorded run ended, and whether its replay ends in the same way.
 
+#: Whether a recorded tree and one of now are equal, placeholders standing for their values.
+Equal = Callable[[Any, Any], bool]
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 
@@ -205,14 +206,14 @@ def failed(trace: Trace) -> bool:
     return bool(last["error"]["type"] != "builtins:GeneratorExit")
 
 
-def same_error(trace: Trace, redactor: Redactor, error: BaseException) -> bool:
+def same_error(trace: Trace, redactor: Redactor, equal: Equal, error: BaseException) -> bool:
     """Whether the recorded run failed with an exception of this type and text, memory addresses aside."""
     last = last_entry(trace)
     if not _with_error(last):
         return False
     actual = redactor.redact(exception_to_json(error, []))[0]
-    recorded = redactor.redact(last["error"])[0]
-    return bool(recorded["type"] == actual["type"] and alike(text_of(recorded), text_of(actual)))
+    recorded = last["error"]
+    return bool(recorded["type"] == actual["type"] and equal(text_of(recorded), text_of(actual)))
 
 
 def _with_error(last: Mapping[str, Any]) -> bool:
@@ -220,7 +221,7 @@ def _with_error(last: Mapping[str, Any]) -> bool:
     return last["type"] in ("run.failed", "run.aborted") and "error" in last and not swallowed(last)
 
 
-def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> DivergenceError | None:
+def another_abort(trace: Trace, redactor: Redactor, equal: Equal, reason: str | None) -> DivergenceError | None:
     """How the abort of a replay differs from the recorded one: only one of both was aborted, or for another reason; else ``None``.
 
     A run without an end, or whose end an operator wrote, says nothing of what its program would have done.
@@ -232,7 +233,7 @@ def another_abort(trace: Trace, redactor: Redactor, reason: str | None) -> Diver
         return None
     recorded = meta.get("reason") if own else None
     actual = None if reason is None else redactor.redact_text(reason)[0]
-    if recorded == actual or (recorded is not None and actual is not None and alike(recorded, actual)):
+    if recorded == actual or (recorded is not None and actual is not None and equal(recorded, actual)):
         return None
     return DivergenceError(
         f"the program ended otherwise\n  recorded  {_abort_of(recorded)}\n  now       {_abort_of(actual)}",

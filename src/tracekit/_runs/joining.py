@@ -181,7 +181,7 @@ class RecordedProcess(_JoinedProcess):
             ticket["durability"],
             lane,
             ticket["cause"],
-            Redactor.of_process(patterns),
+            Redactor.of_process(patterns, store.root, create=True),
             ticket["program"],
             ticket["arguments"],
             indirect=not is_itself(ticket["by"], ticket["as"]),

@@ -18,7 +18,7 @@ from .._policy.once import under_policies
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT
 from .._runtime.recorder import Recording, encode_reads
-from .._runtime.redaction import Redactor
+from .._runtime.redaction import Redactor, below
 from .._values import contains_opaque, dumps, dumps_in_order, from_json, to_json
 from ..errors import LogWriteError, NotReplayableError, RecoveryRefusedError, RunStateError
 from . import block
@@ -87,7 +87,7 @@ def reopened(
         )
     except RunStateError as error:
         raise _held(path, what, error) from error
-    session = Recording(journal, Redactor.of_process())
+    session = Recording(journal, Redactor.of_process((), trace=path, create=True))
     session.state.children = RecordedChildren(session)
     under_policies(session)
     try:
@@ -164,7 +164,7 @@ def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by
         found = RecoveredLog(trace.entries()).steps.get(step)
         if found is None or not (found.left_in_doubt if digest is None else _open(found)):
             return False
-        redactor = Redactor.of_process()
+        redactor = Redactor.of_process((), where.root, create=True)
         tree, secret = redactor.redact(tree)
         if secret and digest is not None:
             raise no(
@@ -264,7 +264,7 @@ def settle_as(
             if len(data) > DEFAULT.line // 2:
                 raise ValueError(f"this output is too large for a line of a trace: {len(data) >> 20} MiB")
             tail += b',"output":%b' % data
-            meta: dict[str, Any] = {"info": about} | ({"redacted": redacted} if redacted else {})
+            meta: dict[str, Any] = {"info": about} | ({"redacted": below(redacted, "/output")} if redacted else {})
         else:
             meta = {"info": about}
         tail += b',"meta":%b' % dumps_in_order(meta)

@@ -17,7 +17,7 @@ from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import caller, warn_at_end
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
-from .._runtime.redaction import Redactor
+from .._runtime.redaction import Redactor, below
 from .._runtime.session import Scope, Session, Unfinished, current
 from .._runtime.spending import Budget, Spending, budget_or_none
 from .._runtime.verdict import captured
@@ -233,7 +233,7 @@ class RecordBlock(Block[Run]):
             callers.include(module)
         self._store = store
         journal = store.create(options["run_id"], durability=options["durability"], encode_read=encode_reads)
-        session = Recording(journal, Redactor.of_process(options["redact"]))
+        session = Recording(journal, Redactor.of_process(options["redact"], store.root, create=True))
         self._session, session.state.spending = session, spending
         session.state.children = children.RecordedChildren(session)
         try:
@@ -274,7 +274,9 @@ class RecordBlock(Block[Run]):
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
         about["environment"]["argv"] = session.redactor.redact_argv(about["environment"]["argv"])
-        tail = b',"name":%b' % canonical(session.redactor.redact_text(options["name"] or "run")[0])
+        name, marks = session.redactor.redact_text(options["name"] or "run")
+        marks = below(marks, "/name")
+        tail = b',"name":%b' % canonical(name)
         if options["agent"] is not None:
             tail = b',"agent_id":%b' % canonical(options["agent"]) + tail
         if outer is not None:
@@ -289,6 +291,8 @@ class RecordBlock(Block[Run]):
             key = input_key(Keys(self._store.root, sync=options["durability"] != "none"), given)
             if key is not None:
                 about["input_key"] = key
+        if marks or encoded.redacted:
+            about["info"] = {"redacted": [*marks, *encoded.redacted]}
         about["ordered"] = True
         about["boundary"] = list(OBSERVED)
         session.log.journal.append("run.started", 0, 0, tail + session.meta(about))

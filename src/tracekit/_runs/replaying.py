@@ -236,7 +236,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         if verdict.count == 0:
             raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
-        session = self._session_of(trace, Redactor.of_process(options["redact"]), options)
+        session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
         session.inputs.today = tuple(options["live_env"])
         if verdict.state == "incomplete":
             sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
@@ -370,7 +370,9 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _compare_end(self, session: Replay, error: BaseException | None) -> None:
         """Compare how the program ended with how the recorded one did, where it has an end."""
         undoing = None if self._run is None else self._run.undoing
-        otherwise = another_abort(session.trace, session.redactor, None if undoing is None else undoing.reason)
+        otherwise = another_abort(
+            session.trace, session.redactor, session.equal, None if undoing is None else undoing.reason
+        )
         if otherwise is not None:
             self._ended_otherwise("abort", otherwise, error)
         recorded = failed(session.trace)
@@ -411,7 +413,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
-        return same_error(self.session.trace, self.session.redactor, error)
+        return same_error(self.session.trace, self.session.redactor, self.session.equal, error)
 
 
 def _kinds(live: Iterable[str]) -> tuple[str, ...]:

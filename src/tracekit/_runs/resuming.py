@@ -176,7 +176,14 @@ class ResumeBlock(RecordBlock):
         with ExitStack() as taken:
             trace = taken.enter_context(Trace(journal.path))
             self._acquire(
-                journal, Followed(trace, Redactor.of_process(self.options["redact"]), self._supply), verdict, taken
+                journal,
+                Followed(
+                    trace,
+                    Redactor.of_process(self.options["redact"], trace=journal.path, create=True),
+                    self._supply,
+                ),
+                verdict,
+                taken,
             )
             taken.pop_all()
 

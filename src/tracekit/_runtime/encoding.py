@@ -10,8 +10,9 @@ import orjson
 from .._journal.entry import DEFAULT, too_costly
 from .._journal.intern import Interner, Places
 from .._values import dumps, dumps_in_order, fingerprint, noted, snapshot, to_json
-from .redaction import Redactor
+from .redaction import Mark, Redactor, below
 from .session import current
+from .step import Patterns
 
 __all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 
@@ -69,14 +70,14 @@ class Encoded:
     """One value as it goes into the log.
 
     ``data`` is JSON. ``tree`` is what it says, before interning. ``whole`` is false where parts of it stand in ``blob`` entries.
-    ``notes`` says what could not be encoded, ``redacted`` how many secrets were taken out. ``places`` is for
+    ``notes`` says what could not be encoded, ``redacted`` where in its entry placeholders stand. ``places`` is for
     :meth:`Encoder.remember`, once the entry is written.
     """
 
     __slots__ = ("data", "notes", "places", "redacted", "tree", "whole")
 
     def __init__(
-        self, data: bytes, tree: Any, notes: list[str], redacted: int, whole: bool, places: Places | None = None
+        self, data: bytes, tree: Any, notes: list[str], redacted: list[Mark], whole: bool, places: Places | None = None
     ) -> None:
         self.data: Final = data
         self.tree: Final = tree
@@ -111,7 +112,7 @@ class Encoder:
         places: Places | None = None,
         at: str = "input",
         data: bytes | None = None,
-        own: Redactor | None = None,
+        own: Patterns | None = None,
     ) -> Encoded:
         """The encoding of any value, which is going to stand at ``at`` in its entry. Never raises for what the value is.
 
@@ -124,18 +125,17 @@ class Encoder:
             tree, data = self._encoded(value, notes)
         if len(data) > _CERTAIN and oversized(tree, data):
             tree = stand_in(value, data, notes)
-            return Encoded(dumps_in_order(tree), tree, notes, 0, True, places)
-        redacted, suspicious = 0, own is not None or self.redactor.suspicious(data)
+            return Encoded(dumps_in_order(tree), tree, notes, [], True, places)
+        redacted: list[Mark] = []
+        suspicious = own is not None or self.redactor.suspicious(data)
         large = len(data) >= _LARGE or (lists and len(data) >= _SOME)
         if not ours and tree is value and type(tree) is not str and (suspicious or large):
             # Ours alone from here on: the tree may be made of the program's own objects, which another thread can change.
             tree = orjson.loads(data)
         if suspicious:
-            tree, redacted = self.redactor.redact(tree)
-            if own is not None:
-                tree, more = own.redact(tree)
-                redacted += more
-            if redacted:
+            tree, found = self.redactor.also(own).redact(tree)
+            if found:
+                redacted = below(found, f"/{at}")
                 data = dumps_in_order(tree)
         if large:
             interned = self._interner.intern(tree, lists=lists, places=places, at=at)
@@ -168,12 +168,11 @@ class Encoder:
         if len(data) > _LINE or oversized(tree, data):
             tree = stand_in(value, data, notes)
             data = dumps_in_order(tree)
-        return Encoded(data, tree, notes, redacted, whole=True)
+        return Encoded(data, tree, notes, below(redacted, "/input"), whole=True)
 
-    def canonical(self, tree: Any, own: Redactor | None = None) -> bytes:
+    def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:
         """The canonical bytes of a tree without its secrets."""
-        tree = self.redactor.redact(tree)[0]
-        return dumps(tree if own is None else own.redact(tree)[0])
+        return dumps(self.redactor.also(own).redact(tree)[0])
 
     def fingerprint(self, name: str, encoded: Encoded) -> str:
         return fingerprint(name, encoded.tree)

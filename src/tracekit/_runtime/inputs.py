@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from ..errors import LogWriteError
 from .callsite import caller, say
-from .redaction import PLACEHOLDER, Redactor
+from .redaction import Redactor
 from .session import Scope
 from .verdict import Report
 
@@ -114,10 +114,11 @@ class ReplayedInputs:
                 self._go_on_before(rest, next_step())
             seq, recorded = rest[0]
             # What the program has now stands for what was taken out, and can't be compared with it.
-            served = (
-                value if value is not None and isinstance(recorded, str) and PLACEHOLDER.search(recorded) else recorded
-            )
-            if value is not None and not self._alike(recorded, value):
+            lost = isinstance(recorded, str) and self._redactor.placeholders.within(recorded)
+            served = value if value is not None and lost else recorded
+            if value is not None and not self._alike(
+                recorded, self._redactor.redact_environment([(name, value)])[name]
+            ):
                 self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
 

@@ -22,10 +22,10 @@ from .inputs import RecordedInputs
 from .lane import ROOT, Lane
 from .mutations import LARGEST, Given, changeable, given_to, state_hash
 from .progress import Progress
-from .redaction import Redactor, StreamRedactor
+from .redaction import Mark, Redactor, StreamRedactor, below
 from .replayer import CUT_OFF, IN_LOOP, Replay
 from .session import Refusal, RunState, Scope, Step, ThreadHooks, Timer, WrittenLog, here
-from .step import Circumstances, Request, Spec
+from .step import Circumstances, Patterns, Request, Spec, marked
 from .verdict import RunReport
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ class RecordedStep(Step):
     live: Final = True
     deferred: Final = False
     seq = 0
-    #: What looks for secrets in its pieces: the run's own, and the tool's where it has one.
-    _streams: tuple[StreamRedactor, ...] = ()
+    #: What looks for secrets in its pieces.
+    _stream: StreamRedactor | None = None
 
     def __init__(self, session: Recording, scope: Scope, request: Request, seq: int) -> None:
         self.session: Final = session
@@ -219,7 +219,7 @@ class RecordedStep(Step):
         session, spec = self.session, self.spec
         if session.state.ended:
             return
-        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, 0)
+        stored, replaced = self._without_secrets(output) if type(output) in _STREAMED else (output, [])
         scope = here()
         lane = scope.lane if scope is not None and scope.session.state is session.state else self.scope.lane
         try:
@@ -233,7 +233,7 @@ class RecordedStep(Step):
                     arguments, known = self._changed(self.given, output, meta)
                 fields = session.value(stored, meta, spec=spec, step=self.seq, known=known) + arguments
                 if replaced:
-                    meta["redacted"] = replaced
+                    meta["redacted"] = below(replaced, "/output")
                     session.redacted_output(spec)
                 tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
             if info and "suspended" in info and not (self.scope.live or spec.structural):
@@ -245,17 +245,11 @@ class RecordedStep(Step):
             if self._unwritten():
                 raise
 
-    def _without_secrets(self, output: Any) -> tuple[Any, int]:
+    def _without_secrets(self, output: Any) -> tuple[Any, list[Mark]]:
         """A piece of text or bytes as it is to be stored: a secret may begin in one piece and end in another."""
-        if not self._streams:
-            own = self.spec.redactor
-            run = self.session.redactor.stream()
-            self._streams = (run,) if own is None else (run, own.stream())
-        found = 0
-        for stream in self._streams:
-            output, replaced = stream.feed(output)
-            found += replaced
-        return output, found
+        if self._stream is None:
+            self._stream = self.session.redactor.also(self.spec.patterns).stream()
+        return self._stream.feed(output)
 
     def done(self, output: object, *, info: Mapping[str, Any] | None = None, data: bytes | None = None) -> None:
         session, spec = self.session, self.spec
@@ -304,9 +298,9 @@ class RecordedStep(Step):
             fields = b"" if self.given is None else self._changed(self.given, None, meta)[0]
             if output is not None:
                 fields = session.value(output, meta, spec=self.spec, step=self.seq) + fields
-            own = self.spec.redactor
+            own = self.spec.patterns
             if own is not None:
-                meta["failure"] = own.redact(meta["failure"])[0]
+                meta["failure"] = session.redactor.also(own).redact(meta["failure"])[0]
             self._finish(
                 self.spec.types.error, fields + session.error(error, meta, own), meta, known=not lost(meta, output)
             )
@@ -348,7 +342,7 @@ class RecordedStep(Step):
             return b"", False
         if changes is None:
             return b"", False
-        about, own = changes.about, spec.redactor
+        about, own = changes.about, spec.patterns
         for key, trees in (("was", changes.was), ("is", changes.now)):
             if trees:
                 about[key] = {name: state_hash(session.encoder.canonical({name: trees[name]}, own)) for name in trees}
@@ -358,7 +352,7 @@ class RecordedStep(Step):
         if notes:
             meta["notes"] = notes
         if encoded.redacted:
-            meta["redacted"] = encoded.redacted
+            meta["redacted"] = [*encoded.redacted, *meta.get("redacted", ())]
             session.redacted_output(spec)
         return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
 
@@ -612,11 +606,11 @@ class Recording:
         """Write that a call was not made, in the place of its intent record; returns ``error``."""
         spec = request.spec
         self.state.overran(error)
-        encoded = self.encoder.encode(request.input, own=spec.redactor)
+        encoded = self.encoder.encode(request.input, own=spec.patterns)
         rendered = spec.render(self.redactor)
         about: dict[str, Any] = {"family": spec.family}
         self._mark_input(about, encoded, spec)
-        tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.redactor)
+        tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.patterns)
         if not encoded.whole:
             tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
         kind = "budget.exceeded" if isinstance(error, BudgetExceededError) else "contract.violated"
@@ -633,7 +627,7 @@ class Recording:
     def _intention(self, scope: Scope, request: Request, places: Places | None) -> bytes:
         spec, info, key = request.spec, request.info, request.key
         encoded = self.encoder.encode(
-            request.input, lists=spec.lists, places=places, data=request.data, own=spec.redactor
+            request.input, lists=spec.lists, places=places, data=request.data, own=spec.patterns
         )
         rendered = spec.render(self.redactor)
         tail = self._agent(scope) + rendered.prefix + encoded.data
@@ -680,11 +674,11 @@ class Recording:
         known: bool = False,
     ) -> bytes:
         """``,"output":…`` for a value, and what there is to say of it put into ``meta``; nothing where a replay knows it anyway."""
-        if places is None and data is None and spec.redactor is None:
+        if places is None and data is None and spec.patterns is None:
             data = self.encoder.plain(value, [])
             if data is not None:
                 return b',"output":%b' % data
-        encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.redactor)
+        encoded = self.encoder.encode(value, places=places, at="output", data=data, own=spec.patterns)
         if (encoded.notes or encoded.redacted) and not known:
             self._mark(meta, encoded, f"the output of {spec.family} {spec.name!r}", step)
             if encoded.redacted:
@@ -694,12 +688,9 @@ class Recording:
     def redacted_output(self, spec: Spec) -> None:
         self.report.warn(f"the output of {spec.family} {spec.name!r} was redacted: a replay hands on the placeholder")
 
-    def error(self, error: BaseException, meta: dict[str, Any], own: Redactor | None = None) -> bytes:
+    def error(self, error: BaseException, meta: dict[str, Any], own: Patterns | None = None) -> bytes:
         notes: list[str] = []
-        tree, redacted = self.redactor.redact(exception_to_json(error, notes))
-        if own is not None:
-            tree, more = own.redact(tree)
-            redacted += more
+        tree, redacted = self.redactor.also(own).redact(exception_to_json(error, notes))
         data = dumps_in_order(tree)
         if len(data) > MAX_ERROR:
             tree = {"type": tree["type"], "text": tree["text"], "args": [], "cut": True}
@@ -710,7 +701,7 @@ class Recording:
         if notes:
             meta["notes"] = notes
         if redacted:
-            meta["redacted"] = redacted
+            meta["redacted"] = [*below(redacted, "/error"), *meta.get("redacted", ())]
         return b',"error":%b' % data
 
     def meta(self, meta: Mapping[str, Any]) -> bytes:
@@ -723,7 +714,14 @@ class Recording:
     def _tree(self, tree: Any) -> bytes:
         data = dumps_in_order(tree)
         if self.redactor.suspicious(data):
-            data = dumps_in_order(self.redactor.redact(tree)[0])
+            own = {key: tree[key] for key in ("redacted",) if key in tree}
+            info = tree.get("info")
+            if type(info) is dict and "redacted" in info:
+                tree = {**tree, "info": {key: item for key, item in info.items() if key != "redacted"}}
+            kept, found = self.redactor.redact({key: item for key, item in tree.items() if key != "redacted"})
+            marks = [*below(found, "/meta"), *(info.get("redacted", ()) if type(info) is dict else ())]
+            kept = marked(kept, marks) if marks else kept
+            data = dumps_in_order({**kept, **own})
         return b',"meta":%b' % data
 
     def _mark(self, meta: dict[str, Any], encoded: Encoded, what: str, step: int = 0) -> None:
@@ -733,7 +731,7 @@ class Recording:
             for note in encoded.notes:
                 self.unrecorded(what, note, step)
         if encoded.redacted:
-            meta["redacted"] = encoded.redacted
+            meta["redacted"] = [*encoded.redacted, *meta.get("redacted", ())]
 
     def unrecorded(self, what: str, note: str, step: int = 0) -> None:
         if (what, note) not in self._warned_of and len(self._warned_of) < 100:
@@ -754,8 +752,9 @@ class Recording:
                 "items from it.",
                 quiet=True,
             )
-        if encoded.redacted:
-            about["redacted"] = encoded.redacted
+        marks = [*spec.render(self.redactor).marks, *encoded.redacted]
+        if marks:
+            about["redacted"] = marks
 
     def _agent(self, scope: Scope) -> bytes:
         return b"" if scope.agent is None else b',"agent_id":%b' % orjson.dumps(scope.agent)
@@ -789,13 +788,15 @@ class Recording:
         meta: dict[str, Any],
         about: dict[str, Any],
     ) -> int:
-        encoded, answer = self._noted(input), self._noted(output)
+        encoded, answer = self._noted(input, "input"), self._noted(output, "output")
         self._mark(about, encoded, f"the input of {type} {name!r}")
         self._mark(about, answer, f"the output of {type} {name!r}")
         cause = about.pop("cause", None)
+        name, found = self.redactor.redact_text(name)
+        if found:
+            about["redacted"] = [*below(found, "/name"), *about.get("redacted", ())]
         if about:
             meta["info"] = about
-        name = self.redactor.redact_text(name)[0]
         tail = self._agent(scope) + b',"name":%b,"input":%b,"output":%b' % (
             orjson.dumps(name), encoded.data, answer.data,
         )  # fmt: skip
@@ -806,9 +807,9 @@ class Recording:
         self.steps += 1
         return self.append(scope, type, tail + self.meta(meta))
 
-    def _noted(self, value: object) -> Encoded:
+    def _noted(self, value: object, at: str) -> Encoded:
         plain = self._plain(value, [])
-        return self.encoder.encode(value) if plain is None else Encoded(plain, value, [], 0, True)
+        return self.encoder.encode(value, at=at) if plain is None else Encoded(plain, value, [], [], True)
 
     def append(self, scope: Scope, kind: str, tail: bytes, *, sync: bool = False) -> int:
         """One entry in the scope's lane."""
@@ -993,9 +994,11 @@ class Recording:
     def _input(self, kind: str, about: dict[str, Any], value: dict[str, Any], place: tuple[int, int]) -> int:
         """An ``input`` entry, which makes no line of execution either."""
         there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
-        values = self.encoder.encode(about).data, self.encoder.encode({**value, **there}, at="output").data
+        asked, given = self.encoder.encode(about), self.encoder.encode({**value, **there}, at="output")
+        marks = [*asked.redacted, *given.redacted]
+        tail = b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), asked.data, given.data)
         return self.log.journal.append(
-            "input", *place, b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), *values)
+            "input", *place, tail + (b',"meta":%b' % dumps_in_order(marked({}, marks)) if marks else b"")
         )
 
     def result(self, value: object, meta: dict[str, Any]) -> bytes:

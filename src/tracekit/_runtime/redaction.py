@@ -6,18 +6,24 @@ import json
 import os
 import re
 import threading
-from base64 import b64decode
-from binascii import a2b_base64
+from base64 import b32encode, b64decode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from hmac import digest as hmac_digest
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from .. import _reality
+from .._journal.keys import Keys
 from .._values import dumps, from_json, to_json
+from ..errors import TracekitError
 from .secrets import (
     OPAQUE_FIELDS,
     Span,
     Strength,
     find,
+    form_of,
     holds_secret,
     hot,
     hot_bytes,
@@ -27,10 +33,15 @@ from .secrets import (
 
 __all__ = [
     "LEAST",
-    "PLACEHOLDER",
+    "STAND_IN",
     "KnownSecrets",
+    "Mark",
+    "Placeholders",
     "Redactor",
     "StreamRedactor",
+    "below",
+    "is_marked",
+    "marks_of",
     "of_environment",
     "of_header",
     "patterns_of",
@@ -52,7 +63,7 @@ _NO_SECRET: Final = re.compile(
     r"(?i)(?:\*+|x+|\.+|-+|0+|<.*>|\$.*|\{.*\}|true|false|none|null|enabled|disabled|required|optional|default|password|passw0rd"
     r"|change.?me|placeholder|undefined|anonymous|unused|.*your.*(?:key|token|secret|password).*"
     r"|(?:test|dummy|fake|example|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
-    r"|(?:sk-)?(?:not?|without)[-_ ].*|tracekit-replay-no-key|ollama|lm-studio|\[REDACTED:.*\])"
+    r"|(?:sk-)?(?:not?|without)[-_ ].*|tracekit-replay-no-key|ollama|lm-studio)"
     r"|(?:~|\.{0,2})/.*|[A-Za-z]:\\.*|https?://[^@]*",
     re.DOTALL,
 )
@@ -169,6 +180,144 @@ def of_header(value: str) -> Iterator[tuple[str, str]]:
             yield password, "credential"
 
 
+# -- placeholders ------------------------------------------------------------------------------------------------------
+#
+# What stands in the place of a secret: one text for each value, the same in every run of a store. Its characters come from an HMAC of
+# the value under the store's secret. Where the value had a known form, it has that form, so that whoever checks the form takes it.
+#
+# The text alone makes no placeholder: those of a trace are marked in its entries, as ``[pointer, start, text]``.
+
+#: Where in an entry a placeholder stands: the JSON pointer of the text (of its name, with ``#`` before), the start in it, the placeholder.
+Mark = list[Any]
+
+#: What the replay gives an SDK that does not start without a key, where the process has none.
+STAND_IN: Final = "tracekit-replay-no-key"
+_CORE: Final = re.compile("REDACTED_?([A-Z2-7]{8})")
+_TAG: Final = 16
+#: The head and the payload of a token that says that it is none.
+_TOKEN: Final = "eyJhbGciOiJub25lIn0.eyJSRURBQ1RFRCI6MX0."
+
+
+@cache
+def _key_of_process() -> bytes:
+    return _reality.urandom(32)
+
+
+def store_key(root: str, *, create: bool) -> Callable[[], bytes]:
+    """What makes the key of a store's placeholders. Where the store can keep none, the process has one of its own."""
+
+    def key() -> bytes:
+        keys = Keys(root)
+        try:
+            if create or keys.known_by() is not None:
+                return bytes.fromhex(keys.digest(b"placeholders"))
+        except (OSError, TracekitError):
+            pass
+        return _key_of_process()
+
+    return key
+
+
+class Placeholders:
+    """Those of one run: which text stands for which value. Callable from any thread."""
+
+    def __init__(self, key: Callable[[], bytes] = _key_of_process) -> None:
+        self._make_key: Final = key
+        self._key: bytes | None = None
+        self._of: Final[dict[str, str]] = {}
+        self._value: Final[dict[str, str]] = {}
+        #: Those that turned out to stand for another value than their own.
+        self._taken: Final[dict[str, str]] = {}
+        #: By the first characters of the tag: the placeholders, and where in each the core begins.
+        self._by_tag: Final[dict[str, list[tuple[str, int]]]] = {}
+        self._texts: Final[set[str]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._texts
+
+    def of(self, value: str) -> str:
+        """The placeholder of a value."""
+        text = self._of.get(value)
+        if text is None:
+            if self._key is None:
+                self._key = self._make_key()
+            text = _shaped(value, self._tag(value))
+            if self._taken.get(text, value) != value:  # in this process that is the placeholder of another
+                text = _shaped(value, self._tag(f"{value}\0"))
+            if len(self._of) < 65536:
+                self._of[value], self._value[text] = text, value
+            self.keep(text)
+        return text
+
+    def _tag(self, value: str) -> str:
+        assert self._key is not None
+        digest = hmac_digest(self._key, value.encode("utf-8", "surrogatepass"), "sha256")
+        return b32encode(digest).decode().rstrip("=")
+
+    def keep(self, text: str) -> None:
+        """``text`` is a placeholder: it stays as it is."""
+        core = _CORE.search(text)
+        if core is None or text in self._texts:
+            return
+        self._texts.add(text)
+        self._by_tag[core[1]] = [*self._by_tag.get(core[1], ()), (text, core.start())]
+
+    def stand_for(self, value: str, placeholder: str) -> str:
+        """From now on ``placeholder`` is that of ``value`` (or of what ``value`` is the placeholder of); returns that."""
+        value = self._value.get(value, value)
+        for other in [one for one, text in self._of.items() if text == placeholder]:
+            del self._of[other]
+        self._of[value], self._taken[placeholder] = placeholder, value
+        return value
+
+    def within(self, text: str) -> list[tuple[int, str]]:
+        """Where placeholders stand in a text, and which."""
+        if not self._texts or "REDACTED" not in text:
+            return []
+        found = []
+        for core in _CORE.finditer(text):
+            for placeholder, before in self._by_tag.get(core[1], ()):
+                start = core.start() - before
+                if start >= 0 and text.startswith(placeholder, start):
+                    found.append((start, placeholder))
+                    break
+        return found
+
+
+def _shaped(value: str, tag: str) -> str:
+    """A placeholder in the form of the value, where that is known."""
+    row = form_of(value)
+    if row is not None:
+        room = max(row.least, min((len(value) - len(row.prefix)) // 8 * 8, 160), 8 + _TAG // 2) - 8
+        return f"{row.prefix}REDACTED{(tag * 4)[:room]}"
+    if value.startswith("eyJ") and value.count(".") >= 2:
+        return f"{_TOKEN}REDACTED{tag[:35]}"
+    return f"REDACTED_{tag[:_TAG]}"
+
+
+def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
+    """The marks of an entry: of what a step gave, and of everything else in it."""
+    meta = entry.get("meta")
+    for about in (meta, meta.get("info")) if isinstance(meta, dict) else ():
+        found = about.get("redacted") if isinstance(about, dict) else None
+        for mark in found if isinstance(found, list) else ():
+            if isinstance(mark, list) and len(mark) == 3 and type(mark[0]) is type(mark[2]) is str:
+                yield mark
+
+
+def is_marked(entry: Mapping[str, Any], pointer: str) -> bool:
+    """Whether a placeholder stands at ``pointer`` in an entry, or below it."""
+    return any(mark[0].lstrip("#").startswith(pointer) for mark in marks_of(entry))
+
+
+def below(marks: Iterable[Mark], pointer: str) -> list[Mark]:
+    """Marks of a value as those of an entry in which it stands at ``pointer``."""
+    return [[f"#{pointer}{at[1:]}" if at.startswith("#") else pointer + at, start, text] for at, start, text in marks]
+
+
 # -- redaction ---------------------------------------------------------------------------------------------------------
 #
 # Secrets out of the stored copy: by their format, by the name of their field, by their text where it is known, by the user's patterns.
@@ -178,8 +327,6 @@ def of_header(value: str) -> Iterator[tuple[str, str]]:
 
 Tree = Any
 
-#: What stands in the place of a secret.
-PLACEHOLDER: Final = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]")
 #: In a shorter text is no secret but what the user looks for.
 _SHORTEST: Final = 7
 _DATA_TAGS: Final = frozenset(("bytes", "bytearray", "memoryview", "str", "npbytes"))
@@ -189,10 +336,6 @@ _PAIRS: Final = frozenset(("dict", "OrderedDict", "defaultdict"))
 _WRAPPED: Final = frozenset(("tuple", "sub", "npstr", "enum", "set", "frozenset"))
 _ENCODED: Final = re.compile(rb'\$t":"(?:bytes|bytearray|memoryview|str|npbytes)"').search
 _FLAG: Final = re.compile(r"(?P<name>--?[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.+)", re.DOTALL)
-
-
-def _placeholder(kind: str) -> str:
-    return f"[REDACTED:{kind}]"
 
 
 def _always(data: bytes) -> bool:
@@ -216,9 +359,9 @@ def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 class Redactor:
-    """Finds secrets and puts ``[REDACTED:<kind>]`` in their place.
+    """Finds secrets and puts placeholders in their place, each with one of its own.
 
-    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret (kind ``user``). One
+    ``patterns`` are the user's, beside the built-in ones: regular expressions whose whole match is the secret. One
     by itself may be given as it is; ``ValueError`` where it is none. ``environment`` holds variables whose secret values are
     replaced wherever they appear.
     """
@@ -227,10 +370,15 @@ class Redactor:
         self,
         patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
         environment: Mapping[str, str] | None = None,
+        placeholders: Placeholders | None = None,
     ) -> None:
         self._user: Final = patterns_of(patterns)
         self._lock: Final = threading.Lock()
         self._seen: Final[set[str]] = set()
+        self._others: Final[dict[tuple[re.Pattern[str], ...], Redactor]] = {}
+        #: The redactor that learns for this one.
+        self._run = self
+        self.placeholders: Final = Placeholders() if placeholders is None else placeholders
         #: The secrets whose text is known.
         self.known = KnownSecrets({}).plus(of_environment(environment or {}))
         #: Equal states redact equally; another one after each thing that was learned. ``None``: the built-in kinds alone.
@@ -239,14 +387,56 @@ class Redactor:
         self.look: Callable[[bytes], bool] = self._looker()
 
     @classmethod
-    def of_process(cls, patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = ()) -> Redactor:
-        """For one run: it knows the secrets in the environment as it is now."""
-        return cls(patterns, os.environ)
+    def of_process(
+        cls,
+        patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
+        store: str | None = None,
+        *,
+        trace: str | None = None,
+        create: bool = False,
+    ) -> Redactor:
+        """For one run: it knows the secrets in the environment as it is now.
+
+        ``store`` is the directory whose secret makes the placeholders, or that in which the file ``trace`` lies; with ``create`` it is
+        made where there is none.
+        """
+        if trace is not None:
+            place = os.path.dirname(os.path.abspath(trace))
+            store = os.path.dirname(place) if os.path.basename(place) == "runs" else place
+        made = Placeholders() if store is None else Placeholders(store_key(store, create=create))
+        return cls(patterns, os.environ, made)
+
+    def also(self, patterns: tuple[re.Pattern[str], ...] | None) -> Redactor:
+        """This one, with further patterns of the user's."""
+        if not patterns:
+            return self
+        found = self._others.get(patterns)
+        if found is None:
+            found = self._others[patterns] = Redactor((*self._user, *patterns), None, self.placeholders)
+            found._run = self
+        return found
+
+    def keep(self, placeholders: Iterable[str]) -> None:
+        """These texts are placeholders of the trace: they stay as they are."""
+        for text in placeholders:
+            self.placeholders.keep(text)
+        if self.placeholders:
+            self.look = self._looker()
+
+    def stand_for(self, value: str, placeholder: str) -> None:
+        """A placeholder of the trace turned out to stand for ``value`` in this process."""
+        with self._lock:
+            value = self.placeholders.stand_for(value, placeholder)
+            if _worth(value):
+                self.known = self.known.plus([(value, "environment")])
+            self.look = self._looker()
+            self.state = object()
 
     def _looker(self) -> Callable[[bytes], bool]:
         if self._user:
             return _always
-        return self.known.looker(hot_bytes) if self.known else hot_bytes
+        first = _hot_or_kept if self.placeholders else hot_bytes
+        return self.known.looker(first) if self.known else first
 
     def learn(self, credential: str) -> None:
         """Replace ``credential``, the value of a header that was just sent, from now on. Callable from any thread."""
@@ -275,14 +465,17 @@ class Redactor:
             return True
         return 36 in data and _ENCODED(data) is not None
 
-    def redact_text(self, text: str) -> tuple[str, int]:
-        """``text`` without its secrets, and how many were replaced."""
-        total = 0
+    def redact_text(self, text: str) -> tuple[str, list[Mark]]:
+        """``text`` without its secrets, and where placeholders stand in it."""
+        replaced = False
         while True:
-            text, count = self._pass(text)
-            if not count:
-                return text, total
-            total += count
+            after = self._replaced(text, self.spans(text))
+            if after == text:
+                break
+            text, replaced = after, True
+        if not self.placeholders or not (replaced or "REDACTED" in text):
+            return text, []
+        return text, [["", start, placeholder] for start, placeholder in self.placeholders.within(text)]
 
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
         """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
@@ -294,21 +487,18 @@ class Redactor:
     def _own_spans(self, text: str) -> list[Span]:
         """Those that only this redactor knows: by their text, and by the user's patterns."""
         found: list[Span] = []
-        if self.known:
-            found += self.known.spans(text)
+        if self._run.known:
+            found += self._run.known.spans(text)
         for pattern in self._user:
             found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
         return found
 
-    def _pass(self, text: str) -> tuple[str, int]:
-        return self._replace(text, self.spans(text))
-
-    def _replace(self, text: str, spans: list[Span]) -> tuple[str, int]:
+    def _replaced(self, text: str, spans: list[Span]) -> str:
         if not spans:
-            return text, 0
-        covered = [match.span() for match in PLACEHOLDER.finditer(text)]
-        parts, last, count = [], 0, 0
-        for start, end, kind in spans:
+            return text
+        covered = [(start, start + len(placeholder)) for start, placeholder in self.placeholders.within(text)]
+        parts, last = [], 0
+        for start, end, _ in spans:
             if covered and _within(start, end, covered):
                 continue
             for left, right in covered:  # a placeholder is taken whole or not at all
@@ -318,15 +508,22 @@ class Redactor:
                     end = left
             if start >= end or start < last:
                 continue
-            parts += [text[last:start], _placeholder(kind)]
-            last, count = end, count + 1
+            parts += [text[last:start], self._placeholder(text[start:end])]
+            last = end
         parts.append(text[last:])
-        return "".join(parts), count
+        return "".join(parts)
 
-    def redact(self, tree: Tree) -> tuple[Tree, int]:
-        """``tree`` (as ``to_json`` makes it) without secrets, and how many were replaced; the tree itself where there is none.
+    def _placeholder(self, value: str) -> str:
+        known = bool(self.placeholders)
+        text = self.placeholders.of(value)
+        if not known:  # from now on they are looked for, too
+            self._run.look = self._run._looker()
+        return text
 
-        Looks into every text, keys included, and into base64 data, which is replaced whole.
+    def redact(self, tree: Tree) -> tuple[Tree, list[Mark]]:
+        """``tree`` (as ``to_json`` makes it) without secrets, and where placeholders stand in it; the tree itself where there are none.
+
+        Looks into every text, keys included, and into base64 data.
         """
         if type(tree) is str:
             return self.redact_text(tree)
@@ -334,73 +531,76 @@ class Redactor:
             return self._mapping(tree)
         if type(tree) is list:
             return self._items(tree)
-        return tree, 0
+        return tree, []
 
-    def _items(self, tree: list[Tree]) -> tuple[Tree, int]:
+    def _items(self, tree: list[Tree]) -> tuple[Tree, list[Mark]]:
         if len(tree) == 2 and type(tree[0]) is str and type(tree[1]) in _BY_NAME and names_secret(tree[0]):
             return self._pair(tree)
         if any(type(item) is str and item[:1] == "-" for item in tree):
             return self._words(tree)
-        done = [self.redact(item) for item in tree]
-        count = sum(count for _, count in done)
-        return ([item for item, _ in done], count) if count else (tree, 0)
+        return _listed(tree, [self.redact(item) for item in tree])
 
-    def _words(self, tree: list[Tree]) -> tuple[Tree, int]:
+    def _words(self, tree: list[Tree]) -> tuple[Tree, list[Mark]]:
         """A command line, perhaps: what follows an option that names a secret is one where it can be."""
-        done: list[tuple[Tree, int]] = []
+        done: list[tuple[Tree, list[Mark]]] = []
         strength: Strength = ""
         for item in tree:
-            if type(item) is str and strength and holds_secret(strength, item):
-                done.append((_placeholder("argument"), 1))
-            else:
-                done.append(self.redact(item))
+            done.append(self._secret(item, strength) if type(item) is str and strength else self.redact(item))
             strength = names_secret(item) if type(item) is str and item[:1] == "-" and "=" not in item else ""
-        count = sum(count for _, count in done)
-        return ([item for item, _ in done], count) if count else (tree, 0)
+        return _listed(tree, done)
 
-    def _pair(self, tree: list[Tree]) -> tuple[Tree, int]:
+    def _secret(self, text: str, strength: Strength) -> tuple[str, list[Mark]]:
+        """A text under the name of a secret."""
+        if text in self.placeholders:
+            return text, [["", 0, text]]
+        if holds_secret(strength, text):
+            found = self.redact_text(text)
+            if any(mark[2] == found[0] for mark in found[1]):
+                return found
+            placeholder = self._placeholder(text)
+            return placeholder, [["", 0, placeholder]]
+        return self.redact_text(text)
+
+    def _pair(self, tree: list[Tree]) -> tuple[Tree, list[Mark]]:
         """A name and its value: two words may be just that."""
-        name, first = self.redact_text(tree[0])
         strength = names_secret(tree[0])
         if type(tree[1]) is str and strength == "secret" and not key_like(tree[1]) and "-" not in tree[0]:
-            value, second = self.redact_text(tree[1])
-        else:
-            value, second = self._field(tree[0], tree[1])
-        return ([name, value], first + second) if first or second else (tree, 0)
+            return _listed(tree, [self.redact_text(tree[0]), self.redact_text(tree[1])])
+        return _listed(tree, [self.redact_text(tree[0]), self._field(tree[0], tree[1])])
 
-    def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
+    def _mapping(self, tree: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
         tag = tree.get("$t")
         if tag in _DATA_TAGS and type(tree.get("v")) is str:
             return self._data(tree)
         if tag in _PAIRS and type(tree.get("v")) is list:
             return self._pairs(tree)
         changed: dict[str, Tree] = {}
-        total = 0
+        marks: list[Mark] = []
         named = _named_here(tree) if tag is None else ""
         for key, item in tree.items():
             if key == "$t" or (key == "c" and tag is not None):
                 changed[key] = item
                 continue
-            name, count = self.redact_text(key)
-            changed[_unused(name, changed) if count else name], inner = self._field(
-                named if named and key in _VALUES else key, item
-            )
-            total += count + inner
-        return (changed, total) if total else (tree, 0)
+            name, ours = self.redact_text(key)
+            name = _unused(name, changed) if ours else name
+            changed[name], inner = self._field(named if named and key in _VALUES else key, item)
+            if ours or inner:
+                at = "/" + name.replace("~", "~0").replace("/", "~1")
+                marks += [["#" + at, start, text] for _, start, text in ours]
+                marks += below(inner, at)
+        return (changed, marks) if marks else (tree, [])
 
-    def _pairs(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
-        done = []
-        for item in tree["v"]:
-            if type(item) is list and len(item) == 2 and type(item[0]) is str:
-                name, first = self.redact_text(item[0])
-                value, second = self._field(item[0], item[1])
-                done.append(([name, value], first + second) if first or second else (item, 0))
-            else:
-                done.append(self.redact(item))
-        count = sum(count for _, count in done)
-        return ({**tree, "v": [item for item, _ in done]}, count) if count else (tree, 0)
+    def _pairs(self, tree: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
+        done = [
+            _listed(item, [self.redact_text(item[0]), self._field(item[0], item[1])])
+            if type(item) is list and len(item) == 2 and type(item[0]) is str
+            else self.redact(item)
+            for item in tree["v"]
+        ]
+        items, marks = _listed(tree["v"], done)
+        return ({**tree, "v": items}, below(marks, "/v")) if marks else (tree, [])
 
-    def _field(self, name: str, item: Tree) -> tuple[Tree, int]:
+    def _field(self, name: str, item: Tree) -> tuple[Tree, list[Mark]]:
         """What stands under a name: a secret, where the name says so."""
         if name in OPAQUE_FIELDS and type(item) is str:
             return self._opaque(item)
@@ -408,59 +608,49 @@ class Redactor:
         if strength in ("", "key"):
             return self.redact(item)
         if type(item) is str:
-            text, count = self.redact_text(item)
-            if (count and PLACEHOLDER.fullmatch(text)) or not holds_secret(strength, item):
-                return text, count
-            return _placeholder("field"), 1
+            return self._secret(item, strength)
         if type(item) is dict:
             return self._wrapped(name, item)
-        done = [self._field(name, one) if type(one) is str else self.redact(one) for one in item]
-        count = sum(count for _, count in done)
-        return ([one for one, _ in done], count) if count else (item, 0)
+        return _listed(item, [self._field(name, one) if type(one) is str else self.redact(one) for one in item])
 
-    def _opaque(self, text: str) -> tuple[str, int]:
+    def _opaque(self, text: str) -> tuple[str, list[Mark]]:
         """What a provider gave to get it back as it is: nothing is looked for in it but what is known."""
         if not _OPAQUE.fullmatch(text):
             return self.redact_text(text)
-        return self._replace(text, _apart(self._own_spans(text)))
+        after = self._replaced(text, _apart(self._own_spans(text)))
+        return after, [["", start, placeholder] for start, placeholder in self.placeholders.within(after)]
 
-    def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+    def _wrapped(self, name: str, item: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
         tag, value = item.get("$t"), item.get("v")
         if tag in _DATA_TAGS and type(value) is str:
             return self._hidden(name, item)
         if tag in _WRAPPED and type(value) in (str, list):
-            inner, count = self._field(name, value)
-            return ({**item, "v": inner}, count) if count else (item, 0)
+            inner, marks = self._field(name, value)
+            return ({**item, "v": inner}, below(marks, "/v")) if marks else (item, [])
         if tag is None and names_secret(name) == "cookie" and "type" not in item:
-            done = {key: self._cookie(one) for key, one in item.items()}
-            count = sum(count for _, count in done.values())
-            return ({key: one for key, (one, _) in done.items()}, count) if count else (item, 0)
+            done = {
+                key: self._secret(one, "credential") if type(one) is str else self.redact(one)
+                for key, one in item.items()
+            }
+            marks = [mark for key, (_, inner) in done.items() for mark in below(inner, "/" + key)]
+            return ({key: one for key, (one, _) in done.items()}, marks) if marks else (item, [])
         return self.redact(item)
 
-    def _cookie(self, value: Tree) -> tuple[Tree, int]:
-        return (_placeholder("field"), 1) if holds_secret("credential", value) else self.redact(value)
-
-    def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, int]:
+    def _hidden(self, name: str, item: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
         """Bytes, or a text with surrogates, under a secret name."""
-        try:
-            text = a2b_base64(item["v"]).decode("utf-8", "replace")
-        except ValueError:
-            return item, 0
-        return _replaced(item, "field") if holds_secret(names_secret(name), text) else self._data(item)
+        text = _text_of(item)
+        if text is None:
+            return item, []
+        after, marks = self._secret(text, names_secret(name))
+        return (_data_of(item, after), marks) if marks else (item, [])
 
-    def _data(self, tree: dict[str, Tree]) -> tuple[Tree, int]:
-        """Base64 data: the tag stays, so that the type does; a text with surrogates becomes the placeholder itself."""
-        try:
-            raw = a2b_base64(tree["v"])
-        except ValueError:
-            return tree, 0
-        spans = self.spans(raw.decode("latin-1"))
-        text = raw.decode("utf-8", "replace")
-        if (self._user or self.known) and not spans and not text.isascii():
-            spans = self.spans(text)
-        if not spans or PLACEHOLDER.fullmatch(text):
-            return tree, 0
-        return _replaced(tree, spans[0][2])
+    def _data(self, tree: dict[str, Tree]) -> tuple[Tree, list[Mark]]:
+        """Base64 data: the tag stays, so that the type does."""
+        text = _text_of(tree)
+        if text is None:
+            return tree, []
+        after, marks = self.redact_text(text)
+        return (_data_of(tree, after), marks) if marks else (tree, [])
 
     def redact_argv(self, argv: Iterable[str]) -> list[str]:
         """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
@@ -468,7 +658,7 @@ class Redactor:
         option, program = "", ""
         for word in argv:
             if option and not word.startswith("-") and self._is_argument(option, word):
-                words.append(word if PLACEHOLDER.fullmatch(word) else _placeholder("argument"))
+                words.append(self.placeholder(word))
                 option = ""
                 continue
             base = word.rpartition("/")[2]
@@ -479,6 +669,10 @@ class Redactor:
             words.append(self._word(word, program))
         return words
 
+    def placeholder(self, value: str) -> str:
+        """What stands in the place of ``value``; one that stands for another stays itself."""
+        return value if value in self.placeholders else self._placeholder(value)
+
     @staticmethod
     def _is_argument(option: str, word: str) -> bool:
         strength = names_secret(option)
@@ -486,17 +680,17 @@ class Redactor:
 
     def _word(self, word: str, program: str = "") -> str:
         flag = _FLAG.fullmatch(word)
-        if flag and self._is_argument(flag["name"], flag["value"]) and not PLACEHOLDER.fullmatch(flag["value"]):
-            return f"{flag['name']}={_placeholder('argument')}"
+        if flag and self._is_argument(flag["name"], flag["value"]):
+            return f"{flag['name']}={self.placeholder(flag['value'])}"
         short = _PASSWORD_OPTIONS.get(program)
         if short is not None and len(word) > 2 and word.startswith(short) and not word.startswith("--"):
-            return short + _placeholder("argument")
+            return short + self.placeholder(word[2:])
         return self.redact_text(word)[0]
 
     def redact_environment(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Environment variables, the values of secret names replaced, other values redacted."""
         return {
-            name: _placeholder("environment")
+            name: self.placeholder(value)
             if value and _of_variable(name, value) and not _NO_SECRET.fullmatch(value)
             else self.redact_text(value)[0]
             for name, value in variables
@@ -510,10 +704,9 @@ class Redactor:
         kept, redacted = self.redact(tree)
         return from_json(kept) if redacted else value
 
-    @staticmethod
-    def redacted(value: Any) -> bool:
+    def redacted(self, value: Any) -> bool:
         """Whether a placeholder stands in a value, for a secret that was taken out."""
-        return PLACEHOLDER.search(dumps(to_json(value)).decode()) is not None
+        return bool(self.redact(to_json(value))[1])
 
     def stream(self) -> StreamRedactor:
         """For one stream of chunks."""
@@ -549,13 +742,37 @@ def _named_here(tree: dict[str, Tree]) -> str:
 _BY_NAME: Final = frozenset((str, dict, list))
 
 
-def _replaced(tree: dict[str, Tree], kind: str) -> tuple[Tree, int]:
-    """The placeholder in the form of base64 data; for a text with surrogates itself."""
-    if tree["$t"] == "str":
-        return _placeholder(kind), 1
-    from binascii import b2a_base64
+def _listed(tree: list[Tree], done: list[tuple[Tree, list[Mark]]]) -> tuple[Tree, list[Mark]]:
+    marks = [mark for number, (_, inner) in enumerate(done) if inner for mark in below(inner, f"/{number}")]
+    return ([item for item, _ in done], marks) if marks else (tree, [])
 
-    return {**tree, "v": b2a_base64(_placeholder(kind).encode(), newline=False).decode()}, 1
+
+def _hot_or_kept(data: bytes) -> bool:
+    return hot_bytes(data) or b"REDACTED" in data
+
+
+def _text_of(tree: dict[str, Tree]) -> str | None:
+    """What base64 data say: as UTF-8, where they are that, else a character for each byte."""
+    try:
+        raw = a2b_base64(tree["v"])
+    except ValueError:
+        return None
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _data_of(tree: dict[str, Tree], text: str) -> dict[str, Tree]:
+    """Data of the same type that say ``text``, as :func:`_text_of` read it."""
+    raw = a2b_base64(tree["v"])
+    try:
+        raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        data = text.encode("latin-1")
+    else:
+        data = text.encode("utf-8", "surrogatepass")
+    return {**tree, "v": b2a_base64(data, newline=False).decode()}
 
 
 def _unused(name: str, taken: dict[str, Tree]) -> str:
@@ -605,35 +822,48 @@ class StreamRedactor:
         self._user = redactor.has_user_patterns
         self._keep = self.USER_TAIL if self._user else self.TAIL
 
-    def feed(self, chunk: str | bytes) -> tuple[Any, int]:
-        """The chunk as it is to be stored (of the same type), and how many places in it were replaced."""
+    def feed(self, chunk: str | bytes) -> tuple[Any, list[Mark]]:
+        """The chunk as it is to be stored (of the same type), and where placeholders stand in it."""
         if type(chunk) is str:
             return self._feed(chunk)
         data = bytes(chunk)  # type: ignore[arg-type]
-        text, count = self._feed(data.decode("latin-1"))
-        return (text.encode("latin-1"), count) if count else (chunk, 0)
+        text, marks = self._feed(data.decode("latin-1"))
+        return (text.encode("latin-1"), marks) if marks else (chunk, [])
 
-    def _feed(self, chunk: str) -> tuple[str, int]:
+    def _feed(self, chunk: str) -> tuple[str, list[Mark]]:
         window = self._tail + chunk
-        known = self._redactor.known
+        known = self._redactor._run.known
         opened = None
         if not (self._user or "://" in window or hot(window)):
             if not known.texts:  # the everyday chunk
                 self._tail = window[-self._keep :]
-                return chunk, 0
+                return chunk, []
             opened = known.beginning(window)
             if opened is None and not known.within(window):
                 self._tail = window[-self._keep :]
-                return chunk, 0
+                return chunk, []
         return self._cut_out(chunk, window, opened or known.beginning(window))
 
-    def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, int]:
+    def _cut_out(self, chunk: str, window: str, opened: tuple[int, int, int, str] | None) -> tuple[str, list[Mark]]:
         old = len(self._tail)
         spans = self._redactor.spans(window, open=True)
         if opened is not None:
             spans = _apart([*spans, opened[1:]])
         self._remember(window, spans, opened[0] if opened is not None else len(window))
-        return _cut(chunk, [(start - old, end - old, kind) for start, end, kind in spans if end > old])
+        return self._cut(chunk, [(start - old, end - old) for start, end, _ in spans if end > old])
+
+    def _cut(self, chunk: str, spans: list[tuple[int, int]]) -> tuple[str, list[Mark]]:
+        parts, last, size = [], 0, 0
+        marks: list[Mark] = []
+        for start, end in spans:
+            before, value = chunk[last : max(start, 0)], chunk[max(start, 0) : end]
+            placeholder = self._redactor.placeholder(value)
+            marks.append(["", size + len(before), placeholder])
+            parts += [before, placeholder]
+            size += len(before) + len(placeholder)
+            last = end
+        parts.append(chunk[last:])
+        return "".join(parts), marks
 
     def _remember(self, window: str, spans: list[tuple[int, int, str]], opened: int) -> None:
         """Keep what a secret that goes on in the next chunk is known by: all of it, with what stands before."""
@@ -642,12 +872,3 @@ class StreamRedactor:
             start = min(start, spans[-1][0] - self.TAIL)
         tail = window[max(0, start - 8) :]
         self._tail = tail if len(tail) <= self.OPEN else tail[: self.OPEN // 2] + tail[-self.OPEN // 2 :]
-
-
-def _cut(chunk: str, spans: list[tuple[int, int, str]]) -> tuple[str, int]:
-    parts, last = [], 0
-    for start, end, kind in spans:
-        parts += [chunk[last : max(start, 0)], _placeholder(kind)]
-        last = end
-    parts.append(chunk[last:])
-    return "".join(parts), len(spans)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from array import array
 from asyncio.events import _get_running_loop
 from binascii import a2b_base64
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from orjson import loads
@@ -35,10 +34,10 @@ from .inputs import ReplayedInputs
 from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
-from .redaction import PLACEHOLDER, Redactor
+from .redaction import STAND_IN, Redactor, marks_of
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, Scope, Step, Timer, here
-from .step import Circumstances, RenderedSpec, Request, Spec
+from .step import Circumstances, Patterns, RenderedSpec, Request, Spec
 from .threads import others_run_user_code
 from .verdict import Report
 
@@ -52,13 +51,13 @@ __all__ = [
     "OTHER",
     "READ",
     "SINGLE",
+    "Bindings",
     "Index",
     "LaneKey",
     "LaneState",
     "Replay",
     "ReplayedStep",
     "ReplayedTimer",
-    "alike",
 ]
 
 # -- replayed ----------------------------------------------------------------------------------------------------------
@@ -582,52 +581,114 @@ class Index:
 #
 # Recorded and actual values compared where one of them holds placeholders for secrets that the other shows.
 
-#: How placeholders begin.
-_MARK: Final = "[REDACTED:"
+
+class Bindings:
+    """What the placeholders of a trace stand for in this process.
+
+    One that the replay handed to the program, or that the program's own values have come to before, stands for itself. Any other is
+    bound to the program's value where they first meet, and is that value from then on; two never are one value.
+    """
+
+    def __init__(self, redactor: Redactor, places: Mapping[str, Sequence[int]], used: Callable[[int], bool]) -> None:
+        self._redactor: Final = redactor
+        #: By placeholder: the entries with it.
+        self._places: Final = places
+        self._used: Final = used
+        self._bound: Final[dict[str, str]] = {}
+        self._lock: Final = threading.Lock()
+        redactor.keep(places)
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def equal(self, recorded: Any, actual: Any) -> bool:
+        """Whether two JSON trees are equal, a placeholder in the recorded one standing for its value."""
+        met: dict[str, str] = {}
+        with self._lock:
+            if not self._trees(recorded, actual, met):
+                return False
+            self._bound.update(met)
+        for placeholder, value in met.items():
+            self._redactor.stand_for(value, placeholder)
+        return True
+
+    def _trees(self, one: Any, other: Any, met: dict[str, str]) -> bool:
+        if type(one) is dict and type(other) is dict:
+            data = _data(one), _data(other)
+            if None not in data and one["$t"] == other["$t"]:
+                return self._texts(*data, met)  # type: ignore[arg-type]
+            return self._mappings(one, other, met)
+        if type(one) is list and type(other) is list:
+            return len(one) == len(other) and all(
+                self._trees(item, thing, met) for item, thing in zip(one, other, strict=True)
+            )
+        if type(one) is str and type(other) is str:
+            return self._texts(one, other, met)
+        return type(one) is type(other) and repr(one) == repr(other)
+
+    def _mappings(self, one: dict[str, Any], other: dict[str, Any], met: dict[str, str]) -> bool:
+        if len(one) != len(other):
+            return False
+        if one.keys() == other.keys():
+            return all(self._trees(item, other[key], met) for key, item in one.items())
+        # A key was replaced: its place in the order is left to say which one.
+        return all(
+            self._texts(key, name, met) and self._trees(item, thing, met)
+            for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
+        )
+
+    def _texts(self, recorded: str, actual: str, met: dict[str, str]) -> bool:
+        """Whether ``actual`` is ``recorded`` with the values of its placeholders; each ends where what follows it first comes."""
+        if recorded == actual:
+            return True
+        last = at = 0
+        placeholder = ""
+        for start, text in [*self._redactor.placeholders.within(recorded), (len(recorded), "")]:
+            if text and text not in self._places:
+                continue
+            literal = recorded[last:start]
+            if not placeholder:
+                found = 0 if actual.startswith(literal) else -1
+            elif not text:
+                found = len(actual) - len(literal) if actual.endswith(literal) else -1
+            else:
+                found = self._end(placeholder, actual, at, literal, met)
+            if found < at or (placeholder and (found == at or not self._stands(placeholder, actual[at:found], met))):
+                return False
+            last, at, placeholder = start + len(text), found + len(literal), text
+        return last == len(recorded) and at == len(actual)
+
+    def _end(self, placeholder: str, actual: str, at: int, literal: str, met: dict[str, str]) -> int:
+        """Where the value that begins at ``at`` ends, with ``literal`` behind it."""
+        for known in (placeholder, self._bound.get(placeholder, met.get(placeholder))):
+            if known and literal and actual.startswith(known + literal, at):
+                return at + len(known)
+        return actual.find(literal, at + 1) if literal else -1
+
+    def _stands(self, placeholder: str, value: str, met: dict[str, str]) -> bool:
+        if value == placeholder:
+            return True
+        bound = self._bound.get(placeholder, met.get(placeholder))
+        if bound is not None:
+            return bound == value
+        if value in self._places or value in self._bound.values() or value in met.values():
+            return value == STAND_IN  # the replay sets that one for every key that it needs
+        if any(map(self._used, self._places[placeholder])):
+            return False
+        met[placeholder] = value
+        return True
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two JSON trees are equal, a placeholder on either side standing for any text in its place."""
-    if type(one) is dict and type(other) is dict:
-        data = _data(one), _data(other)
-        if None not in data and one["$t"] == other["$t"]:
-            return _texts(*data)  # type: ignore[arg-type]
-        return _mappings(one, other)
-    if type(one) is list and type(other) is list:
-        return len(one) == len(other) and all(map(alike, one, other))
-    if type(one) is str and type(other) is str:
-        return _texts(one, other)
-    if type(one) is str or type(other) is str:  # a text with surrogates is stored as data, its placeholder is not
-        return _is_one(one, other) or _is_one(other, one)
-    return type(one) is type(other) and repr(one) == repr(other)
-
-
-def _mappings(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if len(one) != len(other):
-        return False
-    if one.keys() == other.keys():
-        return all(alike(item, other[key]) for key, item in one.items())
-    # A key was replaced: its place in the order is left to say which one.
-    return all(
-        _texts(key, name) and alike(item, thing)
-        for (key, item), (name, thing) in zip(one.items(), other.items(), strict=True)
-    )
-
-
-def _texts(one: str, other: str) -> bool:
-    return one == other or _fits(one, other) or _fits(other, one)
-
-
-def _fits(pattern: str, text: str) -> bool:
-    """Whether ``text`` is ``pattern`` with something in the place of each placeholder."""
-    if _MARK not in pattern:
-        return False
-    parts = [re.escape(part) for part in PLACEHOLDER.split(pattern)]
-    return re.fullmatch("(?s:.+?)".join(parts), text) is not None
-
-
-def _is_one(placeholder: Any, data: Any) -> bool:
-    return type(placeholder) is str and PLACEHOLDER.fullmatch(placeholder) is not None and _data(data) is not None
+def placeholders_of(trace: Trace) -> dict[str, list[int]]:
+    """The placeholders of a trace, and which entries have them."""
+    found: dict[str, list[int]] = {}
+    for seq in range(1, len(trace) + 1):
+        line = trace.line(seq)
+        if b'"redacted":[[' in line:
+            entry = loads(line)
+            for _, _, text in marks_of(entry):
+                found.setdefault(text, []).append(entry["step"] if entry["type"].endswith(".chunk") else seq)
+    return found
 
 
 def _data(tree: Any) -> str | None:
@@ -742,8 +803,8 @@ _REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
 _STANDS_STILL: Final = 100_000
 #: How many recorded steps are looked at to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
-#: One of these is in the canonical bytes of every value that holds something opaque, or a placeholder as text or bytes.
-_MARKS: Final = (OPAQUE, b"[REDACTED:", b'"W1JFREFDVEVEO')
+#: One of these is in the canonical bytes of every value that holds something opaque.
+_MARKS: Final = (OPAQUE,)
 
 
 class Replay:
@@ -773,6 +834,8 @@ class Replay:
         self.trace: Final = trace
         self.log: Final = Log(trace)
         self.redactor: Final = redactor
+        #: What the placeholders of the trace stand for here.
+        self.bindings: Final = Bindings(redactor, placeholders_of(trace), self._had)
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id, trace.path, strict)
@@ -807,7 +870,7 @@ class Replay:
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
         self.inputs: Final = ReplayedInputs(
-            self.index.inputs, self._input_of, about.get("boundary", ()), alike, self.report, redactor
+            self.index.inputs, self._input_of, about.get("boundary", ()), self.bindings.equal, self.report, redactor
         )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
@@ -1038,21 +1101,21 @@ class Replay:
         text = f"{family} {name!r} came to something else than the recorded step"
         self.report.allow("live_differs", text, step=seq, family=family, name=name, differences=found)
 
-    def _encode_input(self, request: Request) -> tuple[Any, bytes]:
-        return self._encode(request.input, owned=request.data is not None, own=request.spec.redactor)
+    def _had(self, seq: int) -> bool:
+        """Whether the program has come past the entry ``seq``, or been given it."""
+        return seq > 1 and self._used[seq] == 1
 
-    def _encode(self, value: object, *, owned: bool = False, own: Redactor | None = None) -> tuple[Any, bytes]:
+    def _encode_input(self, request: Request) -> tuple[Any, bytes]:
+        return self._encode(request.input, owned=request.data is not None, own=request.spec.patterns)
+
+    def _encode(self, value: object, *, owned: bool = False, own: Patterns | None = None) -> tuple[Any, bytes]:
         tree = value if owned else to_json(value)
         data = dumps(tree)
         if oversized(tree, data):
             tree = stand_in(value, data)
             return tree, dumps(tree)
-        if self.redactor.suspicious(data):
-            tree, redacted = self.redactor.redact(tree)
-            if redacted:
-                data = dumps(tree)
-        if own is not None:
-            tree, redacted = own.redact(tree)
+        if own is not None or self.redactor.suspicious(data):
+            tree, redacted = self.redactor.also(own).redact(tree)
             if redacted:
                 data = dumps(tree)
         return tree, data
@@ -1071,16 +1134,16 @@ class Replay:
                 equal = dumps(entry["input"]) == data
             if equal or key is not None:
                 return equal
-        return key is None and self._resembles(entry, rendered, tree, data)
+        return key is None and self._resembles(entry, spec, rendered, tree)
 
-    def _resembles(self, entry: Mapping[str, Any], rendered: RenderedSpec, tree: Any, data: bytes) -> bool:
+    def _resembles(self, entry: Mapping[str, Any], spec: Spec, rendered: RenderedSpec, tree: Any) -> bool:
         """Whether a step is the recorded one but for addresses, and for secrets: each process knows other ones by their text."""
         facts = {"name": entry.get("name"), "meta": _signature(entry), "input": self.trace.expand(entry["input"])}
-        recorded = self.redactor.redact(facts)[0]
+        recorded, secrets = self.redactor.also(spec.patterns).redact(facts)
         actual = {"name": rendered.name, "meta": rendered.meta, "input": tree}
-        if not any(mark in one for one in (dumps(recorded), dumps(actual)) for mark in _MARKS):
+        if not secrets and not any(mark in one for one in (dumps(recorded), dumps(actual)) for mark in _MARKS):
             return False
-        return alike(steady(recorded), steady(actual))
+        return self.bindings.equal(steady(recorded), steady(actual))
 
     def _next(self, state: LaneState, kind: str) -> int | None:
         """The first step of a kind in a lane that has neither been consumed nor skipped."""
@@ -1413,8 +1476,8 @@ class Replay:
         return seq
 
     def equal(self, recorded: Any, actual: Any) -> bool:
-        """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for any text."""
-        return dumps(recorded) == dumps(actual) or alike(self.redactor.redact(recorded)[0], actual)
+        """Whether a recorded tree and one of now, redacted, are equal, placeholders standing for their values."""
+        return dumps(recorded) == dumps(actual) or self.bindings.equal(self.redactor.redact(recorded)[0], actual)
 
     @property
     def warnings(self) -> list[str]:
@@ -1626,10 +1689,10 @@ class Replay:
         if name not in recorded:
             return False
         recorded, actual = self.redactor.redact({name: recorded[name]})[0], self.redactor.redact({name: tree})[0]
-        return alike(steady(recorded), steady(actual))
+        return self.bindings.equal(steady(recorded), steady(actual))
 
     def _digest(self, step: ReplayedStep, name: str, tree: Any) -> str:
-        return state_hash(self._encode({name: tree}, owned=True, own=step.spec.redactor)[1])
+        return state_hash(self._encode({name: tree}, owned=True, own=step.spec.patterns)[1])
 
     def _beside_others(self, start: int, end: int) -> bool:
         """Whether another lane made steps between two entries of one."""

@@ -20,6 +20,7 @@ __all__ = [
     "Span",
     "Strength",
     "find",
+    "form_of",
     "holds_secret",
     "hot",
     "hot_bytes",
@@ -147,7 +148,7 @@ def _strength(name: str) -> Strength:
 
 #: Texts that only stand for a secret.
 _STAND_IN: Final = re.compile(
-    r"(?is)\[REDACTED:[a-z0-9-]{1,40}\]|\*+|•+|x{3,}|\.{2,}|-+|0+|<[^<>]*>|\$\{.*\}|\$\w+|%\w+%"
+    r"(?is)\*+|•+|x{3,}|\.{2,}|-+|0+|<[^<>]*>|\$\{.*\}|\$\w+|%\w+%"
     r"|\{\{?[^{}]*\}?\}|.*your[-_ ].*|.*change[-_ ]?me.*"
     r"|(?:sk-)?(?:not?|without)[-_ ].*|(?:test|dummy|fake|mock)[-_ ]?(?:api)?[-_ ]?(?:key|token|secret|password)?\d{0,3}"
 )
@@ -416,6 +417,20 @@ SHAPES: Final = (
     "user-password", "webhook",
 )  # fmt: skip
 
+
+def form_of(value: str) -> Format | None:
+    """The format of a text that is a key and nothing else."""
+    for width in _WIDTHS:
+        row = FORMATS.get(value[:width])
+        if (
+            row is not None
+            and len(value) >= width + row.least
+            and re.fullmatch(_ALPHABETS[row.alphabet] + "+", value[width:])
+        ):
+            return row
+    return None
+
+
 # Where a key may begin: not within a word, but after an escape of a URL or of JSON inside a text.
 _EDGE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4}))"
 #: As much of a secret as is looked at, and as much as belongs to it.
@@ -530,7 +545,9 @@ _NO_KEY_YET: Final = r"(?:[a-z]{1,15}[-_.]){0,20}[a-z]{0,15}\Z"
 
 def _is_key(text: str, row: Format, at: int, end: int) -> bool:
     body = text[at : min(end, at + _SEEN)]
-    return len(set(body)) >= 4 if row.alphabet in "uh" else _random(body)
+    if row.alphabet in "uh":
+        return len(set(body)) >= 4
+    return _random(body) or _compiled("[A-Za-z0-9]{20}").search(body) is not None  # no word is that long
 
 
 def _run(text: str, at: int, alphabet: str, most: int) -> int:
@@ -690,6 +707,9 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
     if ahead[-1:] in ("?", "&", "#"):
         bare = _compiled(r"[^\s\"'<>&;#\\]{1,2000}").match(text, at) or bare
         value = bare[0]
+        if strength in ("secret", "credential") and len(value) >= 6 and not value.isalpha():
+            stands = _STAND_IN.fullmatch(value) or _PATH.fullmatch(value)
+            return None if stands else (*bare.span(), "field")
     if strength == "secret" and ahead.rstrip(" ").endswith(";"):  # a connection string
         return None if _STAND_IN.fullmatch(value) else (*bare.span(), "field")
     if open and bare.end() == len(text) and len(value) < 500:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from .redaction import Redactor
     from .spending import Budget
 
-__all__ = ["Circumstances", "Family", "HasSpecs", "RenderedSpec", "Request", "Spec"]
+__all__ = ["Circumstances", "Family", "HasSpecs", "Patterns", "RenderedSpec", "Request", "Spec"]
 
+#: What a tool takes out of its values, beside what its run does.
+Patterns = tuple[re.Pattern[str], ...]
 #: A kind of step; the entry types of a family are in ``_journal.entry``.
 Family = Literal["tool", "llm", "http", "process", "pipe", "span"]
 
@@ -37,23 +40,37 @@ class Circumstances(dict[str, Any]):
         known, state = self.rendered, redactor.state
         if known is not None and known[0] is state:
             return known[1]
-        tree = redactor.redact({**spec.meta, "info": to_json(dict(self))})[0]
-        suffix = b',"meta":%b' % dumps_in_order(tree)
-        self.rendered = state, suffix
+        tree, marks = redactor.redact({**spec.meta, "info": to_json(dict(self))})
+        marks = [
+            *spec.render(redactor).marks,
+            *([["/meta" + at, *rest] for at, *rest in marks if at.startswith("/info")]),
+        ]
+        suffix = b',"meta":%b' % dumps_in_order(tree if not marks else marked(tree, marks))
+        if not marks:  # else another run has other placeholders
+            self.rendered = state, suffix
         return suffix
 
 
 class RenderedSpec:
     """What of a spec goes into the log, without secrets: true as long as the redactor's ``state`` is this one. Immutable."""
 
-    __slots__ = ("meta", "name", "prefix", "state", "suffix")
+    __slots__ = ("marks", "meta", "name", "prefix", "state", "suffix")
 
-    def __init__(self, state: object, name: str, meta: dict[str, Any]) -> None:
-        self.state: Final = state
+    def __init__(self, state: object, name: str, meta: dict[str, Any], marks: list[Any] | None = None) -> None:
+        #: Where placeholders stand in it.
+        self.marks: Final = marks or []
+        self.state: Final = object() if marks else state  # another run has other placeholders
         self.name: Final = name
         self.meta: Final = meta
         self.prefix: Final = b',"name":%b,"input":' % orjson.dumps(name)
-        self.suffix: Final = b',"meta":%b' % dumps_in_order(meta) if meta else b""
+        about = marked(meta, self.marks) if marks else meta
+        self.suffix: Final = b',"meta":%b' % dumps_in_order(about) if about else b""
+
+
+def marked(meta: Mapping[str, Any], marks: list[Any]) -> dict[str, Any]:
+    """What an entry says about itself, with where placeholders stand in it."""
+    info = meta.get("info") or {}
+    return {**meta, "info": {**info, "redacted": [*marks, *info.get("redacted", ())]}}
 
 
 class Spec:
@@ -73,7 +90,7 @@ class Spec:
         "meta",
         "mutates",
         "name",
-        "redactor",
+        "patterns",
         "rendered",
         "resolve",
         "returns",
@@ -117,7 +134,7 @@ class Spec:
         #: How what it did is undone, where that is declared.
         self.compensation: Any = None
         #: Takes out of its values what the run's own redactor leaves in; its steps say ``info``, if only ``{}``.
-        self.redactor: Redactor | None = None
+        self.patterns: Patterns | None = None
         #: Read it where its ``state`` is the redactor's, else ask :meth:`render`.
         self.rendered: RenderedSpec = RenderedSpec(self, name, self.meta)
 
@@ -126,9 +143,10 @@ class Spec:
         rendered = self.rendered
         if rendered.state is not redactor.state:
             state = redactor.state
-            rendered = self.rendered = RenderedSpec(
-                state, redactor.redact_text(self.name)[0], redactor.redact(self.meta)[0]
-            )
+            name, in_name = redactor.redact_text(self.name)
+            meta, in_meta = redactor.redact(self.meta)
+            marks = [["/name", *rest] for _, *rest in in_name] + [["/meta" + at, *rest] for at, *rest in in_meta]
+            rendered = self.rendered = RenderedSpec(state, name, meta, marks)
         return rendered
 
     def hint(self) -> Any:

@@ -12,7 +12,7 @@ from re import Pattern
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from ..errors import EnvelopeError
-from ..integration import Redactor
+from ..integration import Redactor, Store
 
 __all__ = [
     "IDS_AND_TIMES",
@@ -436,5 +436,5 @@ def recorded_form(envelope: IntentEnvelope | Mapping[str, Any], *, redact: Patte
     ``redact`` are the patterns that the run is recorded with, where it is with any.
     """
     asked = envelope if isinstance(envelope, IntentEnvelope) else IntentEnvelope.from_dict(envelope)
-    kept: dict[str, Any] = Redactor.of_process(redact).without_secrets(asked.as_dict())
+    kept: dict[str, Any] = Redactor.of_process(redact, Store().root).without_secrets(asked.as_dict())
     return kept

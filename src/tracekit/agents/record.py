@@ -316,7 +316,8 @@ def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | 
 
 def _redacted(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
     """Whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
-    return "redacted" in _info(entry) or Redactor.redacted(content)
+    meta = entry.get("meta") or {}
+    return bool(meta.get("redacted") or _info(entry).get("redacted"))
 
 
 def _failure(trace: Trace, entry: Mapping[str, Any]) -> Any:
@@ -605,7 +606,7 @@ def replay_execution(
     if verify_envelope is True:
         _verify(record)
     elif verify_envelope is not False:
-        _compare(record, verify_envelope, redact)
+        _compare(record, verify_envelope, redact, path)
     response = record.final_response
     if not header.replayable or response is None:
         raise NotReplayableError(
@@ -661,14 +662,14 @@ def _verify(record: ExecutionRecord) -> None:
         )
 
 
-def _compare(record: ExecutionRecord, given: object, redact: Patterns) -> None:
+def _compare(record: ExecutionRecord, given: object, redact: Patterns, path: str) -> None:
     header = record.header
     digest = _DIGEST.fullmatch(given) if isinstance(given, str) else None
     if digest is not None:
         wanted = f"sha256:{digest[1].lower()}"
         same = any(one.startswith(wanted) for one in (header.envelope_hash, header.identity_hash))
     else:
-        hashes = _hashes(_envelope(given), redact)
+        hashes = _hashes(_envelope(given), redact, path)
         wanted, same = hashes[0], header.envelope_hash in hashes
     if not same:
         raise DivergenceError(
@@ -700,8 +701,9 @@ def _envelope(given: object) -> IntentEnvelope:
     )
 
 
-def _hashes(envelope: IntentEnvelope, redact: Patterns) -> list[str]:
+def _hashes(envelope: IntentEnvelope, redact: Patterns, path: str) -> list[str]:
     """The hashes that the log may have of a request: which secrets the recording process redacted is not known here."""
     tree = envelope.as_dict()
-    redactors = (Redactor.of_process(redact), Redactor(redact))
+    known = Redactor.of_process(redact, trace=path)
+    redactors = (known, Redactor(redact, None, known.placeholders))
     return list(dict.fromkeys(stable_hash(one) for one in (*(r.without_secrets(tree) for r in redactors), tree)))

@@ -40,10 +40,10 @@ from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import caller
 from .._runtime.process import NextRun, ProcessRole, process
-from .._runtime.redaction import PLACEHOLDER
+from .._runtime.redaction import is_marked
 from .._runtime.session import current
 from .._runtime.verdict import Report
-from .._values import from_json, to_json
+from .._values import from_json
 from ..errors import (
     BudgetExceededError,
     LiveCallBlockedError,
@@ -641,8 +641,7 @@ class ResumedRuns(ProcessRole):
         sibling = self._siblings.get(ordinal)
         if self.resumed is not None or sibling is None:
             return None
-        recorded = recorded_input(sibling.path)
-        return None if PLACEHOLDER.search(json.dumps(to_json(recorded))) else recorded
+        return None if is_marked(first_entry(sibling.path), "/input") else recorded_input(sibling.path)
 
     def _is_input(self, ordinal: int, value: Any) -> bool | None:
         """Whether the input of the program's ``ordinal``-th run was ``value``; ``None`` where that is not known."""

@@ -16,7 +16,7 @@ from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
-from .._runtime.redaction import PLACEHOLDER
+from .._runtime.redaction import is_marked
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
 from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message, timeline_of, verdict_of
@@ -76,14 +76,14 @@ def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry:
     """Refuse (``RecoveryRefusedError``) to resume with a placeholder in place of a secret in the arguments or the input."""
     first = trace.entry(1)
     if entry is not None:
-        if PLACEHOLDER.search(json.dumps(trace.expand(first.get("input")))):
+        if is_marked(first, "/input"):
             raise _placeholder(
                 first["run_id"],
                 "redacted_input",
                 f"the recorded input of the run, with which {entry} would be called, has lost a secret",
                 "resume it by its program, or with `resume()` in Python, with the input as it was",
             )
-    elif not command and any(PLACEHOLDER.search(argument) for argument in program.arguments):
+    elif not command and is_marked(first, "/meta/program_command/arguments"):
         what = f"-m {program.module}" if program.module else program.script
         raise _placeholder(
             first["run_id"],
@@ -217,10 +217,11 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             _check_break(trace, options["break_at"])
             program, cwd = program_of(trace, where, path, command, options["entry"], "replay")
             environment = hash_seed(trace)
+            lost = not command and is_marked(trace.entry(1), "/meta/program_command/arguments")
     except TracekitError as error:
         fail(error)
     message(f"tracekit: replaying {run}: {options['entry'] or program}")
-    if any("[REDACTED:" in argument for argument in program.arguments):
+    if lost:
         what = f"-m {program.module}" if program.module else program.script
         message(
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
