@@ -110,7 +110,6 @@ PROGRAMS = {
     "asyncio": ("asyncio.run(asyncio.wait_for(asyncio.open_connection('127.0.0.1', PORT), None))\n", "connect"),
     "uvloop": ("__import__('uvloop').run(asyncio.open_connection('127.0.0.1', PORT))\n", "connect"),
     "posix_spawn": ("os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)\n", "process"),
-    "asyncio's process": ("asyncio.run(asyncio.create_subprocess_exec('true'))\n", "process"),
     "a fork": ("pid = os.fork()\nif not pid:\n    os._exit(0)\nos.waitpid(pid, 0)\n", "fork"),
     "a thread's socket": ("threading.Thread(target=lambda: socket.create_connection(('127.0.0.1', PORT)).close()).start()\n", "connect"),
 }  # fmt: skip

@@ -128,6 +128,71 @@ for reader in readers:
     reader.join()
 print(found, process.returncode)
 """,
+    "asyncio": """
+async def main():
+    process = await asyncio.create_subprocess_exec("sh", "-c", "printf x >> effects; echo a; echo b >&2; exit 3", stdout=PIPE, stderr=PIPE)
+    print(await process.communicate(), process.returncode, process.pid)
+    process = await asyncio.create_subprocess_exec("cat", stdin=PIPE, stdout=PIPE)
+    for n in range(3):
+        process.stdin.write(b"line %d\\n" % n)
+        await process.stdin.drain()
+        print(await process.stdout.readline())
+    process.stdin.close()
+    print(await process.wait(), await process.stdout.read())
+    process = await asyncio.create_subprocess_shell("printf x >> effects; echo shell; cat", stdin=PIPE, stdout=PIPE)
+    print(await process.communicate(b"input"))
+    try:
+        await asyncio.create_subprocess_exec("no-such-program")
+    except FileNotFoundError as error:
+        print(error)
+    process = await asyncio.create_subprocess_exec(PY, "-c", "print(1); import sys; sys.exit(2)", stdout=PIPE)
+    print(await process.communicate(), process.returncode)
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        await asyncio.wait_for(process.wait(), 0.05)
+    except asyncio.TimeoutError:
+        process.terminate()
+    print(await process.wait())
+
+asyncio.run(main())
+""",
+    "asyncio, side by side": """
+async def main():
+    seen, ticks = [], 0
+    async def one(n):
+        process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 0.0{n}; echo {n}", stdout=PIPE)
+        seen.append(await process.stdout.read())
+        return await process.wait()
+    print(await asyncio.gather(*[one(n) for n in (5, 1, 3)]), seen)
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.004)
+    ticking = asyncio.create_task(tick())
+    process = await asyncio.create_subprocess_exec("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.02; done", stdout=PIPE)
+    async for line in process.stdout:
+        print(line, ticks)
+    print(await process.wait(), ticks)
+    ticking.cancel()
+
+asyncio.run(main())
+""",
+    "anyio": """
+import anyio
+async def main():
+    print(await anyio.run_process(["sh", "-c", "printf x >> effects; echo out; cat"], input=b"in"))
+    async with await anyio.open_process(["cat"]) as process:
+        await process.stdin.send(b"there")
+        print(await process.stdout.receive())
+        await process.stdin.aclose()
+        print(await process.wait())
+    with anyio.move_on_after(0.05):
+        await anyio.run_process(["sleep", "60"])
+    print("over")
+
+anyio.run(main)
+""",
     "inherited": """
 print(subprocess.run(["sh", "-c", "printf x >> effects"]).returncode, flush=True)
 """,

@@ -12,9 +12,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from shutil import which
 from threading import Lock
 from typing import Any, Final, Protocol
 
+from .._reality import off_loop
 from .._runtime import divergence
 from .._runtime.session import Outcome, Scope, Session, Step, current, here
 from .._runtime.step import Request, Spec
@@ -22,6 +25,7 @@ from .._values import from_json, to_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
 
 __all__ = [
+    "BECOMING",
     "HARMLESS",
     "STATUS",
     "CapturedProcess",
@@ -29,6 +33,7 @@ __all__ = [
     "classify",
     "described",
     "forget_classes",
+    "may_join",
     "note_status",
     "side_effect_of",
 ]
@@ -124,6 +129,29 @@ def _may_write(word: str) -> bool:
     return word.startswith(("--output", "--exec", "--upload-pack", "--open-files", "-O", "-o"))
 
 
+#: Programs that set something and then become the one that they are given.
+BECOMING: Final = frozenset(("env", "nice", "nohup", "stdbuf", "setsid", "ionice", "taskset", "chrt", "exec"))
+
+
+def may_join(words: Sequence[str]) -> bool:
+    """Whether a program may itself join a run: it is a Python one, for all that can be seen of it."""
+    name = os.path.basename(words[0])
+    if name in BECOMING:
+        return any(map(_is_python, words[1:]))
+    return _is_python(words[0])
+
+
+@lru_cache(1000)
+def _is_python(program: str) -> bool:
+    if os.path.basename(program).startswith("python") or program == sys.executable:
+        return True
+    try:
+        with off_loop(), open(which(program) or program, "rb") as file:
+            return b"python" in file.read(200).partition(b"\n")[0]
+    except (OSError, ValueError):
+        return False
+
+
 #: How the streams of a process are given, but for those that it inherits.
 _STREAMS: Final = {-1: "pipe", -2: "stdout", -3: "null"}
 
@@ -149,6 +177,8 @@ def described(session: Session, command: Any, words: Sequence[str], options: Map
 
 #: The name under which the status of a process that its program got is recorded, followed by the process's path.
 STATUS: Final = "process.status"
+#: The streams by descriptor.
+_NAMES: Final = ("stdin", "stdout", "stderr")
 #: Of a process that never ran, or of which the log does not say which number it had: one that no process can have.
 _NO_PROCESS: Final = 1 << 30
 
@@ -181,6 +211,10 @@ class ProcessSteps:
         self.session: Final = session
         self.path: Final = path
         self._ended: Final = Lock()
+        #: Of a process of an event loop: the steps of the pipes that it writes to, by descriptor.
+        self.outputs: Final[dict[int, Step]] = {}
+        #: Whether what it writes is the same in a replay, so that what that leads to in an event loop has its place.
+        self.counted = False
 
     def recalled(self) -> None:
         """The program knows of its end."""
@@ -220,9 +254,15 @@ class ProcessSteps:
             )
         return step
 
+    def open_outputs(self, scope: Scope, process: Any) -> None:
+        """An event loop is about to read what ``process`` writes."""
+        for fd, file in ((1, process.stdout), (2, process.stderr)):
+            if file is not None:
+                self.outputs[fd] = self.begin(scope, _NAMES[fd], {})
+
     def send(self, scope: Scope, data: Any) -> Callable[[], None]:
         """``communicate`` is about to write ``data`` to the process; call the result when it has."""
-        step = self.begin(scope, "stdin", {"data": kept(data)})
+        step = self.begin(scope, _NAMES[0], {"data": kept(data)})
         if step.live:
             return lambda: step.done(None)
         if not self.real:
@@ -277,6 +317,10 @@ class CapturedProcess(ProcessSteps):
         self._joining: Final = joining
         self._pid = 0
         self._outcome: Outcome | None = None
+        #: What an event loop has at the end of a pipe, by descriptor; ``None`` where the recorded end came before it was there.
+        self.connected: Final[dict[int, Any]] = {}
+        #: Close what stands for its end of a pipe.
+        self.let_go: Callable[[], object] = lambda: None
 
     @property
     def pid(self) -> int:
@@ -324,6 +368,17 @@ class CapturedProcess(ProcessSteps):
         else:
             self.begin(scope, "output", {}).failed(error)
 
+    def received(self, fd: int, data: bytes) -> None:
+        """An event loop has read ``data``."""
+        # Where a replay may have a process of its own, that writes in other pieces, a piece has no place.
+        self.outputs[fd].chunk(kept(data), info={"suspended": True, "counted": True} if self.counted else None)
+
+    def closed(self, fd: int) -> None:
+        """An event loop has come to the end of what the process writes."""
+        step = self.outputs.pop(fd, None)
+        if step is not None:
+            step.done(None)
+
     # -- answered --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -341,6 +396,31 @@ class CapturedProcess(ProcessSteps):
         if self._outcome is None:
             self._outcome = self.step.answer()
         return self._outcome
+
+    def next_piece(self, fd: int, deliver: Callable[[bytes], object]) -> None:
+        """Call ``deliver`` in the running loop with each recorded piece when its turn has come."""
+        step = self.outputs[fd]
+
+        def came(piece: Outcome) -> None:
+            if piece.error is None:
+                self.counted = bool(piece.meta.get("counted"))
+                deliver(given(piece.output, False))
+                self.next_piece(fd, deliver)
+
+        entry = step.upcoming()
+        if entry is not None and entry["type"] == "pipe.chunk":
+            step.on_next(came)
+
+    def take_eof(self, fd: int) -> None:
+        """The end of what it writes has come."""
+        step = self.outputs.pop(fd)
+        if step.upcoming() is not None:
+            step.take_next()
+
+    def take_end(self) -> None:
+        """Its end has come, in an event loop."""
+        if self._ends() and self.step.upcoming() is not None:
+            self._outcome = self.step.take_next()
 
     def recall(self, scope: Scope) -> Any:
         """What the recorded program got when it asked for the status."""

@@ -10,6 +10,8 @@ import shlex
 import subprocess
 import sys
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -290,7 +292,8 @@ def _poll(original: Any) -> Any:
     def poll(self: Any) -> Any:
         at = _observer_of(self)
         if at is None:
-            return original(self)
+            steps = vars(self).get(_STEPS)
+            return original(self) if steps is None or steps.real else self.returncode
         observer, scope = at
         if observer.live:
             status = _outside_the_run(original, self)
@@ -306,7 +309,8 @@ def _wait(original: Any) -> Any:
     def wait(self: Any, timeout: float | None = None) -> Any:
         at = _observer_of(self)
         if at is None:
-            return original(self, timeout)
+            steps = vars(self).get(_STEPS)
+            return original(self, timeout) if steps is None or steps.real else self.returncode
         observer, scope = at
         if not observer.live:
             recorded = observer.recall(scope)
@@ -415,14 +419,17 @@ def _communicate_from_log(
 def _send_signal(original: Any) -> Any:
     @functools.wraps(original)
     def send_signal(self: Any, sig: int) -> None:
-        at = _observer_of(self)
         steps: ProcessSteps | None = vars(self).get(_STEPS)
-        if at is None or steps is None:
+        if steps is None:
             original(self, sig)
-        elif self.poll() is None:
-            steps.signal(at[1], sig)
-            if steps.real:
-                _outside_the_run(original, self, sig)
+            return
+        scope = steps.here()
+        if scope is not None:
+            if self.poll() is not None:
+                return
+            steps.signal(scope, sig)
+        if steps.real:
+            _outside_the_run(original, self, sig)
 
     return send_signal
 
@@ -457,8 +464,9 @@ _EXPECTED: Final = "_tracekit_expected"
 _OUTPUTS: Final = (1, 2)
 
 
-def expect(started: Any, observer: ProcessObserver) -> None:
+def expect(started: Any, observer: ProcessObserver | CapturedProcess) -> None:
     """Make the moments when an event loop notices the end of this process, and of its output, events of the run."""
+    real = not isinstance(observer, CapturedProcess) or observer.real
     scope = current.get()
     scope = None if scope is None or scope.live else here()
     if scope is not None and not observer.session.state.ended:
@@ -467,12 +475,24 @@ def expect(started: Any, observer: ProcessObserver) -> None:
             if pipe is not None:
                 turns[fd] = observer.session.arm(scope, "process.eof", 0)
         for turn in turns.values():
-            if not turn.live:
+            if not turn.live and real:
                 turn.from_outside()
         vars(started)[_EXPECTED] = observer, scope, turns
 
 
-def _expected(transport: Any, fd: int | None) -> tuple[ProcessObserver, Scope, Any] | None:
+def _steps_of(transport: Any) -> ProcessSteps | None:
+    """The steps of the process of a transport."""
+    found: ProcessSteps | None = getattr(getattr(transport, "_proc", None), "__dict__", {}).get(_STEPS)
+    return found
+
+
+def _is_answered(transport: Any) -> bool:
+    """Whether the process of a transport is not there: what comes of it, the log brings."""
+    steps = _steps_of(transport)
+    return steps is not None and not steps.real
+
+
+def _expected(transport: Any, fd: int | None) -> tuple[Any, Scope, Any] | None:
     """Who observes the process of a transport, for whom, and the turn in which its end belongs, or that of its pipe; ``None`` outside a
     run."""
     observer, scope, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, {}))
@@ -490,6 +510,15 @@ def _arrived(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
         current.reset(token)
 
 
+def _inside(scope: Scope, call: Callable[..., Any], *args: Any) -> None:
+    """Let the loop hear of something that the run itself waits for."""
+    token = enter(scope)
+    try:
+        call(*args)
+    finally:
+        current.reset(token)
+
+
 def _uncounted(scope: Scope) -> AbstractContextManager[None]:
     progress = scope.session.progress
     return nullcontext() if progress is None else progress.uncounted()
@@ -498,15 +527,22 @@ def _uncounted(scope: Scope) -> AbstractContextManager[None]:
 def _exited(original: Any) -> Any:
     @functools.wraps(original)
     def _process_exited(self: Any, returncode: int) -> None:
+        if _is_answered(self):
+            return
         expected = _expected(self, None)
         if expected is None:
             original(self, returncode)
             return
         observer, scope, turn = expected
         if turn.live:
-            turn.fired({"process": observer.path, "status": returncode})
-            observer.heard()
-            _arrived(scope, original, self, returncode)
+            captured = observer if isinstance(observer, CapturedProcess) else None
+            counted = captured is not None and captured.counted
+            turn.fired({"process": observer.path, "status": returncode} | ({"counted": True} if counted else {}))
+            if captured is not None:
+                captured.ended_with(returncode)
+            else:
+                observer.heard()
+            (_inside if counted else _arrived)(scope, original, self, returncode)
         elif turn.comes:  # else the loop never noticed it
 
             def heard() -> None:
@@ -529,6 +565,12 @@ def _by_chance(transport: Any) -> AbstractContextManager[None]:
 def _received(original: Any) -> Any:
     @functools.wraps(original)
     def data_received(self: Any, data: bytes) -> None:
+        steps = _steps_of(self.proc)
+        if isinstance(steps, CapturedProcess) and steps.live:
+            _outside_the_run(steps.received, self.fd, data)
+            if steps.counted:
+                _inside(vars(self.proc._proc)[_EXPECTED][1], original, self, data)
+                return
         _outside_the_run(original, self, data)
 
     return data_received
@@ -541,7 +583,9 @@ def _handed_on(original: Any) -> Any:
             with _by_chance(self):
                 call(*data)
 
-        original(self, bring if call == self._protocol.pipe_data_received else call, *data)
+        steps = _steps_of(self)
+        counted = call != self._protocol.pipe_data_received or (steps is not None and steps.counted)
+        original(self, call if counted else bring, *data)
 
     return _call
 
@@ -558,6 +602,11 @@ def _resumed(original: Any) -> Any:
 def _lost(original: Any) -> Any:
     @functools.wraps(original)
     def connection_lost(self: Any, exc: BaseException | None) -> None:
+        if self.fd in _OUTPUTS and _is_answered(self.proc):
+            steps, scope, _ = vars(self.proc._proc)[_EXPECTED]
+            if steps.connected.setdefault(self.fd, self) is None:  # its end had come before it was there
+                _arrived(scope, original, self, None)
+            return
         expected = _expected(self.proc, self.fd)
         if expected is None:
             with _by_chance(self.proc):
@@ -565,12 +614,93 @@ def _lost(original: Any) -> Any:
             return
         observer, scope, turn = expected
         if turn.live:
-            turn.fired({"process": observer.path, "fd": self.fd})
-            _arrived(scope, original, self, exc)
+            captured = observer if isinstance(observer, CapturedProcess) else None
+            counted = captured is not None and captured.counted
+            turn.fired({"process": observer.path, "fd": self.fd} | ({"counted": True} if counted else {}))
+            if captured is not None:
+                captured.closed(self.fd)
+            (_inside if counted else _arrived)(scope, original, self, exc)
         elif turn.comes:
             turn.on_fire(lambda: _arrived(scope, original, self, exc))
 
     return connection_lost
+
+
+def _connecting(original: Any) -> Any:
+    async def connected(self: Any, waiter: Any) -> None:
+        await original(self, waiter)
+        if self._pending_calls is None:  # what has come waits until the protocol has heard of the connection
+            self._pending_calls = deque()
+            self._loop.call_soon(heard, self)
+
+    def heard(self: Any) -> None:
+        calls, self._pending_calls = self._pending_calls, None
+        for call, data in calls:
+            call(*data)
+
+    connected.__qualname__ = original.__qualname__
+
+    @functools.wraps(original)
+    def _connect_pipes(self: Any, waiter: Any) -> Any:
+        if not _is_answered(self):
+            return original(self, waiter)
+        _deliver(self)
+        return connected(self, waiter)
+
+    return _connect_pipes
+
+
+def _deliver(transport: Any) -> None:
+    """Bring a transport what the recorded process wrote, and its end, each at its place."""
+    captured, scope, turns = vars(transport._proc)[_EXPECTED]
+    ends = dict(turns)
+    exited = type(transport)._process_exited.__wrapped__
+
+    def end() -> None:
+        captured.take_end()
+        captured.let_go()
+        about = ends[None].about
+        (_inside if about.get("counted") else _arrived)(scope, exited, transport, about["status"])
+
+    def lose(fd: int) -> None:
+        captured.take_eof(fd)
+        proto = transport._pipes[fd] or captured.connected.setdefault(fd, None)
+        if proto is not None:
+            arrived = _inside if ends[fd].about.get("counted") else _arrived
+            arrived(scope, type(proto).connection_lost.__wrapped__, proto, None)
+
+    def deliver(fd: int, data: bytes) -> None:
+        (_inside if captured.counted else _arrived)(scope, transport._pipe_data_received, fd, data)
+
+    for fd, turn in turns.items():
+        if turn.comes:
+            turn.on_fire(end if fd is None else functools.partial(lose, fd))
+    for fd in captured.outputs:
+        captured.next_piece(fd, functools.partial(deliver, fd))
+
+
+def _watching(original: Any) -> Any:
+    @functools.wraps(original)
+    def add_child_handler(self: Any, pid: int, callback: Any, *args: Any) -> None:
+        if not args or not isinstance(_steps_of(args[0]), ProcessSteps):
+            original(self, pid, callback, *args)
+        elif not _is_answered(args[0]):  # the thread that waits for it is nobody's: its end is an event of its own
+            _outside_the_run(original, self, pid, callback, *args)
+
+    return add_child_handler
+
+
+def _writing(original: Any) -> Any:
+    @functools.wraps(original)
+    def write(self: Any, data: Any) -> None:
+        steps = _steps_of(getattr(self._protocol, "proc", None))
+        scope = None if steps is None or not data else steps.here()
+        if steps is not None and scope is not None:
+            steps.send(scope, data)()
+        if steps is None or steps.real:
+            original(self, data)
+
+    return write
 
 
 # -- multiprocessing -------------------------------------------------------------------------------------------------------
@@ -608,6 +738,11 @@ def _exitcode(original: Any) -> Any:
     return property(_status_method(original.fget), doc=original.__doc__)
 
 
+#: What tells an event loop that a process has ended.
+_WATCHERS: Final = (
+    "PidfdChildWatcher", "SafeChildWatcher", "FastChildWatcher", "MultiLoopChildWatcher", "ThreadedChildWatcher",
+    "_PidfdChildWatcher", "_ThreadedChildWatcher",
+)  # fmt: skip
 #: Module, class, name, and what goes in its place.
 status_entrances: Final = (
     ("subprocess", "Popen", "poll", _poll),
@@ -615,6 +750,9 @@ status_entrances: Final = (
     ("subprocess", "Popen", "communicate", _communicate),
     ("subprocess", "Popen", "send_signal", _send_signal),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
+    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_connect_pipes", _connecting),
+    ("asyncio.unix_events", "_UnixWritePipeTransport", "write", _writing),
+    *(("asyncio.unix_events", name, "add_child_handler", _watching) for name in _WATCHERS),
     ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
     ("asyncio.base_subprocess", "BaseSubprocessTransport", "_call", _handed_on),
     ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "resume_writing", _resumed),
@@ -1026,15 +1164,15 @@ def _popen(original: Any) -> Any:
         elif scope is None:
             _unattributed(command)
             original(self, *args, **kwargs)
-        elif scope.live or below_seam() or sys._getframe(1).f_globals.get("__name__") in _LOOPS or caller.probes:
-            _joining(original, self, scope, command, args, kwargs)
         else:
-            _captured(original, self, scope, command, args, kwargs)
+            loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS
+            start = _joining if scope.live or below_seam() or caller.probes else _captured
+            start(original, self, scope, command, args, kwargs, loops)
 
     return __init__
 
 
-def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any) -> None:
+def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any, loops: bool) -> None:
     """Start a process as a step."""
     scope = here() or scope
     session = scope.session
@@ -1046,11 +1184,9 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     size = -1 if size is None else size
     if found is not None and not found.live:  # one that joined the recorded run
         _really_start(original, self, found, args, kwargs)
-        follow(self, found)
         if found.is_step:
-            steps = vars(self)[_STEPS] = ProcessSteps(session, found.path)
-            steps.wrap_pipes(self, size)
-            session.state.extras.of(_Numbers).steps[self.pid] = steps
+            _has_steps(self, scope, ProcessSteps(session, found.path), size, loops)
+        (expect if loops else follow)(self, found)
         return
     if not session.state.live and not session.comes_next(scope, "process", name):
         original(self, *args, **kwargs)  # which the guard refuses
@@ -1071,6 +1207,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     if found is not None:
         found.is_step = True
     if captured.live:
+        captured.counted = loops and not commands.may_join(words)
         if "file" in (about.get("stdout"), about.get("stderr")):
             guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
         try:
@@ -1081,13 +1218,20 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
         captured.started(self.pid)
     else:
         _answer(original, self, captured, args, kwargs)
-    follow(self, captured)
-    vars(self)[_STEPS] = captured
-    captured.wrap_pipes(self, size)
-    numbers = session.state.extras.of(_Numbers)
-    numbers.steps[self.pid] = captured
+    _has_steps(self, scope, captured, size, loops)
+    (expect if loops else follow)(self, captured)
     if options.get("start_new_session") or options.get("process_group") == 0:
-        numbers.groups[self.pid] = captured
+        session.state.extras.of(_Numbers).groups[self.pid] = captured
+
+
+def _has_steps(self: Any, scope: Scope, steps: ProcessSteps, size: int, loops: bool) -> None:
+    """Make what goes through the pipes of a process steps."""
+    vars(self)[_STEPS] = steps
+    if loops:  # which reads and writes by itself
+        steps.open_outputs(scope, self)
+    else:
+        steps.wrap_pipes(self, size)
+    scope.session.state.extras.of(_Numbers).steps[self.pid] = steps
 
 
 def _really_start(original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any) -> None:
@@ -1116,7 +1260,10 @@ def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwar
     def not_executed(*given: Any, **_: Any) -> None:
         captured.start()
         self.pid = captured.pid
-        self._close_pipe_fds(*given[_PIPES])
+        theirs, *others = given[_PIPES]
+        if theirs != -1 and others[0] != -1:  # as long as it runs, what is written to it finds a reader
+            captured.let_go = weakref.finalize(self, os.close, theirs)
+        self._close_pipe_fds(-1, *others)
 
     vars(self)["_execute_child"] = not_executed
     try:
@@ -1125,7 +1272,7 @@ def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwar
         del vars(self)["_execute_child"]
 
 
-def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any) -> None:
+def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kwargs: Any, loops: bool) -> None:
     """Start a process that may join, and is no step: one in the body of a tool, or one of an event loop."""
     words = words_of(command)
     found = admission_of(scope, program_name(words), words)
@@ -1137,7 +1284,6 @@ def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kw
     except OSError as error:  # there is no such program, or it may not be run
         found.not_started(scope, error)
         raise
-    loops = sys._getframe(2).f_globals.get("__name__") in _LOOPS
     (expect if loops else follow)(self, found)
 
 
@@ -1234,6 +1380,7 @@ _switch: Final = Switch(
         "multiprocessing.pool",
         "concurrent.futures.process",
         "asyncio.base_subprocess",
+        "asyncio.unix_events",
         "uvloop",
     ),
 )

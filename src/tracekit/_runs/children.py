@@ -19,7 +19,7 @@ from weakref import ref
 
 from .. import _reality, errors
 from .._capture import guard, instrumentation
-from .._capture.commands import STATUS, note_status
+from .._capture.commands import BECOMING, STATUS, note_status
 from .._journal.reader import ENDS, Trace
 from .._journal.store import SEGMENT, SUFFIX, Store, first_entry, last_entry, segment_of
 from .._policy.once import share
@@ -477,9 +477,6 @@ def _taken(spending: Spending, lane: str, path: str, known: dict[str, Spending])
 #
 # Whatever that does besides starting a Python program could not be answered in a replay.
 
-#: Programs that set something and then become the one that they are given.
-_BECOMING: Final = frozenset(("env", "nice", "nohup", "stdbuf", "setsid", "ionice", "taskset", "chrt", "exec"))
-
 
 def started_as(words: list[str]) -> list[list[str]]:
     """The command lines that a process may see of itself: the program's name and a hash of its arguments each.
@@ -487,7 +484,7 @@ def started_as(words: list[str]) -> list[list[str]]:
     An empty item means that there may be a shell in between, which does nothing else.
     """
     found = [_command(words)]
-    if os.path.basename(words[0]) in _BECOMING:
+    if os.path.basename(words[0]) in BECOMING:
         found += [_command(words[first:]) for first in range(1, min(len(words), 8))]
     if getattr(words, "simple", False):
         found.append([])
