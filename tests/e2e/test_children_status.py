@@ -286,6 +286,38 @@ def main():
     assert family.result[0]["ended"] > 1
 
 
+def test_ends_that_come_at_once(family: Family) -> None:
+    """The output of two processes comes to its end in one round of the loop: who polls looks as often as it did."""
+    family.child("print('said')", "speaks.py")
+    family.exact(
+        """
+import select
+
+async def program():
+    start = lambda: asyncio.create_subprocess_exec(sys.executable, "speaks.py", stdout=-1)
+    both = [await start(), await start()]
+    reads = [asyncio.ensure_future(process.stdout.read()) for process in both]
+    rounds = [0, 0]
+    async def poll(n):
+        while not both[n].stdout.at_eof():
+            rounds[n] += 1
+            await asyncio.sleep(0)
+        return list(rounds)
+    polls = [asyncio.ensure_future(poll(n)) for n in range(2)]
+    await asyncio.sleep(0)
+    for process in both:  # the loop stands still meanwhile
+        ended = select.poll()
+        ended.register(process._transport.get_pipe_transport(1).get_extra_info("pipe"), 0)
+        ended.poll()
+    return await asyncio.gather(*polls, *reads)
+
+def main():
+    return asyncio.run(program())
+""",
+        [],
+    )
+
+
 _IN_PIECES = {
     "output": """
 for piece in [b"re", b"ad\\n"] if slow else [b"read\\n"]:

@@ -90,6 +90,10 @@ class Deliverer(Protocol):
         """The next event, if it is asked for in ``loop``."""
         ...
 
+    def is_due_in(self, loop: AbstractEventLoop) -> bool:
+        """Whether the next event is asked for in ``loop``, and nothing has to come about before."""
+        ...
+
 
 class Progress:
     """The callbacks of one run in its event loops. With ``deliverer`` and ``places`` they are held at the recorded places."""
@@ -495,7 +499,8 @@ class LoopQueue:
     @property
     def held_lanes(self) -> set[Lane]:
         """The lanes that have a callback here that is held."""
-        return {handle.lane for handle in list(self._parked) if handle.lane is not None and not handle._cancelled}
+        parked = [handle for handle in list(self._parked) if handle.counted and not handle._cancelled]
+        return {handle.lane for handle in parked if handle.lane is not None}
 
     @property
     def polls(self) -> bool:
@@ -560,6 +565,9 @@ class LoopQueue:
                     if lane.since <= self._far:
                         self.moved += 1
                 else:
+                    if lane is not None and self._parked and self._is_due():
+                        self._parked.append(handle)  # it comes after what waits for that event
+                        continue
                     self.moved += 1
                 _bare_run(handle)
             if self.look_again:
@@ -572,6 +580,9 @@ class LoopQueue:
                 self.kick()
             else:
                 self.resting = not self._kicked
+
+    def _is_due(self) -> bool:
+        return self._deliverer is not None and self._deliverer.is_due_in(self.loop)
 
     def _rest(self, deliverer: Deliverer) -> None:
         if self._queue and self._leads_to(deliverer.due_in(self.loop)):

@@ -452,6 +452,11 @@ class Schedule:
             ticket = self._next_asked()
             return ticket.seq if ticket is not None and ticket.loop is loop else None
 
+    def is_due_in(self, loop: AbstractEventLoop) -> bool:
+        with self._lock:
+            ticket = self._next_asked()
+            return ticket is not None and ticket.loop is loop and not self._owing(ticket.seq)
+
     def _let_held_go(self, *, past_places: bool = True) -> bool:
         """Nothing can go on any more: what was never recorded does, and lanes that are held at their places. Whether there were some."""
         while (absent := self._absent_hop()) is not None:
