@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tracekit.integration import Request, Spec, passing
+from tracekit.integration import Request, Spec
 
 from ._transport import Connection, Sender, awaited
 
@@ -136,8 +136,7 @@ async def _asked(connection: Connection, method: str, params: Mapping[str, Any] 
         nonlocal sent
         await connection.again()
         sent = True
-        with passing():
-            return await live()
+        return await live()
 
     def failed(error: BaseException) -> dict[str, Any]:
         return _failed(error, sent)

@@ -151,6 +151,18 @@ class Receiver(_Stream):
         #: Where the session's loop is in the program, while it is away from there with what only carries answers.
         self._place: Scope | None = None
 
+    async def aclose(self) -> None:
+        self._ends(None)
+        await self._raw.aclose()
+
+    def close(self) -> None:
+        self._ends(None)
+        self._raw.close()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        self._ends(error[1])
+        return await super().__aexit__(*error)
+
     def __aiter__(self) -> Any:
         return self
 
@@ -221,7 +233,7 @@ class Receiver(_Stream):
         if self._step is not None:
             self._step.chunk(_plain(_root(item)), info={"suspended": True})
 
-    def _ends(self, error: BaseException) -> None:
+    def _ends(self, error: BaseException | None) -> None:
         """Nobody receives any more: what has come is all there is."""
         step, self._step = self._step, None
         if step is not None and step.live and not isinstance(error, ReplayError):
@@ -387,15 +399,18 @@ class Connection:
 
         async with self._manager as streams:
             incoming, outgoing = streams[0], streams[1]
-            await self._greet(incoming, outgoing)
-            self.late = outgoing
-            self._ready.set()
             try:
+                await self._greet(incoming, outgoing)
+                self.late = outgoing
+                self._ready.set()
                 async for item in incoming:
                     await self._back.send(item)
                 self._back.close()
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass  # the session has ended
+            finally:  # as the session does with its own
+                await incoming.aclose()
+                await outgoing.aclose()
 
     async def _greet(self, incoming: Any, outgoing: Any) -> None:
         """The handshake of the session that it goes on with."""

@@ -197,6 +197,35 @@ def test_asked_back(stdio: list[str], ledger: Path) -> None:
     assert asked(ledger) == before
 
 
+@pytest.mark.usefixtures("instrumented")
+def test_ended_while_it_was_asked(stdio: list[str]) -> None:
+    """A session that ends while its server waits for the user's answer has come to its end in the trace, and in a replay."""
+
+    async def program() -> list[str]:
+        asked = asyncio.Event()
+
+        async def elicit(*_: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        async with session(stdio, elicitation_callback=elicit) as desk:
+            call = asyncio.create_task(desk.call_tool("confirm", {}))
+            await asked.wait()
+            call.cancel()
+            return [type(one).__name__ for one in await asyncio.gather(call, return_exceptions=True)]
+
+    made, saw = recorded(lambda: asyncio.run(program()))
+    assert saw == ["CancelledError"]
+    assert {e["seq"] for e in of_type(made, "tool.call")} == {
+        e["step"] for e in of_type(made, "tool.return", "tool.error")
+    }
+    [failure] = of_type(made, "tool.error")
+    assert failure["meta"]["in_doubt"] is True
+    report, again = replayed(made, lambda: asyncio.run(program()))
+    assert report.exact
+    assert again == saw
+
+
 CRASHING = """
 import asyncio, sys
 import tracekit
