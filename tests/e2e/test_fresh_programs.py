@@ -126,3 +126,30 @@ def test_default_factories_read_the_recorded_clock(tmp_path: Path) -> None:
     first, second = by_command(tmp_path, FACTORIES)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
+
+
+def test_the_development_mode_of_python(tmp_path: Path) -> None:
+    """``python -X dev``, whose allocator overwrites what is freed and whose warnings are shown, records and replays, and warns of nothing."""
+    (tmp_path / "agent.py").write_text(
+        textwrap.dedent("""
+        import asyncio, random, threading, time
+        from tracekit import traced_tool
+
+        @traced_tool(side_effect="read_only")
+        def look(n):
+            return n, random.random(), time.time()
+
+        async def main():
+            return await asyncio.gather(*(asyncio.to_thread(look, n) for n in range(3)))
+
+        for _ in range(3):
+            print(look(0), random.random(), time.time(), asyncio.run(main()))
+        """)
+    )
+    development = ("-X", "dev", "-W", "error", "-c", CLI)
+    first = run(tmp_path, *development, "run", "agent.py")
+    (trace,) = (tmp_path / ".tracekit" / "runs").glob("*.jsonl")
+    second = run(tmp_path, *development, "replay", str(trace))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert first.stdout.splitlines()[:3] == second.stdout.splitlines()[:3]
+    assert "Warning" not in first.stderr + second.stderr

@@ -434,7 +434,7 @@ class AuditHook:
         sys.audit("tracekit.place")
         if _pointer.from_address(place).value != id(copy):
             return None
-        _store(place, ctypes.addressof(_pointer(id(hooks))), _WORD)
+        _point(place, id(hooks))
         for late in copy[len(hooks) + 1 :]:  # added by another thread meanwhile
             sys.addaudithook(late)
         _drop(copy)
@@ -459,7 +459,12 @@ def _put(place: int, hooks: list[Any]) -> None:
     if hooks:
         _keep(hooks)
         _untrack(hooks)
-    _store(place, ctypes.addressof(_pointer(id(hooks) if hooks else None)), _WORD)
+    _point(place, id(hooks) if hooks else None)
+
+
+def _point(place: int, address: int | None) -> None:
+    word = _pointer(address)  # kept until it has been copied
+    _store(place, ctypes.addressof(word), _WORD)
 
 
 _HOOK: Final = 6_211_985  # stands for the hook among the constants
