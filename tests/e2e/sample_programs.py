@@ -488,7 +488,7 @@ def redacted_values() -> Any:
 
 @traced_tool(side_effect="read_only")
 def sign_in(user: str) -> dict[str, str]:
-    return {"user": user, "password": "correct horse battery", "note": fresh("signed in"), "key": PLANTED}
+    return {"user": user, "password": "c0rrect-h0rse-battery", "note": fresh("signed in"), "key": PLANTED}
 
 
 @traced_tool(side_effect="read_only")

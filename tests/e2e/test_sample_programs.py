@@ -84,7 +84,7 @@ def test_the_secret_is_in_no_trace(runs: dict[str, tuple[Any, Any]]) -> None:
     written = b"".join(path.read_bytes() for path in files)
     assert b"signed in" in written
     assert sample_programs.PLANTED.encode() not in written
-    assert b"correct horse battery" not in written
+    assert b"c0rrect-h0rse-battery" not in written
 
 
 def test_by_the_command_line(tmp_path: Path) -> None:
