@@ -1244,7 +1244,14 @@ def _really_start(original: Any, self: Any, found: Admission | None, args: Any, 
         finally:
             within.reset(token)
         return
-    env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
+    env = args[_ENV] if len(args) > _ENV else kwargs.get("env")
+    own = getattr(os.environ, "_data", None)
+    if (
+        env is None and type(own) is dict and os.name == "posix"
+    ):  # as it is passed on: reading it value by value takes 0.1 ms
+        env = {**own, VARIABLE.encode(): os.fsencode(found.ticket)}
+    else:
+        env = joining_environment(found, env)
     if len(args) > _ENV:
         args = (*args[:_ENV], env, *args[_ENV + 1 :])
     else:
