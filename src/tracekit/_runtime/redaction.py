@@ -25,9 +25,8 @@ from .secrets import (
     find,
     form_of,
     holds_secret,
-    hot,
-    hot_bytes,
     key_like,
+    look,
     names_secret,
 )
 
@@ -435,7 +434,7 @@ class Redactor:
     def _looker(self) -> Callable[[bytes], bool]:
         if self._user:
             return _always
-        first = _hot_or_kept if self.placeholders else hot_bytes
+        first = _hot_or_kept if self.placeholders else look(True)
         return self.known.looker(first) if self.known else first
 
     def learn(self, credential: str) -> None:
@@ -748,7 +747,7 @@ def _listed(tree: list[Tree], done: list[tuple[Tree, list[Mark]]]) -> tuple[Tree
 
 
 def _hot_or_kept(data: bytes) -> bool:
-    return hot_bytes(data) or b"REDACTED" in data
+    return look(True)(data) or b"REDACTED" in data
 
 
 def _text_of(tree: dict[str, Tree]) -> str | None:
@@ -834,7 +833,7 @@ class StreamRedactor:
         window = self._tail + chunk
         known = self._redactor._run.known
         opened = None
-        if not (self._user or "://" in window or hot(window)):
+        if not (self._user or "://" in window or look(False)(window)):
             if not known.texts:  # the everyday chunk
                 self._tail = window[-self._keep :]
                 return chunk, []
