@@ -345,4 +345,4 @@ def test_what_an_operator_supplies_answers_the_key_too(tmp_path: Path) -> None:
     went = run("go on")
     assert went.returncode == 0, went.stderr
     assert (tmp_path / "ledger").read_text() == "token\n"
-    assert b"sk-ant" not in Path(Store().path("token")).read_bytes()
+    assert b"Zx9qT7mB2" not in Path(Store().path("token")).read_bytes()
