@@ -153,3 +153,17 @@ def test_the_development_mode_of_python(tmp_path: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert (first.stdout, first.stderr, second.stderr) == (second.stdout, "", "")
     assert first.stdout.count("\n") == 3
+
+
+def test_options_of_the_interpreter_are_the_programs(tmp_path: Path) -> None:
+    """``python -W error -X dev -m tracekit run`` and ``replay`` start the program with these options."""
+    (tmp_path / "agent.py").write_text(
+        "import sys, time\nprint(sys.flags.dev_mode, sys.warnoptions[-1:], time.time())\n"
+    )
+    options = ("-X", "dev", "-W", "error", "-c", CLI)
+    first = run(tmp_path, *options, "run", "agent.py")
+    (trace,) = (tmp_path / ".tracekit" / "runs").glob("*.jsonl")
+    second = run(tmp_path, *options, "replay", str(trace))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert first.stdout.startswith("True ['error']")
+    assert second.stdout.startswith("True ['error']")

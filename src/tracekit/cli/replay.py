@@ -123,13 +123,19 @@ def launch(instructions: Mapping[str, Any], environment: Mapping[str, str], cwd:
     """Replace this process by ``tracekit.cli.launch``, so that signals and the exit status are the program's own."""
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [sys.executable, "-m", "tracekit.cli.launch"]
+    command = _launcher()
     variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
     if sys.platform == "win32":  # exec starts another process there, and ends this one at once
         sys.exit(subprocess.run(command, env=variables, cwd=cwd, check=False).returncode)
     if cwd is not None:
         os.chdir(cwd)
     os.execve(sys.executable, command, variables)
+
+
+def _launcher() -> list[str]:
+    """The command that starts it: this interpreter, with the options that it was given (``-W error``, ``-X dev`` …)."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *options, "-m", "tracekit.cli.launch"]
 
 
 def follow(
@@ -141,9 +147,8 @@ def follow(
 ) -> int:
     """Run ``tracekit.cli.launch`` in a child process without input, and return its exit status."""
     variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
-    command = [sys.executable, "-m", "tracekit.cli.launch"]
     return subprocess.run(
-        command, env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
+        _launcher(), env=variables, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
     ).returncode
 
 
