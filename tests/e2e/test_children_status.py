@@ -322,7 +322,7 @@ _IN_PIECES = {
     "output": """
 for piece in [b"re", b"ad\\n"] if slow else [b"read\\n"]:
     os.write(1, piece)
-    while slow and waiting(1):  # until the other side has it
+    while slow and waiting(1) and os.getppid() == parent:  # until the other side has it
         pass
 """,
     "input": """
@@ -330,7 +330,7 @@ for n in range(4):
     if not slow:
         sys.stdin.buffer.read(61_440)
     elif n == 2:
-        while waiting(0) < 65_536:  # until the other side can't write any more
+        while waiting(0) < 65_536 and os.getppid() == parent:  # until the other side can't write any more
             pass
         sys.stdin.buffer.read(184_320)
     elif n == 3:
@@ -347,7 +347,7 @@ def test_pipes_in_other_pieces(family: Family, pipe: str) -> None:
     family.child(
         """
 import fcntl, os, sys, termios
-slow = os.path.exists("slow")
+slow, parent = os.path.exists("slow"), os.getppid()
 
 def waiting(pipe):
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
