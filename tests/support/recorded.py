@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +38,13 @@ def record_scenarios(names: Iterable[str], store: Path) -> Recorded:
         with stub_provider() as provider:
             url = provider.url
             for name in names:
-                with tracekit.record(name, store=store) as run:
-                    saw[name] = scenarios.run(name, url)
+                with warnings.catch_warnings():
+                    # The server sets a cookie, whose value is in no log.
+                    warnings.filterwarnings(
+                        "ignore", ".* was redacted: a replay hands on the placeholder", RuntimeWarning
+                    )
+                    with tracekit.record(name, store=store) as run:
+                        saw[name] = scenarios.run(name, url)
                 runs[name], paths[name] = run.id, run.path
     finally:
         tracekit.uninstrument()

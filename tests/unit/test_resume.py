@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -309,10 +310,23 @@ def test_what_is_outside_the_log_is_not_reached_before_its_end(tmp_path: Path) -
     assert not done
 
 
-def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: Path) -> None:
-    """No process is started while the log is followed; no option of a resumption would allow it, and none is advised."""
+def test_a_process_before_the_end_of_the_log_is_a_step_that_it_lacks(tmp_path: Path) -> None:
+    """No process is started while the log is followed: one that the recorded program had not started there is a divergence."""
     import subprocess
 
+    with record("starting") as run:
+        look(1), look(2)
+    started = tmp_path / "started"
+    with (
+        pytest.raises(tracekit.DivergenceError, match="the program comes to a later step, and tool.call 'look'"),
+        resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
+    ):
+        subprocess.run(["touch", str(started)], check=True)
+    assert not started.exists()
+
+
+def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: Path) -> None:
+    """Nor is one that is not captured; no option of a resumption would allow it, and none is advised."""
     with record("starting") as run:
         look(1), look(2)
     started = tmp_path / "started"
@@ -320,7 +334,7 @@ def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: 
         pytest.raises(tracekit.LiveCallBlockedError) as caught,
         resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
     ):
-        subprocess.run(["touch", str(started)], check=True)
+        os.posix_spawnp("touch", ["touch", str(started)], os.environ)
     assert "a resumed run can't start processes before it has come to the end of its log" in str(caught.value)
     assert "guard" not in str(caught.value)
     assert not started.exists()

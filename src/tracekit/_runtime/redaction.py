@@ -386,6 +386,7 @@ class Redactor:
         self.look: Callable[[bytes], bool] = self._looker()
 
     @classmethod
+    @_reality.off_loop()
     def of_process(
         cls,
         patterns: str | re.Pattern[str] | Iterable[str | re.Pattern[str]] = (),
