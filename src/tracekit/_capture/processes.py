@@ -838,6 +838,10 @@ def starting(found: Admission) -> Iterator[None]:
 
 def joining_environment(found: Admission, env: Any) -> dict[Any, Any]:
     """The environment for a process, ``env`` or that of this one, with the ticket in it."""
+    own = getattr(os.environ, "_data", None)
+    if env is None and type(own) is dict and os.name == "posix":
+        # As it is passed on: reading it value by value takes 0.1 ms.
+        return {**own, VARIABLE.encode(): os.fsencode(found.ticket)}
     return {**(os.environ if env is None else env), VARIABLE: found.ticket}
 
 
@@ -1244,14 +1248,7 @@ def _really_start(original: Any, self: Any, found: Admission | None, args: Any, 
         finally:
             within.reset(token)
         return
-    env = args[_ENV] if len(args) > _ENV else kwargs.get("env")
-    own = getattr(os.environ, "_data", None)
-    if (
-        env is None and type(own) is dict and os.name == "posix"
-    ):  # as it is passed on: reading it value by value takes 0.1 ms
-        env = {**own, VARIABLE.encode(): os.fsencode(found.ticket)}
-    else:
-        env = joining_environment(found, env)
+    env = joining_environment(found, args[_ENV] if len(args) > _ENV else kwargs.get("env"))
     if len(args) > _ENV:
         args = (*args[:_ENV], env, *args[_ENV + 1 :])
     else:
