@@ -23,8 +23,9 @@ from tracekit.integration import (
     Step,
     below_seam,
     current,
-    drive,
+    given,
     here,
+    live_async,
     passing,
     perform_async,
     shown,
@@ -71,26 +72,8 @@ async def awaited(
             outcome = await step.answer_async()
         if answered is not None:
             answered(outcome.meta)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.output
-    driven = drive(call())
-    token = current.set(step.body())
-    try:
-        result = await driven
-    except BaseException as error:
-        current.reset(token)
-        if not isinstance(error, ReplayError):
-            about = {} if failed is None else failed(error)
-            step.failed(error, info=_with(about, driven) or None)
-        raise
-    current.reset(token)
-    step.done(result, info=_with({} if info is None else info(result), driven) or None)
-    return result
-
-
-def _with(info: dict[str, Any], driven: drive) -> dict[str, Any]:
-    return {**info, "suspended": True} if driven.suspended else info
+        return given(outcome)
+    return await live_async(step, call(), of_result=info, of_error=failed)
 
 
 # -- the streams of a session ------------------------------------------------------------------------------------------
@@ -475,24 +458,15 @@ async def _opened(
 
     request = Request.of("tool", OPEN, connection.about(), side_effect="read_only", info=about)
     await awaited(request, live, began=connection.began)
-    if connection.streams is None:
-        async with connection.answered() as (incoming, outgoing):
-            try:
-                yield _streams(connection, incoming, outgoing)
-            except BaseException as error:
-                if not await _closed(connection, error):
-                    raise
-            else:
-                await _closed(connection, None)
-        return
-    incoming, outgoing = connection.streams[:2]
-    try:
-        yield _streams(connection, incoming, outgoing)
-    except BaseException as error:
-        if not await _closed(connection, error):
-            raise
-    else:
-        await _closed(connection, None)
+    ends = connection.answered() if connection.streams is None else nullcontext(connection.streams[:2])
+    async with ends as (incoming, outgoing):
+        try:
+            yield _streams(connection, incoming, outgoing)
+        except BaseException as error:
+            if not await _closed(connection, error):
+                raise
+        else:
+            await _closed(connection, None)
 
 
 def _streams(connection: Connection, incoming: Any, outgoing: Any) -> tuple[Any, ...]:

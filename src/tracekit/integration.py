@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ._capture.calls import capture as capture
     from ._capture.calls import captured_of as captured_of
     from ._capture.calls import drive as drive
+    from ._capture.calls import given as given
+    from ._capture.calls import live_async as live_async
     from ._capture.calls import perform as perform
     from ._capture.calls import perform_async as perform_async
     from ._capture.contracted import ReplaceableCall as ReplaceableCall
@@ -210,10 +212,12 @@ _HOMES: Final = {
     "family_of": "_journal.entry",
     "forbidding": "_capture.guard",
     "from_json": "_values",
+    "given": "_capture.calls",
     "here": "_runtime.session",
     "instrumented": "_capture.instrumentation",
     "json_lines": "_capture.wire",
     "json_value": "_capture.wire",
+    "live_async": "_capture.calls",
     "message": "_capture.http",
     "named": "_capture.notes",
     "next_run": "_runtime.process",
@@ -318,10 +322,12 @@ __all__ = [
     "family_of",
     "forbidding",
     "from_json",
+    "given",
     "here",
     "instrumented",
     "json_lines",
     "json_value",
+    "live_async",
     "message",
     "named",
     "next_run",

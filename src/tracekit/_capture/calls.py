@@ -38,6 +38,7 @@ __all__ = [
     "failed",
     "given",
     "is_method",
+    "live_async",
     "live_async_items",
     "live_items",
     "loose",
@@ -621,7 +622,7 @@ async def perform_async(
         step = await step.go_async()
     if not step.live:
         return given(await step.answer_async())  # type: ignore[no-any-return]
-    return await _awaited(step, function(), of_result=info)  # type: ignore[no-any-return]
+    return await live_async(step, function(), of_result=info)  # type: ignore[no-any-return]
 
 
 def captured_of(tool: Any) -> Captured | None:
@@ -731,7 +732,7 @@ def _function_wrapper(captured: Captured) -> Any:
 
 #: What a plain function may return unfinished: the step goes on until that has come to its end.
 LAZY: Final[dict[type, Callable[[Any, Any], Any]]] = {
-    types.CoroutineType: lambda step, result: _awaited(step, result, {"lazy": "coroutine"}),
+    types.CoroutineType: lambda step, result: live_async(step, result, {"lazy": "coroutine"}),
     types.GeneratorType: lambda step, result: live_items(step, result, {"lazy": "generator"}),
     types.AsyncGeneratorType: lambda step, result: live_async_items(step, result, {"lazy": "async generator"}),
 }
@@ -775,7 +776,7 @@ def _coroutine_wrapper(captured: Captured) -> Any:
                 return given(await step.answer_async())
         made = function(*args, **kwargs)
         if type(made) is not types.CoroutineType:
-            return await _awaited(step, made)
+            return await live_async(step, made)
         token = enter(step.body())
         suspended = False
         try:
@@ -812,15 +813,16 @@ def _coroutine_wrapper(captured: Captured) -> Any:
     return wrapper
 
 
-async def _awaited(
+async def live_async(
     step: Any,
     awaitable: Any,
     info: dict[str, Any] | None = None,
     of_result: Callable[[Any], Mapping[str, Any]] | None = None,
+    of_error: Callable[[BaseException], Mapping[str, Any]] | None = None,
 ) -> Any:
     """Await what a step makes live and record its outcome, and whether the event loop ran meanwhile.
 
-    ``info`` goes into the outcome's ``meta``, and what ``of_result`` makes of the result.
+    ``info`` goes into the outcome's ``meta``, and what ``of_result`` makes of the result, or ``of_error`` of what was raised.
     """
     if info is not None:  # its step began some time ago
         step.resumed()
@@ -830,6 +832,8 @@ async def _awaited(
         result = await driven
     except BaseException as error:
         current.reset(token)
+        if of_error is not None and not isinstance(error, ReplayError):
+            info = {**(info or {}), **of_error(error)}
         failed(step, error, driven.suspended, info)
         raise
     current.reset(token)
