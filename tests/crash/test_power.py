@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -216,6 +217,19 @@ def test_the_power_fails_while_a_run_is_recorded(durability: str, program: str, 
     told = failures(disk, tmp_path / "after", durability, random.Random(20261122), 1)
     assert {"missing", "incomplete", "complete"} <= set(told)
     assert set(told) & {"torn", "lost tail", "broken"}, "the disk has lost nothing of interest"
+
+
+def test_another_process_has_just_made_the_store(tmp_path: Path) -> None:
+    """Its directories may be there without being on the device: a run that finds them does not rely on them."""
+    world = tmp_path / "world"
+    world.mkdir()
+    disk = Disk(world)
+    with disk.recording():
+        for name in (".tracekit", ".tracekit/runs", ".tracekit/keys"):
+            os.mkdir(world / name, 0o700)
+        with record(RUN, run_id=RUN, store=world / ".tracekit"):
+            Agent(disk).alone()
+    failures(disk, tmp_path / "after", "effects", random.Random(20261123), 1)
 
 
 def resumed(directory: Path, durability: str, rng: random.Random) -> tuple[Disk, Facts, bytes]:

@@ -22,7 +22,7 @@ import orjson
 
 from .. import _reality
 from ..errors import ContractViolationError, LogWriteError, TraceError
-from .tip import sync_directory
+from .tip import make_directory
 
 __all__ = ["Keys", "Owner"]
 
@@ -62,6 +62,8 @@ class Keys:
         self._sync: Final = sync
         self._secret: bytes | None = None
         self._looked_at = False
+        #: The directories whose own entries are on the device, by inode.
+        self._certain: Final[set[int]] = set()
 
     # -- the secret ------------------------------------------------------------------------------------------------------
 
@@ -244,20 +246,29 @@ class Keys:
         """The directory at ``path``, made if need be, as a descriptor. What goes wrong inside is a ``LogWriteError``."""
         fd = -1
         try:
-            try:
+            fd = self._known(path)
+            if fd < 0:
+                for above in (self.root, path):
+                    make_directory(above, sync=self._sync)
                 fd = os.open(path, _DIRECTORY)
-            except FileNotFoundError:
-                with suppress(FileExistsError):
-                    os.mkdir(path, 0o700)
-                if self._sync:
-                    sync_directory(os.path.dirname(path))
-                fd = os.open(path, _DIRECTORY)
+                self._certain.add(os.fstat(fd).st_ino)
             yield fd
         except OSError as error:
             raise self._error(name, f"{os.path.join(path, name)} can't be written: {error}") from error
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    def _known(self, path: str) -> int:
+        """A descriptor of the directory at ``path`` where its own entry is known to be on the device, else -1."""
+        try:
+            fd = os.open(path, _DIRECTORY)
+        except FileNotFoundError:
+            return -1
+        if os.fstat(fd).st_ino in self._certain:
+            return fd
+        os.close(fd)
+        return -1
 
     def _content(self, directory: int, name: str, most: int = _MOST) -> bytes | None:
         """What a file holds, ``None`` where there is none. A link, or what is no file, is refused."""

@@ -20,7 +20,7 @@ from .. import _reality
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from .entry import DEFAULT, Limits, too_deep
 from .reader import ENDS, Trace, Verdict, not_found
-from .tip import check_kept, check_tip_hash, seal_key, sync_directory, write_tip
+from .tip import check_kept, check_tip_hash, make_directory, seal_key, sync_directory, write_tip
 from .writer import Durability, Journal
 
 __all__ = [
@@ -870,19 +870,9 @@ class Store:
             raise _unwritable(path, run_id, error) from error
 
     def _make(self, path: str, sync: bool) -> None:
-        if os.path.isdir(path):
-            return
-        parent = os.path.dirname(self.root)
-        os.makedirs(parent, exist_ok=True)
-        for made in (self.root, path):
-            try:
-                os.mkdir(made, 0o700)
-            except FileExistsError:
-                continue
-            if made == self.root:
-                _ignored_by_git(made)
-            if sync:
-                sync_directory(os.path.dirname(made))
+        if make_directory(self.root, sync=sync):
+            _ignored_by_git(self.root)
+        make_directory(path, sync=sync)
 
     # -- verifying -------------------------------------------------------------------------------------------------------
 

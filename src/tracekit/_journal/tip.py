@@ -8,6 +8,7 @@ write the directory can change a tip that has none; the key, or a tip hash kept 
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext, suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -16,7 +17,16 @@ from .. import _reality
 from ..errors import TraceError
 from .reader import Trace, Verdict
 
-__all__ = ["KeptTip", "check_kept", "check_tip_hash", "read_tip", "seal_key", "sync_directory", "write_tip"]
+__all__ = [
+    "KeptTip",
+    "check_kept",
+    "check_tip_hash",
+    "make_directory",
+    "read_tip",
+    "seal_key",
+    "sync_directory",
+    "write_tip",
+]
 
 KEY_VARIABLE: Final = "TRACEKIT_SEAL_KEY_FILE"
 _MOST: Final = 64 << 10
@@ -155,3 +165,29 @@ def sync_directory(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
+    """Make the directory ``path`` and what leads to it; whether it was not there. With ``sync`` its entry is on the device.
+
+    That holds for one that was found, too: whoever made it may not have come to that yet.
+    """
+    parent = os.path.dirname(path)
+    try:
+        made = _new_directory(path, mode)
+    except FileNotFoundError:
+        make_directory(parent, sync=sync, mode=0o777)
+        made = _new_directory(path, mode)
+    if sync:
+        # Who may not read the directory above has not made anything there.
+        with nullcontext() if made else suppress(PermissionError):
+            sync_directory(parent)
+    return made
+
+
+def _new_directory(path: str, mode: int) -> bool:
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from .. import _reality
 from .._journal.keys import Keys, Owner
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import SEGMENT, SUFFIX, Store, fate, first_entry, holder, holds_its_run, last_entry
-from .._journal.tip import read_tip, sync_directory
+from .._journal.tip import make_directory, read_tip, sync_directory
 from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
@@ -718,7 +718,7 @@ def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:
     """Keep what a person says of a step of a run that has ended, on the device; false where somebody has before."""
     target = _settlement(path, step)
     directory = os.path.dirname(target)
-    os.makedirs(directory, 0o700, exist_ok=True)
+    make_directory(directory, sync=True)
     temporary = f"{target}.{_reality.urandom(8).hex()}.tmp"
     run_id, segment, seq = owner_of(path, step)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
