@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 if sys.dont_write_bytecode:
@@ -58,6 +58,22 @@ def pytest_collection_finish() -> None:
     """What is there when the tests begin stays: no collection looks at the modules of all SDKs and tests again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that only its time limit has ended fails, even where a replay made the limit's exception its own failure.
+
+    The limit counts the fixtures, too; so nearly all of it is all of it.
+    """
+    report = yield
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker else item.config.getoption("timeout") or item.config.getini("timeout"))
+    if report.passed and call.duration >= 0.9 * limit:
+        report.outcome, report.longrepr = "failed", f"it ended only with its time limit of {limit:g} s"
+    return report
 
 
 @pytest.fixture(autouse=True)

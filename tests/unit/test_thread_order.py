@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import queue
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -564,6 +565,22 @@ def test_nothing_can_move(tmp_path: Path, program: Callable[[], None], capsys: p
     if program is task_waits_for_an_event:
         assert "task 'patient'" in str(failed.value)
     assert "everything in the program waits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["in the background", "an own handler"])
+@pytest.mark.parametrize("program", [thread_waits_for_an_item, thread_waits_for_a_lock])
+def test_nothing_can_move_where_sigint_does_nothing(tmp_path: Path, program: Callable[[], None], handler: Any) -> None:
+    """A shell lets what it puts into the background ignore Ctrl-C, and a server has a handler of its own: the replay fails all the same."""
+    signals = signal.SIGINT, signal.SIGURG
+    with record("stuck", store=tmp_path) as run:
+        program()
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TraceExhaustedError, match="everything in the program waits"), replay(run):
+            program()
+        assert [signal.getsignal(one) for one in signals] == [handler, signal.SIG_DFL]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_program_that_computes_is_not_stuck(tmp_path: Path) -> None:

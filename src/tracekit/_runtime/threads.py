@@ -77,6 +77,34 @@ _WAITS: Final = frozenset(
 _RUN_ONCE: Final[CodeType] = BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
 
 
+#: What interrupts a main thread that is blocked for ever. A program may have a handler of its own for the first, and one that a shell
+#: has put into the background ignores it; the other does nothing by itself, and nearly nobody uses it.
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGURG) if hasattr(signal, "SIGURG") else (signal.SIGINT,)
+
+
+def _arm() -> bool:
+    """Make the second of ``_INTERRUPTS`` raise ``KeyboardInterrupt``, where it is nobody's and the calling thread may say so."""
+    own = _INTERRUPTS[-1]
+    if own is signal.SIGINT or threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(own) is not signal.SIG_DFL:
+        return False
+    try:
+        signal.signal(own, signal.default_int_handler)
+    except ValueError:  # a main thread of an interpreter beside the first
+        return False
+    return True
+
+
+def _disarm() -> bool:
+    own = _INTERRUPTS[-1]
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(own) is signal.default_int_handler:
+        signal.signal(own, signal.SIG_DFL)
+    return True
+
+
 class MonitoredThread:
     """One thread of a replay: ``held`` while the schedule holds it."""
 
@@ -150,6 +178,8 @@ class ThreadMonitor:
         self.lanes: Final[set[Lane]] = set()
         self._disbanded = False
         self._interrupted = False
+        #: Whether the signal that interrupts the main thread is ours, until the end.
+        self._armed = _arm()
         #: The locks in which waits of the run wait, without a time limit.
         self._gates: Final[set[Any]] = set()
         #: Python locks by the address at which the kernel sees somebody wait for them, kept so that it stays theirs.
@@ -281,15 +311,15 @@ class ThreadMonitor:
         for task in tasks:
             with suppress(RuntimeError):  # its loop is closed
                 task.get_loop().call_soon_threadsafe(task.cancel, context=Context())
-        handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        if tasks or handled:
+        number = next((one for one in _INTERRUPTS if signal.getsignal(one) is signal.default_int_handler), None)
+        if tasks or number is None:
             return
         with self.lock:  # the end of the replay waits for it: whoever comes after that is not interrupted
             main = threading.main_thread().ident
             blocked = any(member.ident == main and not member.held for member in self._members.values())
             if main is not None and blocked and not self._interrupted:
                 self._interrupted = True
-                signal.pthread_kill(main, signal.SIGINT)
+                signal.pthread_kill(main, number)
 
     # -- what can be seen ------------------------------------------------------------------------------------------------
 
@@ -464,6 +494,8 @@ class ThreadMonitor:
         self._gates.clear()
         self._locks.clear()
         self.solo = 0
+        if self._armed:
+            self._armed = not _disarm()
 
 
 def asleep(but: Collection[int]) -> tuple[list[Any], bool] | None:
