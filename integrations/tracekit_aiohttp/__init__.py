@@ -22,14 +22,15 @@ def _wrapped(name: str) -> Any:
     return wrap
 
 
-#: What the library calls on the protocol of a connection, or its event loop does.
-_PROTOCOL = (
-    "data_received",
-    "connection_lost",
-    "set_response_params",
-    "_reschedule_timeout",
-    "_on_read_timeout",
-)
+def _reported(original: Any) -> Any:
+    from tracekit.integration import reported
+
+    return reported(original)
+
+
+#: What the library calls on the protocol of a connection, and what its event loop does.
+_PROTOCOL = ("set_response_params", "_reschedule_timeout", "_on_read_timeout")
+_REPORTED = ("data_received", "connection_lost")
 
 integration = Integration(
     "aiohttp",
@@ -39,5 +40,6 @@ integration = Integration(
         Patch("aiohttp.connector", "BaseConnector._release", _wrapped("release")),
         Patch("aiohttp.client", "ClientSession.close", _wrapped("close")),
         *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _wrapped(name)) for name in _PROTOCOL),
+        *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _reported) for name in _REPORTED),
     ],
 )

@@ -21,6 +21,12 @@ def _wrapped(module: str, name: str) -> Any:
     return wrap
 
 
+def _reported(original: Any) -> Any:
+    from tracekit.integration import reported
+
+    return reported(original)
+
+
 integration = Integration(
     "websockets",
     modules=("websockets",),
@@ -31,7 +37,7 @@ integration = Integration(
             for name in ("create_connection", "open_tcp_connection")
         ),
         *(
-            Patch("websockets.asyncio.connection", f"Connection.{name}", _wrapped("asyncio", name))
+            Patch("websockets.asyncio.connection", f"Connection.{name}", _reported)
             for name in ("data_received", "eof_received", "connection_lost")
         ),
         Patch("websockets.sync.client", "connect", _wrapped("threads", "connect")),

@@ -1,4 +1,4 @@
-"""The client on threads: what stands in the place of a connection's socket."""
+"""The client on threads: the socket of a connection that is recorded, and of one that the log answers for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tracekit.integration import (
     Conversation,
     Exchange,
     ReplayedConversation,
+    StandIn,
     current,
     here,
     passes_untouched,
@@ -37,7 +38,7 @@ class _Opening:
         self._tokens: Any = exchange.enter()
 
     def over(self) -> bool:
-        """What follows is the library's own code, which a replay runs too. Whether that is news."""
+        """The connection is open: what follows is the library's own code, which a replay runs too. False where it was open before."""
         tokens, self._tokens = self._tokens, None
         if tokens is not None:
             self.exchange.leave(tokens)
@@ -55,7 +56,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
         if hasattr(sys.modules["websockets.sync.client"], "reconnect") or passes_untouched(current.get()):
             return original(uri, *args, **options)
 
-        def replay(sock: Absent) -> Any:
+        def replay(sock: Replayed) -> Any:
             changed = {"sock": sock, "proxy": None}
             if "proxy" not in (getattr(original, "__kwdefaults__", None) or {}):
                 del changed["proxy"]
@@ -75,7 +76,7 @@ def open_connection(original: Callable[..., Any]) -> Callable[..., Any]:
         if passes_untouched(current.get()):
             return original(self, deadline)
 
-        def replay(sock: Absent) -> Any:
+        def replay(sock: Replayed) -> Any:
             before = self.sock, self.ssl
             self.sock, self.ssl = sock, _NoTls() if self.ws_uri.secure else before[1]
             try:
@@ -88,7 +89,7 @@ def open_connection(original: Callable[..., Any]) -> Callable[..., Any]:
     return open_connection
 
 
-def _opened(uri: str, headers: Any, real: Callable[[], Any], replay: Callable[[Absent], Any]) -> Any:
+def _opened(uri: str, headers: Any, real: Callable[[], Any], replay: Callable[[Replayed], Any]) -> Any:
     found = begun(uri, headers)
     if found == PASSING:
         with passing():
@@ -98,7 +99,7 @@ def _opened(uri: str, headers: Any, real: Callable[[], Any], replay: Callable[[A
     if not (found.step.live or found.go()):
         if found.early() == "open":
             raise raised(found.first())
-        return replay(Absent(found))
+        return replay(Replayed(found))
     opening = _Opening(found)
     token = _opening.set(opening)
     try:
@@ -118,36 +119,27 @@ def made(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, sock: Any, *args: Any, **options: Any) -> None:
         opening = _opening.get()
         if opening is not None and opening.over():
-            sock = Watched(sock, opening.exchange)
+            sock = Observed(sock, opening.exchange)
         original(self, sock, *args, **options)
-        if type(sock) in (Watched, Absent):
-            # The program may wait for a message with a time limit, or look whether there is one: a queue that is known.
+        if type(sock) in (Observed, Replayed):
+            # The program may wait for a message with a time limit, or look whether there is one: a queue whose waits are captured.
             self.recv_messages.frames = queue.Queue()
 
     return __init__
 
 
-class Watched:
+class Observed(StandIn):
     """The socket of a connection that is recorded."""
 
-    # No slots: a socket has attributes that somebody may set.
-
     def __init__(self, real: Any, exchange: Exchange) -> None:
-        self.real: Final = real
+        super().__init__(real)
         self._exchange: Final = exchange
-        self._talk: Final = Conversation(exchange, brought=False)
+        self._conversation: Final = Conversation(exchange, brought=False)
         self._lock: Final = allocate_lock()
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what asks whether it is a socket is told what it is
-        return self.real.__class__
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["real"], name)
 
     def sendall(self, data: Any, *flags: Any) -> None:
         with self._lock:
-            self._talk.sent(bytes(data))
+            self._conversation.sent(bytes(data))
         self._exchange.inside(self.real.sendall, data)
 
     def recv(self, size: int, *flags: Any) -> bytes:
@@ -155,22 +147,22 @@ class Watched:
             data: bytes = self._exchange.inside(self.real.recv, size)
         except BaseException as error:
             with self._lock:
-                self._talk.broke(error)
+                self._conversation.broke(error)
             raise
         with self._lock:
             if data:
-                self._talk.feed(data)
+                self._conversation.feed(data)
             else:
-                self._talk.closed()
+                self._conversation.closed()
         return data
 
     def close(self) -> None:
         with self._lock:
-            self._talk.left()
+            self._conversation.left()
         self.real.close()
 
 
-class Absent:
+class Replayed:
     """The socket of a connection of a replay: what the library sends is compared, what it receives comes from the log."""
 
     family = socket.AF_INET
@@ -180,7 +172,9 @@ class Absent:
         scope = here()
         assert scope is not None
         self._threads: Final = scope.session.threads
-        self._talk: Final = ReplayedConversation(exchange, lambda data: None, lambda kind, error: None, lambda: None)
+        self._conversation: Final = ReplayedConversation(
+            exchange, lambda data: None, lambda kind, error: None, lambda: None
+        )
         self._lock: Final = allocate_lock()
         self._rest = b""
         self._error: BaseException | None = None
@@ -198,7 +192,7 @@ class Absent:
     def sendall(self, data: Any, *flags: Any) -> None:
         with self._lock:
             if self._error is None:
-                self._talk.say(bytes(data))
+                self._conversation.say(bytes(data))
             self._open_gates()
 
     def recv(self, size: int, *flags: Any) -> bytes:
@@ -206,14 +200,14 @@ class Absent:
             if self._is_closed or self._error is not None:
                 return b""
             with self._lock:
-                comes = self._talk.comes()
+                comes = self._conversation.comes()
             try:
                 if not comes:  # the program has to say something first, or to close it
                     self._wait(until_said=comes is None)
                     continue
-                self._rest, end = self._talk.next()
+                self._rest, end = self._conversation.next()
                 with self._lock:
-                    self._talk.came(end)
+                    self._conversation.came(end)
             except ReplayError as failure:  # whoever waits for a message has it, too
                 self._error = failure
                 return b""
@@ -229,7 +223,7 @@ class Absent:
         gate = allocate_lock()
         gate.acquire()
         with self._lock:
-            if self._is_closed or (until_said and self._talk.comes() is not None):
+            if self._is_closed or (until_said and self._conversation.comes() is not None):
                 return
             self._gates.append(gate)
         if self._threads is None:
@@ -242,7 +236,7 @@ class Absent:
             return
         self._is_closed = True
         with self._lock:
-            self._talk.close()
+            self._conversation.close()
             self._open_gates()
         os.close(self._readable)
 

@@ -81,6 +81,13 @@ if TYPE_CHECKING:
     from ._capture.plugins import register_tasks as register_tasks
     from ._capture.plugins import shown as shown
     from ._capture.plugins import trusted as trusted
+    from ._capture.transports import ObservedTransport as ObservedTransport
+    from ._capture.transports import ReplayedTransport as ReplayedTransport
+    from ._capture.transports import StandIn as StandIn
+    from ._capture.transports import opened as opened
+    from ._capture.transports import reported as reported
+    from ._capture.transports import serving as serving
+    from ._capture.transports import transport_of as transport_of
     from ._capture.websocket import Conversation as Conversation
     from ._capture.websocket import ReplayedConversation as ReplayedConversation
     from ._capture.wire import ChatCompletions as ChatCompletions
@@ -164,6 +171,7 @@ _HOMES: Final = {
     "NOTHING": "_capture.http1",
     "Native": "_capture.plugins",
     "NextRun": "_runtime.process",
+    "ObservedTransport": "_capture.transports",
     "OpenReplay": "_runs.by_hand",
     "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
@@ -174,6 +182,7 @@ _HOMES: Final = {
     "Redactor": "_runtime.redaction",
     "ReplaceableCall": "_capture.contracted",
     "ReplayedConversation": "_capture.websocket",
+    "ReplayedTransport": "_capture.transports",
     "Request": "_runtime.step",
     "RequestHead": "_capture.http1",
     "SINGLES": "_journal.entry",
@@ -181,6 +190,7 @@ _HOMES: Final = {
     "Session": "_runtime.session",
     "Spec": "_runtime.step",
     "Spending": "_runtime.spending",
+    "StandIn": "_capture.transports",
     "Step": "_runtime.session",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
@@ -222,6 +232,7 @@ _HOMES: Final = {
     "named": "_capture.notes",
     "next_run": "_runtime.process",
     "not_serialisable": "_values:contains_opaque",
+    "opened": "_capture.transports",
     "outside": "_capture.http",
     "own_code": "_capture.callers",
     "parameters": "_capture.wire",
@@ -234,12 +245,15 @@ _HOMES: Final = {
     "register": "_capture.plugins",
     "register_codec": "_values:register",
     "register_tasks": "_capture.plugins",
+    "reported": "_capture.transports",
     "segment_in": "_journal.store",
     "served": "_capture.http1",
+    "serving": "_capture.transports",
     "shown": "_capture.plugins",
     "to_json": "_values",
     "token_usage": "_capture.wire",
     "tool_arguments": "_capture.wire",
+    "transport_of": "_capture.transports",
     "trusted": "_capture.plugins",
     "unconnected": "_capture.http",
     "valid_run_id": "_journal.store",
@@ -277,6 +291,7 @@ __all__ = [
     "Integration",
     "Native",
     "NextRun",
+    "ObservedTransport",
     "OpenReplay",
     "OpenRun",
     "Outcome",
@@ -285,12 +300,14 @@ __all__ = [
     "Redactor",
     "ReplaceableCall",
     "ReplayedConversation",
+    "ReplayedTransport",
     "Request",
     "RequestHead",
     "Scope",
     "Session",
     "Spec",
     "Spending",
+    "StandIn",
     "Step",
     "Store",
     "TaskSource",
@@ -332,6 +349,7 @@ __all__ = [
     "named",
     "next_run",
     "not_serialisable",
+    "opened",
     "outside",
     "own_code",
     "parameters",
@@ -344,12 +362,15 @@ __all__ = [
     "register",
     "register_codec",
     "register_tasks",
+    "reported",
     "segment_in",
     "served",
+    "serving",
     "shown",
     "to_json",
     "token_usage",
     "tool_arguments",
+    "transport_of",
     "trusted",
     "unconnected",
     "valid_run_id",

@@ -13,14 +13,13 @@ import json
 import os
 import re
 import ssl
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.metadata import version
 from typing import Any
 
 import aiohttp
 
+from tests.support.programs import main
 from tests.support.web import Roots
 
 #: Headers that a replay gives otherwise: a coding that is undone in the log, and a cookie's value.
@@ -388,24 +387,5 @@ async def whoever_is_first(roots: Roots) -> Any:
         return sorted(task.result()["url"] for task in done), len(pending)
 
 
-def main() -> None:
-    """For the matrix: record or replay every program, and print what they saw."""
-    import tracekit
-
-    store, act, roots = sys.argv[1], sys.argv[2], Roots(*json.loads(sys.argv[3]))
-    runs: dict[str, str] = json.loads(sys.argv[4]) if act == "replay" else {}
-    told: dict[str, Any] = {}
-    tracekit.instrument()
-    for name, run in PROGRAMS.items():
-        if act == "record":
-            with tracekit.record(name, store=store) as recorded:
-                told[name] = asyncio.run(run(roots))
-            runs[name] = recorded.id
-        else:
-            with tracekit.replay(runs[name], store=store):
-                told[name] = asyncio.run(run(roots))
-    json.dump({"versions": {"aiohttp": version("aiohttp")}, "runs": runs, "saw": told}, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS, lambda roots: Roots(*json.loads(roots)), "aiohttp")

@@ -18,8 +18,9 @@ from openai import AsyncOpenAI, OpenAI
 from websockets.asyncio.client import connect
 
 import tracekit
-from tests.integrations.websocket_programs import PROGRAMS, UNSTEADY, opened, ran
+from tests.integrations.websocket_programs import PROGRAMS, UNSTEADY, opened
 from tests.support.cut import cut
+from tests.support.programs import ran
 from tests.support.talker import Talker
 from tracekit import recovery
 from tracekit.errors import DivergenceError, ReplayError

@@ -12,12 +12,10 @@ import http.client
 import io
 import json
 import re
-import sys
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +23,7 @@ import requests
 import requests.adapters
 import urllib3
 
+from tests.support.programs import main
 from tests.support.web import Roots
 
 #: Headers that a replay gives otherwise: a coding that is undone in the log, and a cookie's value.
@@ -452,25 +451,5 @@ def boto3_failures(roots: Roots) -> Any:
     return out
 
 
-def main() -> None:
-    """For the matrix: record or replay every program, and print what they saw."""
-    import tracekit
-
-    store, act, roots = sys.argv[1], sys.argv[2], Roots(*json.loads(sys.argv[3]))
-    runs: dict[str, str] = json.loads(sys.argv[4]) if act == "replay" else {}
-    told: dict[str, Any] = {}
-    tracekit.instrument()
-    for name, run in PROGRAMS.items():
-        if act == "record":
-            with tracekit.record(name, store=store) as recorded:
-                told[name] = run(roots)
-            runs[name] = recorded.id
-        else:
-            with tracekit.replay(runs[name], store=store):
-                told[name] = run(roots)
-    versions = {name: version(name) for name in ("requests", "urllib3", "boto3")}
-    json.dump({"versions": versions, "runs": runs, "saw": told}, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS, lambda roots: Roots(*json.loads(roots)), "requests", "urllib3", "boto3")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
-import sys
 from collections.abc import AsyncIterator, Callable
-from importlib.metadata import version
 from typing import Any
 
 import websockets
 from websockets.asyncio.client import connect
 from websockets.sync import client as sync
+
+from tests.support.programs import main
 
 Program = Callable[[str], Any]
 PROGRAMS: dict[str, Program] = {}
@@ -267,29 +266,5 @@ def threaded_time_limits(root: str) -> Any:
         return [*out, talk.recv(timeout=10)]
 
 
-def ran(function: Program, root: str) -> Any:
-    found = function(root)
-    return asyncio.run(found) if asyncio.iscoroutine(found) else found
-
-
-def main() -> None:
-    """For the matrix: record or replay every program, and print what they saw."""
-    import tracekit
-
-    store, act, root = sys.argv[1:4]
-    runs: dict[str, str] = json.loads(sys.argv[4]) if act == "replay" else {}
-    told: dict[str, Any] = {}
-    tracekit.instrument()
-    for name, function in PROGRAMS.items():
-        if act == "record":
-            with tracekit.record(name, store=store) as recorded:
-                told[name] = ran(function, root)
-            runs[name] = recorded.id
-        else:
-            with tracekit.replay(runs[name], store=store):
-                told[name] = ran(function, root)
-    json.dump({"versions": {"websockets": version("websockets")}, "runs": runs, "saw": told}, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS, str, "websockets")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wheel import build, installed
+from tests.support.wheel import installed
 
 pytestmark = [pytest.mark.sdk_matrix, pytest.mark.timeout(900)]
 
@@ -26,11 +26,6 @@ ENVIRONMENTS = {
     "old google-genai": (OLD_OPENAI, OLD_ANTHROPIC, OLD_GOOGLE),
     "newest of every provider": ("openai", "anthropic", *(one.partition("==")[0] for one in (OLD_GOOGLE, *OLD_OTHERS))),
 }
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wheel import ROOT, Installed, build, installed
+from tests.support.wheel import ROOT, Installed, installed
 
 pytestmark = [pytest.mark.sdk_matrix, pytest.mark.timeout(900)]
 
@@ -21,11 +21,6 @@ ENVIRONMENTS = {
     "newest": ("mcp",),
 }
 PROGRAM = ("-m", "tests.integrations.mcp_programs", "everything")
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
 
 
 def served(environment: Installed, kind: str, ledger: Path) -> tuple[subprocess.Popen[bytes], str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.talker import Talker
-from tests.support.wheel import build, installed
 
 pytestmark = [pytest.mark.sdk_matrix, pytest.mark.timeout(900)]
 
@@ -21,25 +19,8 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
-
-
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_library(name: str, wheel: Path, tmp_path: Path) -> None:
+def test_library(name: str, replayed: Callable[..., int]) -> None:
     """Every program sees in a replay, in a process of its own, what it saw when it was recorded."""
-    environment = installed(tmp_path / "env", wheel, *ENVIRONMENTS[name])
     talker = Talker()
-    command = ("-m", "tests.integrations.websocket_programs", str(tmp_path / "store"))
-    try:
-        recording = environment.run(*command, "record", talker.url)
-    finally:
-        talker.stop()
-    assert recording.returncode == 0, recording.stderr[-3000:]
-    told = json.loads(recording.stdout)
-    print(name, told["versions"], f"{len(told['runs'])} programs")
-    replay = environment.run(*command, "replay", talker.url, json.dumps(told["runs"]))
-    assert replay.returncode == 0, replay.stderr[-3000:]
-    assert json.loads(replay.stdout)["saw"] == told["saw"]
-    assert len(told["runs"]) > 8
+    assert replayed("tests.integrations.websocket_programs", ENVIRONMENTS[name], talker.url, talker.stop) > 8

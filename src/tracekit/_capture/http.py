@@ -938,7 +938,7 @@ def begin(
     streamed: bool = False,
     websocket: bool = False,
 ) -> Exchange | str:
-    """Open the step of a request; ``streamed``: its body is sent as it is produced, and told to :meth:`Exchange.sent`.
+    """Open the step of a request; ``streamed``: its body is sent as it is produced, and reported to :meth:`Exchange.sent`.
 
     ``websocket``: it asks for one, and the seam records what passes over that; ``method`` is ``"WEBSOCKET"`` then.
 

@@ -199,7 +199,7 @@ class _Brotli(_Unflushed):
 
 
 class Incoming:
-    """An answer that is read while it passes, and goes into the log before the library gets it.
+    """An answer that is parsed as it is received, and recorded before the library gets it.
 
     ``method`` and ``asked`` are those of the request: the content codings that its sender undoes. ``quiet``: whoever made it gets
     nothing of its answer before it is whole, so it is recorded as one. ``brought``: an event loop brings it.
@@ -589,7 +589,7 @@ _MOMENTS: Final = {
 class Arrivals:
     """A recorded answer that an event loop brings: what came at once comes at once, where it came.
 
-    ``receive`` gets the bytes. ``lost`` is told how the connection ended, where it did: a kind (``closed``: by the other side, in order;
+    ``receive`` gets the bytes. ``lost`` is called where the connection ended: with a kind (``closed``: by the other side, cleanly;
     ``failed``: the replay has), and the error.
     """
 
