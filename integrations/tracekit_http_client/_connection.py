@@ -215,7 +215,7 @@ class Line:
         return self._head is None and not self._held and not self._passes
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what asks whether it is a socket is told what it is
+    def __class__(self) -> Any:  # it passes for a socket
         return socket.socket if self.real is None else self.real.__class__
 
     def __getattr__(self, name: str) -> Any:
