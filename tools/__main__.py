@@ -4,6 +4,7 @@
 
     demo [ARGUMENTS]   install, then run ``tracekit demo``
     test [ARGUMENTS]   install, then run the test suite, two files at a time; arguments go to pytest in place of that
+    programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     lint               install, then mypy, import-linter and ruff side by side
     check              lint and test: everything that has to hold before a merge
 
@@ -34,6 +35,12 @@ def test(*arguments: str) -> None:
     environment.script("pytest", *(arguments or PARALLEL))
 
 
+def programs(*arguments: str) -> None:
+    environment = Environment.find()
+    environment.install("dev")
+    environment.run("-m", "tests.programs", *arguments)
+
+
 def lint() -> None:
     environment = Environment.find()
     environment.install("dev")
@@ -46,7 +53,7 @@ def check() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    commands = {"demo": demo, "test": test, "lint": lint, "check": check}
+    commands = {"demo": demo, "test": test, "programs": programs, "lint": lint, "check": check}
     if not arguments or arguments[0] not in commands:
         sys.exit((__doc__ or "").strip())
     commands[arguments[0]](*arguments[1:])

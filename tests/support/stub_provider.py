@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -38,6 +38,8 @@ class StubProvider(ThreadingHTTPServer):
         self.requests: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self.seen: list[dict[str, Any]] = []
+        #: What the model of a chat says to a request, where that matters: a text, or tool calls as ``{name: arguments}``.
+        self.says: Callable[[dict[str, Any]], str | dict[str, Any] | None] | None = None
         self._shufflers: dict[int, Shuffler] = {}
 
     @property
