@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
 import os
 import subprocess
@@ -106,6 +107,24 @@ def test_a_warning_never_takes_the_place_of_the_programs_exception(
         assert any("can't be recorded" in note for note in caught.value.__notes__)
         assert "can't be recorded" in capsys.readouterr().err
     assert all("can't be recorded" in run.warnings[0] for run in seen)
+
+
+def test_a_warning_of_a_recording_is_never_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ``-W error`` a program that works unrecorded works recorded: what the run has to say is a line on standard error and in
+    ``run.warnings``, at its end and after it, in a run that is written by hand, too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with record("warns", store=tmp_path) as run:
+            look(object())
+            inside = contextvars.copy_context()
+        assert inside.run(look, 1) == 1  # after the end
+        with TraceWriter(tmp_path) as writer:
+            writer.record("decision", object(), 1)
+    assert "can't be recorded" in run.warnings[0]
+    assert "can't be recorded" in writer.warnings[0]
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tracekit: ")]
+    assert len(said) == 3
+    assert f"came after run {run.id} had ended" in said[1]
 
 
 def test_one_string_is_one_pattern(tmp_path: Path) -> None:

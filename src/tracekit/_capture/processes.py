@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
+from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
 from .._runtime.session import Scope, below_seam, current, enter, here, passing
@@ -1069,11 +1069,9 @@ def _exec(original: Any, with_env: bool) -> Any:
             end()
         if not session.state.ended:
             session.log.flush()
-            warnings.warn(
-                f"tracekit: the program becomes another one ({program_name(words_of(argv))}) in the middle of run {session.run_id}: its "
-                "trace has no end, and a replay stops there",
-                RuntimeWarning,
-                stacklevel=3,
+            warn(
+                f"the program becomes another one ({program_name(words_of(argv))}) in the middle of run {session.run_id}: its trace has "
+                "no end, and a replay stops there"
             )
         return really(path, argv, joining_environment(at[1], env[0] if env else None))
 

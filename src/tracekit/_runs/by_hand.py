@@ -13,7 +13,7 @@ from .._journal.store import Store, lock, new_run_id, valid_run_id
 from .._journal.tip import sync_directory
 from .._journal.writer import Durability, Journal
 from .._policy.once import under_policies
-from .._runtime.callsite import caller, warn_at_end
+from .._runtime.callsite import caller, warn
 from .._runtime.divergence import describe, differences
 from .._runtime.lane import ROOT, Lane
 from .._runtime.recorder import Recording, encode_reads
@@ -98,7 +98,7 @@ class OpenRun:
             return
         end_log(session, self._store, lambda: End({"steps": session.steps, "segments": []}, error, result), error)
         for sentence in session.report.warnings:
-            warn_at_end(f"run {session.run_id}: {sentence}", RuntimeWarning, error)
+            warn(f"run {session.run_id}: {sentence}", error=error)
 
 
 class OpenReplay:

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Token
@@ -133,11 +132,9 @@ def join() -> None:
 
 
 def _warn_not_joined(problem: str) -> None:
-    warnings.warn(
-        f"tracekit: this process was started by a recorded run and can't join it: {problem}; it is not recorded",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    from .._runtime.callsite import warn
+
+    warn(f"this process was started by a recorded run and can't join it: {problem}; it is not recorded")
 
 
 def leave() -> None:

@@ -14,7 +14,7 @@ from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
 from .._policy.once import under_policies
 from .._runtime.boundary import OBSERVED
-from .._runtime.callsite import caller, warn_at_end
+from .._runtime.callsite import caller, warn
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, below
@@ -345,10 +345,9 @@ class RecordBlock(Block[Run]):
         finally:
             world.leave()
         if session.report.noted:
-            said = f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}"
-            warn_at_end(said, RuntimeWarning, error, never_raises=True)
+            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}")
         for sentence in session.report.warnings:
-            warn_at_end(f"run {session.run_id}: {sentence}", RuntimeWarning, error)
+            warn(f"run {session.run_id}: {sentence}", error=error)
 
     def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .. import _reality
 from .session import current
 
-__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller", "warn_at_end"]
+__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller", "warn", "warn_of_replay"]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -54,23 +54,38 @@ def say(sentence: str) -> None:
             sys.stderr.flush()
 
 
-def warn_at_end(
-    sentence: str, category: type[Warning], error: BaseException | None, *, never_raises: bool = False
-) -> None:
-    """Warn at the end of a block, of its caller's line. The program may leave the block with ``error``: that comes out as it is, and a
-    warning that can't be shown beside it, since a filter makes an error of it, is a note of it and a line on standard error.
-    ``never_raises``: such a warning is a line on standard error alone, whatever the block is left with."""
-    text, level, frame = f"tracekit: {sentence}", 1, sys._getframe()
+def warn(sentence: str, *, error: BaseException | None = None) -> None:
+    """A ``RuntimeWarning`` of a recording, of the line of code that called tracekit. It never raises: where a filter makes an error of it,
+    or it can't be shown, it is a line on standard error, and a note of ``error``, which the program leaves the block with."""
+    try:
+        _warn(f"tracekit: {sentence}", RuntimeWarning)
+    except Exception:
+        _say_instead(sentence, error)
+
+
+def warn_of_replay(sentence: str, category: type[Warning], error: BaseException | None) -> None:
+    """The same of a replay, where a filter may make an error of it: it raises, unless ``error`` is what the program leaves the block
+    with."""
+    try:
+        _warn(f"tracekit: {sentence}", category)
+    except Exception:
+        if error is None:
+            raise
+        _say_instead(sentence, error)
+
+
+def _warn(text: str, category: type[Warning]) -> None:
+    level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back
-    try:
-        warnings.warn(text, category, stacklevel=level)
-    except Exception:
-        if error is None and not never_raises:
-            raise
-        if error is not None and not never_raises and text not in getattr(error, "__notes__", ()):
-            error.add_note(text)
-        say(sentence)
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _say_instead(sentence: str, error: BaseException | None) -> None:
+    text = f"tracekit: {sentence}"
+    if error is not None and text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
+    say(sentence)
 
 
 def stop_in_caller() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -16,6 +15,7 @@ from .._values import contains_opaque, dumps_in_order, exception_to_json, to_jso
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
 from .around import AroundStep
 from .boundary import Boundary
+from .callsite import warn
 from .effects import Begun, lost
 from .encoding import Encoded, Encoder
 from .inputs import RecordedInputs
@@ -1046,11 +1046,7 @@ class Recording:
         if self.state.discarded:
             return
         what = self.redactor.redact_text(what)[0]
-        warnings.warn(
-            f"tracekit: {what} came after run {self.run_id} had ended and is not in its trace",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warn(f"{what} came after run {self.run_id} had ended and is not in its trace")
 
 
 def encode_reads(values: list[Any]) -> bytes:

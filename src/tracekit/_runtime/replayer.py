@@ -27,7 +27,7 @@ from ..errors import (
     TracekitError,
 )
 from . import divergence
-from .callsite import caller, say, stop_in_caller, warn_at_end
+from .callsite import caller, say, stop_in_caller, warn_of_replay
 from .divergence import OPAQUE, differences, nearest, steady
 from .encoding import oversized, stand_in
 from .inputs import ReplayedInputs
@@ -2002,7 +2002,7 @@ class Replay:
         sentence = f"replay of {self.run_id}: {found.what}"
         if error is not None:
             error.add_note(f"tracekit: {sentence}")
-        warn_at_end(sentence, InexactReplayWarning, error)
+        warn_of_replay(sentence, InexactReplayWarning, error)
 
     def _leftovers(self) -> None:
         if not any(self.index.role) and not self.others_have_steps:
