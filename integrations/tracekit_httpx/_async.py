@@ -21,6 +21,7 @@ def wrap(original: Callable[..., Any], library: Library | None = None) -> Callab
 
 def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]:
     reading, answering = _streams(library)
+    sending = _sending(library)
 
     @wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,31 +41,39 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         assert isinstance(exchange, Exchange)
         streamed = bool(kwargs.get("stream"))
         if exchange.step.live or await exchange.go_async():
-            return await _live(exchange, original, self, args, kwargs, reading if streamed else None)
-        return await _recorded(exchange, self, request, streamed)
+            upload = sending(exchange, request) if content is None else None
+            return await _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
+        return await _recorded(exchange, self, request, streamed, _send_again if content is None else None)
 
-    async def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any) -> Any:
+    async def _live(
+        exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any
+    ) -> Any:
         driven = drive(original(client, *args, **kwargs))
         tokens = exchange.enter()
         try:
             response = await driven
         except BaseException as error:
             exchange.leave(tokens)
-            library.broke(exchange, error, suspended=driven.suspended)
+            early = None if upload is None else upload.end()
+            library.broke(exchange, error, suspended=driven.suspended, early=early)
             raise
         exchange.leave(tokens)
+        early = None if upload is None else upload.end()
         if response.status_code == 101:
             await response.aclose()
             exchange.refuse("an upgraded connection (101)")
         if reading is None or response.is_stream_consumed:
-            library.whole(exchange, response, suspended=driven.suspended)
+            library.whole(exchange, response, suspended=driven.suspended, early=early)
         else:
-            library.head(exchange, response, suspended=driven.suspended)
+            library.head(exchange, response, suspended=driven.suspended, early=early)
             response.stream = reading(response, exchange)
         return response
 
-    async def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool) -> Any:
+    async def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool, send_again: Any) -> Any:
+        own = None if send_again is None else await send_again(exchange, request)
         answer = await exchange.first_async()
+        if own is not None:
+            raise own
         error = library.raised(answer, request)
         if error is not None:
             raise error
@@ -89,12 +98,71 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
     return send
 
 
-async def _content(library: Library, request: Any) -> bytes:
-    """The body of a request, read into memory where it was to be streamed; one for the other kind of client is left alone."""
+async def _content(library: Library, request: Any) -> bytes | None:
+    """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
+    if library.streams(request, library.AsyncByteStream):
+        return None
     if not isinstance(request.stream, library.AsyncByteStream):
         return b""
     content: bytes = await request.aread()
     return content
+
+
+async def _send_again(exchange: Exchange, request: Any) -> Exception | None:
+    """Have the program produce the body that it sends, as far as the recorded one did; what it raises itself."""
+    pieces = request.stream.__aiter__()
+    while exchange.draws():
+        try:
+            data = await pieces.__anext__()
+        except StopAsyncIteration:
+            break
+        except Exception as error:
+            return error
+        exchange.sent(data)
+    return None
+
+
+def _sending(library: Library) -> Any:
+    """The stream of a request's body as a subclass of the library's own: each piece is on the log before it is sent."""
+
+    class Sending(library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        # No generator: one that is left in the middle would be closed by the event loop, beside the program's own.
+
+        def __init__(self, exchange: Exchange, request: Any) -> None:
+            self._exchange = exchange
+            self._request = request
+            self._inner = request.stream
+            self._pieces: Any = None
+            self._early: str | None = "left"
+            request.stream = self
+
+        def __aiter__(self) -> Any:
+            if self._pieces is not None:  # after a redirect, by authentication: what has been sent once
+                return self._inner.__aiter__()
+            self._pieces = self._inner.__aiter__()
+            return self
+
+        async def __anext__(self) -> bytes:
+            tokens = self._exchange.draw()
+            try:
+                data: bytes = await self._pieces.__anext__()
+            except StopAsyncIteration:
+                self._early = None
+                raise
+            except BaseException:
+                self._early = "raised"
+                raise
+            finally:
+                self._exchange.drawn(tokens)
+            self._exchange.sent(data)
+            return data
+
+        def end(self) -> str | None:
+            """How it ended before its time; the request has its own stream again."""
+            self._request.stream = self._inner
+            return self._early
+
+    return Sending
 
 
 def _streams(library: Library) -> tuple[Any, Any]:

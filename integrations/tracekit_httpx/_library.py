@@ -52,12 +52,21 @@ class Library:
 
     # -- what goes out ---------------------------------------------------------------------------------------------------
 
-    def begin(self, scope: Scope | None, request: Any, content: bytes) -> Exchange | str | None:
+    def begin(self, scope: Scope | None, request: Any, content: bytes | None) -> Exchange | str | None:
+        """Open the step of a request; without ``content`` its body is sent as it is produced."""
         url = request.url
-        parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content)
+        parts = (request.method, url.raw_scheme, url.netloc, url.raw_path, request.headers.raw, content or b"")
         if scope is None:
             return outside(*parts)
-        return begin(scope, *parts)
+        return begin(scope, *parts, streamed=content is None)
+
+    def streams(self, request: Any, kind: type[Any]) -> bool:
+        """Whether the body of a request is sent as it is produced; ``kind`` of streams is the client's. A form is read into memory: its
+        parts are compared."""
+        stream = request.stream
+        if isinstance(stream, self.ByteStream) or not isinstance(stream, kind):
+            return False
+        return not request.headers.get("content-type", "").startswith("multipart/")
 
     def loaded(self, request: Any) -> bytes:
         """The body of a request, where it is in memory already: outside every run none is read ahead."""
@@ -85,7 +94,7 @@ class Library:
             ]
         return also
 
-    def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
+    def whole(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body has been read."""
         exchange.whole(
             response.status_code,
@@ -94,11 +103,13 @@ class Library:
             also=self.also(response),
             elapsed=_elapsed(response),
             suspended=suspended,
+            early=early,
         )
 
-    def head(self, exchange: Exchange, response: Any, *, suspended: bool = False) -> None:
+    def head(self, exchange: Exchange, response: Any, *, suspended: bool = False, early: str | None = None) -> None:
         """Report a response whose body is still to come."""
-        exchange.head(response.status_code, response.headers.raw, also=self.also(response), suspended=suspended)
+        also = self.also(response)
+        exchange.head(response.status_code, response.headers.raw, also=also, suspended=suspended, early=early)
 
     def decoder(self, response: Any) -> Any:
         """A content decoder of its own for the log, or ``None`` where the body travels as it is."""
@@ -109,7 +120,9 @@ class Library:
             200, headers={"content-encoding": coding}, stream=self.ByteStream(b"")
         )._get_content_decoder()
 
-    def broke(self, exchange: Exchange, error: BaseException, *, suspended: bool = False) -> None:
+    def broke(
+        self, exchange: Exchange, error: BaseException, *, suspended: bool = False, early: str | None = None
+    ) -> None:
         """Report an exception; what hangs on it (the request with its headers) stays out of the log."""
         kind = type(error).__name__
         own = getattr(self.module, kind, None) is type(error)
@@ -117,9 +130,8 @@ class Library:
             key: error.__dict__.pop(key) for key in ("_request", "response") if key in error.__dict__
         }
         try:
-            exchange.broke(
-                error, kind if own else None, response=_read_already(held.get("response")), suspended=suspended
-            )
+            answered = _read_already(held.get("response"))
+            exchange.broke(error, kind if own else None, response=answered, suspended=suspended, early=early)
         finally:
             error.__dict__.update(held)
 

@@ -21,6 +21,7 @@ def wrap(original: Callable[..., Any], library: Library | None = None) -> Callab
 
 def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]:
     reading, answering = _streams(library)
+    sending = _sending(library)
 
     @wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,30 +41,35 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
         assert isinstance(exchange, Exchange)
         streamed = bool(kwargs.get("stream"))
         if exchange.step.live or exchange.go():
-            return _live(exchange, original, self, args, kwargs, reading if streamed else None)
-        return _recorded(exchange, self, request, streamed)
+            upload = sending(exchange, request) if content is None else None
+            return _live(exchange, original, self, args, kwargs, reading if streamed else None, upload)
+        return _recorded(exchange, self, request, streamed, _send_again if content is None else None)
 
-    def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any) -> Any:
+    def _live(exchange: Exchange, original: Any, client: Any, args: Any, kwargs: Any, reading: Any, upload: Any) -> Any:
         tokens = exchange.enter()
         try:
             response = original(client, *args, **kwargs)
         except BaseException as error:
             exchange.leave(tokens)
-            library.broke(exchange, error)
+            library.broke(exchange, error, early=None if upload is None else upload.end())
             raise
         exchange.leave(tokens)
+        early = None if upload is None else upload.end()
         if response.status_code == 101:
             response.close()
             exchange.refuse("an upgraded connection (101)")
         if reading is None or response.is_stream_consumed:
-            library.whole(exchange, response)
+            library.whole(exchange, response, early=early)
         else:
-            library.head(exchange, response)
+            library.head(exchange, response, early=early)
             response.stream = reading(response, exchange)
         return response
 
-    def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool) -> Any:
+    def _recorded(exchange: Exchange, client: Any, request: Any, streamed: bool, send_again: Any) -> Any:
+        own = None if send_again is None else send_again(exchange, request)
         answer = exchange.first()
+        if own is not None:
+            raise own
         error = library.raised(answer, request)
         if error is not None:
             raise error
@@ -88,12 +94,69 @@ def _shell(original: Callable[..., Any], library: Library) -> Callable[..., Any]
     return send
 
 
-def _content(library: Library, request: Any) -> bytes:
-    """The body of a request, read into memory where it was to be streamed; one for the other kind of client is left alone."""
+def _content(library: Library, request: Any) -> bytes | None:
+    """The body of a request; ``None`` where it is sent as it is produced. One for the other kind of client is left alone."""
+    if library.streams(request, library.SyncByteStream):
+        return None
     if not isinstance(request.stream, library.SyncByteStream):
         return b""
     content: bytes = request.read()
     return content
+
+
+def _send_again(exchange: Exchange, request: Any) -> Exception | None:
+    """Have the program produce the body that it sends, as far as the recorded one did; what it raises itself."""
+    pieces = iter(request.stream)
+    while exchange.draws():
+        try:
+            data = next(pieces)
+        except StopIteration:
+            break
+        except Exception as error:
+            return error
+        exchange.sent(data)
+    return None
+
+
+def _sending(library: Library) -> Any:
+    """The stream of a request's body as a subclass of the library's own: each piece is on the log before it is sent."""
+
+    class Sending(library.SyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, exchange: Exchange, request: Any) -> None:
+            self._exchange = exchange
+            self._request = request
+            self._inner = request.stream
+            self._early: str | None = "left"
+            self._again = False
+            request.stream = self
+
+        def __iter__(self) -> Iterator[bytes]:
+            if self._again:  # after a redirect, by authentication: what has been sent once
+                yield from self._inner
+                return
+            self._again = True
+            pieces = iter(self._inner)
+            while True:
+                tokens = self._exchange.draw()
+                try:
+                    data = next(pieces)
+                except StopIteration:
+                    self._early = None
+                    return
+                except BaseException:
+                    self._early = "raised"
+                    raise
+                finally:
+                    self._exchange.drawn(tokens)
+                self._exchange.sent(data)
+                yield data
+
+        def end(self) -> str | None:
+            """How it ended before its time; the request has its own stream again."""
+            self._request.stream = self._inner
+            return self._early
+
+    return Sending
 
 
 def _streams(library: Library) -> tuple[Any, Any]:

@@ -7,6 +7,8 @@ import contextvars
 import http.server
 import re
 import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +165,107 @@ def test_base_url_secrets(provider: StubProvider, instrumented: None) -> None:
         assert b"canary" not in file.read()
 
 
-def test_streamed_body(provider: StubProvider, instrumented: None) -> None:
-    """A request body that comes from a generator is sent whole and recorded."""
-    with tracekit.record() as run, httpx.Client() as client:
-        client.post(f"{provider.url}/x", content=(part for part in (b"one ", b"two")))
+class Sink:
+    """A transport that takes as much of a body as ``wants`` says, then answers, or raises."""
+
+    def __init__(self, library: Any, wants: int | None, error: bool) -> None:
+        self.library, self.wants, self.error = library, wants, error
+        self.calls = 0
+
+    def answer(self, taken: list[bytes]) -> Any:
+        self.calls += 1
+        if self.error:
+            raise self.library.ConnectError("nobody there")
+        return self.library.Response(200, content=b"+".join(taken))
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize(
+    ("wants", "error", "raises"),
+    [(None, False, False), (None, False, True), (1, False, False), (0, False, False), (1, True, False)],
+)
+def test_a_body_is_sent_as_it_is_produced(
+    library: Any, wants: int | None, error: bool, raises: bool, instrumented: None
+) -> None:
+    """A body that comes from a generator is on the log piece by piece as it is sent, never read ahead; in a replay the program produces
+    as much of it as it did, and gets what it got: the answer, the library's exception, its own."""
+
+    class Plain(Sink, library.BaseTransport):
+        def handle_request(self, request: Any) -> Any:
+            taken: list[bytes] = []
+            pieces = iter(request.stream)
+            while self.wants != len(taken) and (piece := next(pieces, None)) is not None:
+                taken.append(piece)
+            return self.answer(taken)
+
+    class Awaited(Sink, library.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any:
+            taken: list[bytes] = []
+            pieces = request.stream.__aiter__()
+            while self.wants != len(taken) and (piece := await anext(pieces, None)) is not None:
+                taken.append(piece)
+            return self.answer(taken)
+
+    def program(sink: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        def body() -> Iterator[bytes]:
+            for piece in (b"one", b"two", b"three"):
+                seen.append(time.time_ns())
+                yield piece
+                if raises and piece == b"two":
+                    raise KeyError("mine")
+
+        async def awaited() -> Any:
+            async def later() -> AsyncIterator[bytes]:
+                for piece in body():
+                    await asyncio.sleep(0)
+                    yield piece
+
+            async with library.AsyncClient(transport=sink) as client:
+                return (await client.post("http://a.test/x", content=later())).content
+
+        try:
+            if isinstance(sink, Awaited):
+                seen.append(asyncio.run(awaited()))
+            else:
+                with library.Client(transport=sink) as client:
+                    seen.append(client.post("http://a.test/x", content=body()).content)
+        except (library.ConnectError, KeyError) as problem:
+            seen.append(repr(problem))
+        return seen
+
+    for kind in (Plain, Awaited):
+        sink = kind(library, wants, error)
+        with tracekit.record() as run:
+            seen = program(sink)
+        drawn = 2 if raises else 3 if wants is None else wants
+        assert len(seen) == drawn + 1
+        assert [entry["output"]["sent"] for entry in Trace(run.path).entries() if "sent" in str(entry.get("output"))] == [
+            "one", "two", "three",
+        ][:drawn]  # fmt: skip
+        calls = sink.calls
+        with tracekit.replay(run):
+            assert program(sink) == seen
+        assert sink.calls == calls
+
+
+def test_another_body_piece_by_piece_is_a_divergence(provider: StubProvider, instrumented: None) -> None:
+    """More, less, or something else; where the pieces begin and end makes no difference."""
+
+    def program(*pieces: bytes) -> bytes:
+        with httpx2.Client() as client:
+            return client.post(f"{provider.url}/x", content=iter(pieces)).content
+
+    with tracekit.record() as run:
+        seen = program(b"one ", b"two")
     assert provider.seen[0]["body"] == b"one two"
-    assert requests(run)[0]["input"]["body"] == "one two"
+    with tracekit.replay(run):
+        assert program(b"on", b"e tw", b"o") == seen
+    for other in ((b"one ", b"too"), (b"one ",), (b"one ", b"two", b"three"), ()):
+        with pytest.raises(DivergenceError, match="sends another body"), tracekit.replay(run):
+            program(*other)
+    assert len(provider.seen) == 1
 
 
 def test_unread_stream(provider: StubProvider, instrumented: None) -> None:

@@ -442,8 +442,8 @@ class Exchange:
         self.open = True
         #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
         self.part = 0
-        #: What the recorded program sent of its body beyond what this one has, and the first thing that came back.
-        self._unsent: tuple[bytes, Outcome | None] | None = None
+        #: What the recorded program sent of its body beyond what this one has.
+        self._unsent = b""
         #: The scope of the live call.
         self.body = step.body() if step.live else scope
 
@@ -503,16 +503,22 @@ class Exchange:
             except UnicodeDecodeError:
                 self.step.chunk({"sent": data})
             return
-        unsent, first = self._unsent or (b"", None)
-        while first is None and len(unsent) < len(data):
-            first = self.step.next_chunk()
-            piece = upload_of(first)
-            if piece is None:
-                break
-            unsent, first = unsent + piece, None
-        self._unsent = unsent[len(data) :], first
+        unsent = self._unsent
+        while len(unsent) < len(data) and self._sends_next():
+            unsent += upload_of(self.step.take_next()) or b""
+        self._unsent = unsent[len(data) :]
         if not unsent.startswith(data):
             raise self.sends_otherwise(unsent, data)
+
+    def draws(self) -> bool:
+        """Whether the recorded program went on from here to produce the body that it sent: a piece, its end, or an exception."""
+        return bool(self._unsent) or self._sends_next() or self.early() in (None, "raised")
+
+    def _sends_next(self) -> bool:
+        """Whether the recorded program sent something before anything came."""
+        entry = self.step.upcoming()
+        output = None if entry is None else entry.get("output")
+        return isinstance(output, dict) and "sent" in output
 
     def sends_otherwise(self, recorded: bytes, actual: bytes) -> ReplayError:
         """What to raise where the program sends another body than the recorded one."""
@@ -536,17 +542,13 @@ class Exchange:
         tree = self._scope.session.redactor.redact(to_json(actual))[0]
         return bool(to_json(recorded) == tree)
 
-    def _received(self) -> Outcome | None:
-        """The first chunk of what came back."""
-        unsent, chunk = self._unsent or (b"", None)
-        self._unsent = None
-        if chunk is None:
-            chunk = self.step.next_chunk()
-        while (piece := upload_of(chunk)) is not None:
-            unsent, chunk = unsent + piece, self.step.next_chunk()
+    def _all_sent(self) -> None:
+        """Nothing more is sent: what is next came back."""
+        unsent, self._unsent = self._unsent, b""
+        while self._sends_next():
+            unsent += upload_of(self.step.take_next()) or b""
         if unsent and self.early() is None:
             raise self.sends_otherwise(unsent, b"")
-        return chunk
 
     def early(self) -> str | None:
         """How sending the recorded request ended before its time; known before its answer."""
@@ -555,6 +557,14 @@ class Exchange:
     def received_with(self) -> str | None:
         """What the next piece of a recorded stream, or its end, was received with; known before its turn."""
         return self.step.ahead("with")
+
+    def draw(self) -> tuple[Any, Any]:
+        """The program's own code is about to produce a piece of the body that it sends; give the result to :meth:`drawn`."""
+        return current.set(self._scope), below.set(None)
+
+    def drawn(self, tokens: tuple[Any, Any]) -> None:
+        current.reset(tokens[0])
+        below.reset(tokens[1])
 
     def head(
         self,
@@ -680,10 +690,12 @@ class Exchange:
 
     def first(self) -> Answer:
         """The head of a recorded stream; or the whole answer, or what was raised, where there was none."""
-        chunk = self._received()
+        self._all_sent()
+        chunk = self.step.next_chunk()
         return self.answer() if chunk is None else Answer(chunk)
 
     async def first_async(self) -> Answer:
+        self._all_sent()
         chunk = await self.step.next_chunk_async()
         return await self.answer_async() if chunk is None else Answer(chunk)
 
