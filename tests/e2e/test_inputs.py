@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import gzip
+import hashlib
+import inspect
+import io
 import json
 import os
+import pickle
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -245,3 +252,203 @@ def test_in_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.code for one in session.report.verdict.remarks] == ["unrecorded_input"]
     assert vars(type(os.environ)) == before
     assert "CITY" not in os.environ
+
+
+# -- files -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_what_it_was(place: Place) -> None:
+    """However it is opened, in a replay that does not have it; each is in the log once, by its path from the working directory."""
+    place.program(
+        BEGIN
+        + """
+import gzip, json, pathlib
+here = pathlib.Path("data")
+print(look(open("data/a.txt").read()), (here / "a.txt").read_text(), open(os.path.abspath("data/a.txt"), "rb").read())
+print([line for line in open("data/lines.txt", newline="")], json.load(open(file="data/x.json", encoding="utf-8")))
+print((here / "bytes").read_bytes(), gzip.open("data/z.gz").read())
+with open("data/a.txt") as file:
+    print(file.name, file.seek(1), file.read(1), file.fileno() > 2, file.mode)
+"""
+    )
+    data = place.directory / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("Grüße")
+    (data / "lines.txt").write_bytes(b"one\r\ntwo\n")
+    (data / "x.json").write_text('{"a": 1}')
+    (data / "bytes").write_bytes(b"\xff\x00")
+    (data / "z.gz").write_bytes(gzip.compress(b"zipped"))
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    names = [one["input"]["name"] for one in entries(place)]
+    assert names == ["data/a.txt", "data/lines.txt", "data/x.json", "data/bytes", "data/z.gz"]
+    assert entries(place)[0]["output"]["data/a.txt"] == {
+        "size": 7,
+        "sha256": hashlib.sha256("Grüße".encode()).hexdigest(),
+        "content": "Grüße",
+    }
+    assert place.cli("replay", "last").returncode == 0
+    shutil.rmtree(data)
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+def test_another_file_of_today_is_said_and_is_not_the_programs(place: Place) -> None:
+    """The recorded content serves, stderr says so, and the replay is inexact; ``--live-files`` takes today's."""
+    place.program(BEGIN + "print(look(1), open('prompt.txt').read())\n")
+    prompt = place.directory / "prompt.txt"
+    prompt.write_text("Be brief.")
+    place.cli("run", "agent.py")
+    prompt.write_text("Be long.")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, "1 Be brief.\n"), again.stderr
+    told = [line for line in again.stderr.splitlines() if "prompt.txt" in line]
+    assert "the program was given the recorded one" in told[0]
+    assert "--live-files prompt.txt" in again.stderr
+    again = place.cli("replay", "last", "--live-files", "*.txt")
+    assert (again.returncode, again.stdout) == (0, "1 Be long.\n"), again.stderr
+    assert "exact but for 1 input of today" in again.stderr
+    assert prompt.read_text() == "Be long."
+
+
+def test_a_file_that_was_not_there_is_not_there(place: Place) -> None:
+    """The program gets the error that it got."""
+    place.program(
+        BEGIN
+        + """
+try:
+    print(open("settings.json").read())
+except FileNotFoundError as error:
+    print(look(str(error)), error.errno, error.filename)
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert place.cli("replay", "last").returncode == 0
+    (place.directory / "settings.json").write_text("{}")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
+
+
+def test_what_the_program_has_written_itself_is_no_input(place: Place) -> None:
+    """It writes it in a replay, too. What a tool has written, which a replay does not run, is one: each reading has what it had."""
+    place.program(
+        BEGIN
+        + """
+@traced_tool(side_effect="reversible")
+def write(text):
+    with open("by_tool.txt", "w") as file:
+        file.write(text)
+
+with open("own.txt", "w") as file:
+    file.write("mine")
+print(look(open("own.txt").read()))
+write("first")
+print(look(open("by_tool.txt").read()))
+write("second")
+print(look(open("by_tool.txt").read()), look(open("by_tool.txt").read()))
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert done.stdout == "mine\nfirst\nsecond second\n"
+    assert [one["input"]["name"] for one in entries(place)] == ["by_tool.txt", "by_tool.txt"]
+    (place.directory / "by_tool.txt").unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    (place.directory / "by_tool.txt").write_text("second")  # as the recorded run has left it
+    again = place.cli("replay", "last")
+    assert again.stdout == done.stdout, again.stderr
+
+
+@pytest.mark.parametrize("name", [".env", "id_rsa.pub", "keys/server.pem", "large", "../outside.txt"])
+def test_content_that_is_not_kept(place: Place, name: str) -> None:
+    """Credentials, what is large, and what is outside the working directory: a hash alone. Equal, it is the file of today; where it is
+    another one or none, the replay says so."""
+    place.directory = place.directory / "here"
+    (place.directory / "keys").mkdir(parents=True)
+    path = place.directory / name
+    path.write_text("x" * (300_000 if name == "large" else 30))
+    place.program(
+        BEGIN + f"try:\n    print(look(1), len(open({name!r}).read()))\nexcept FileNotFoundError:\n    print('none')\n"
+    )
+    done = place.cli("run", "agent.py")
+    (value,) = values(place)[0].values()
+    assert sorted(value) == ["sha256", "size"]
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    path.write_text("other")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, "1 5\n"), again.stderr
+    path.unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, "none\n"), again.stderr
+    assert "is not there here" in again.stderr
+
+
+def test_what_is_no_regular_file_or_no_reading_of_the_program(place: Place) -> None:
+    """Devices, pipes, descriptors, what a library opens for itself, what a tool reads."""
+    place.program(
+        BEGIN
+        + """
+import linecache, tokenize
+
+@traced_tool(side_effect="read_only")
+def read():
+    return open("agent.py").read(6)
+
+print(repr(read()), open(os.devnull).read(), len(linecache.getlines("agent.py")) > 3)
+out, into = os.pipe()
+os.close(into)
+print(open(out).read())
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, entries(place)) == (0, []), done.stderr
+    assert place.cli("replay", "last").returncode == 0
+
+
+def test_a_secret_in_a_file(place: Place) -> None:
+    """It is not in the log; a replay without the file gives the program a placeholder, and says so."""
+    place.program(BEGIN + "import json\nprint(look(1), len(json.load(open('settings.json'))['api_key']) > 3)\n")
+    (place.directory / "settings.json").write_text(json.dumps({"api_key": SECRET}))
+    done = place.cli("run", "agent.py")
+    assert all(SECRET not in path.read_text() for path in place.runs)
+    assert place.cli("replay", "last").returncode == 0
+    (place.directory / "settings.json").unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert "exact, 1 redacted" in again.stderr
+
+
+def test_where_somebody_has_replaced_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's own files: what it has put in the place of ``open`` before the block is asked."""
+    for _ in range(2):
+        with record("r", store=tmp_path):
+            look(1)
+    real = builtins.open
+
+    def fake(file: Any, *args: Any, **kwargs: Any) -> Any:
+        return io.StringIO("faked") if file == "nowhere" else real(file, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "open", fake)
+    with record("r", store=tmp_path):
+        assert open("nowhere").read() == "faked"
+    assert builtins.open is fake
+
+
+def test_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay elsewhere finds a file by its path from the working directory; ``open`` is what it was when the block has ended."""
+    before = builtins.open, io.open, inspect.getattr_static(builtins, "open")
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    (here / "a.txt").write_text("content")
+    monkeypatch.chdir(here)
+    with record("r", store=tmp_path) as run:
+        look(Path("a.txt").read_text())
+        assert builtins.open is io.open
+        assert pickle.loads(pickle.dumps(open)) is open
+    monkeypatch.chdir(there)
+    with replay(run.id, store=tmp_path) as session:
+        look(Path("a.txt").read_text())
+    assert session.report.exact
+    assert (builtins.open, io.open, inspect.getattr_static(builtins, "open")) == before
+    assert not list(there.iterdir())

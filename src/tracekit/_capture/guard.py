@@ -376,7 +376,7 @@ ACTS: Final[_Table] = {
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
 _TRACEKIT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: What stands between the caller and the operation.
-_SEAMS: Final = ("tracekit._capture.guard", "tracekit._capture.threads", "tracekit._capture.processes")
+_SEAMS: Final = tuple(f"tracekit._capture.{name}" for name in ("guard", "inputs", "processes", "threads"))
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Debuggers talk to their front end; what the program asks for while it is debugged has other frames innermost.
 _DEBUGGERS: Final = ("debugpy", "pydevd", "_pydev", "pydev_", "remote_pdb", "rpdb", "web_pdb", "madbg")

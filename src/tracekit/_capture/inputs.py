@@ -1,14 +1,24 @@
-"""What user code reads from outside: environment variables."""
+"""What user code reads from outside: environment variables and files."""
 
 from __future__ import annotations
 
+import _io
+import builtins
+import errno
+import io
 import os
+import stat
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import lru_cache, wraps
+from hashlib import sha256
 from sys import _getframe
 from types import FrameType
 from typing import Any, Final
 
+from .. import _reality
 from .._runtime.session import Scope, current
 from .callers import walk
 from .patch import AttributePatch, Patch, Switch
@@ -22,8 +32,12 @@ _PLACE: Final = frozenset({
     "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR",
 })  # fmt: skip
 _OF_PLACE: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
-#: Modules by which user code asks ``os.environ``.
-_BETWEEN: Final = frozenset(("os", "_collections_abc", "collections.abc", __name__))
+#: Modules of the standard library by which user code asks for a variable, or opens a file.
+_BETWEEN: Final = frozenset({
+    "os", "_collections_abc", "collections.abc", "pathlib", "pathlib._local", "codecs", "configparser", "fileinput",
+    "gzip", "bz2", "lzma", "tarfile", "zipfile", __name__,
+})  # fmt: skip
+_WRITING: Final = frozenset("wax+")
 
 
 def _asks() -> Scope | None:
@@ -41,10 +55,12 @@ def _asks() -> Scope | None:
 
 
 class _Written:
-    """The variables that were set or taken away while runs are active: their values are the program's own."""
+    """The variables that were set or taken away, and the files that were written, while runs are active, outside every step: those are the
+    program's own."""
 
     def __init__(self) -> None:
         self.names: Final[set[str]] = set()
+        self.paths: Final[set[str]] = set()
 
 
 _written: Final = _Written()
@@ -124,16 +140,194 @@ def _deleting(original: Any) -> Any:
     return __delitem__
 
 
+# -- files -------------------------------------------------------------------------------------------------------------
+#
+# What the program opens for reading. What it has written itself outside every step, it writes in a replay, too: that is no input.
+
+#: How much content is kept, of one file and of all that a run reads, in bytes.
+_ONE: Final = 256 << 10
+_ALL: Final = 16 << 20
+#: Of a larger file the beginning and the end are hashed.
+_WHOLE: Final = 16 << 20
+_SAMPLE: Final = 1 << 20
+#: Files that hold credentials: their content is never kept.
+_CREDENTIALS: Final = (
+    ".env*", "*.env", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials", ".htpasswd", ".dockercfg",
+    "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.asc", "*.gpg", "id_rsa*", "id_dsa*",
+    "id_ecdsa*", "id_ed25519*", "*credential*", "*secret*", "*password*", "*token*", "service-account*.json",
+    "*service_account*.json", "kubeconfig", "authorized_keys", "cookies*",
+)  # fmt: skip
+#: Directories of such files.
+_HIDDEN: Final = frozenset((".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".config"))
+
+
+class _Files:
+    """What a run has read of files: where its names begin, how much content it has kept, and what each was when it was last looked at."""
+
+    def __init__(self) -> None:
+        self.directory: Final = os.path.realpath(os.getcwd())
+        self.kept = 0
+        self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
+
+
+@lru_cache(maxsize=8)
+def _opening(original: Any) -> Any:
+    @wraps(original)
+    def open_file(*args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is None or scope.live:
+            return original(*args, **kwargs)
+        path = args[0] if args else kwargs.get("file")
+        mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+        if type(mode) is not str or not isinstance(path, str | os.PathLike) or len(args) > 7 or kwargs.get("opener"):
+            return original(*args, **kwargs)
+        if not _WRITING.isdisjoint(mode):
+            with suppress(Exception):
+                _written.paths.add(os.path.realpath(path))
+            return original(*args, **kwargs)
+        if _asks() is None:
+            return original(*args, **kwargs)
+        return _read_file(scope, original, path, args, kwargs)
+
+    return open_file
+
+
+def _read_file(scope: Scope, original: Any, path: Any, args: Any, kwargs: Any) -> Any:
+    file = None
+    try:
+        file = original(*args, **kwargs)
+    except FileNotFoundError:
+        found = _input(scope, path, None)
+        if found is None:
+            raise
+    else:
+        found = _input(scope, path, file)
+        if found is _AS_IT_IS:
+            return file
+        file.close()
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return _recorded_file(original, path, found, args, kwargs)
+
+
+_AS_IT_IS: Final = object()
+
+
+@_reality.off_loop()
+def _input(scope: Scope, path: Any, file: Any) -> Any:
+    """What a program is given of a file: the content, as text or bytes; ``None``: that it is not there; or ``_AS_IT_IS``."""
+    try:
+        where = os.path.realpath(path)
+        if where in _written.paths:
+            return None if file is None else _AS_IT_IS
+        files = scope.session.state.extras.of(_Files)
+        inside = where.startswith(files.directory + os.sep)
+        name = os.path.relpath(where, files.directory) if inside else where
+        value = None if file is None else _state(files, name, file.fileno(), inside and scope.session.recording)
+    except Exception:  # observing never breaks the program
+        return None if file is None else _AS_IT_IS
+    if value is None and file is not None:  # no regular file
+        return _AS_IT_IS
+    found = scope.session.input_read(scope, "file", name, value, own=False)
+    if found is value:
+        return None if file is None else _AS_IT_IS
+    return None if found is None else found["content"]
+
+
+def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | None:
+    """Size and hash of a file, and its content where it is to be kept; ``None`` where it is no regular file."""
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        return None
+    version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    known = files.seen.get(name)
+    if known is not None and known[0] == version:
+        return known[1]
+    size = about.st_size
+    data = b"".join(_pieces(fd, size))
+    value: dict[str, Any] = {"size": size, "sha256": sha256(data).hexdigest()}
+    if size > _WHOLE:
+        value["sampled"] = True
+    if keep and size <= _ONE and files.kept + size <= _ALL and not _holds_credentials(name):
+        files.kept += size
+        try:
+            value["content"] = data.decode()
+        except UnicodeDecodeError:
+            value["content"] = data
+    files.seen[name] = version, value
+    return value
+
+
+def _pieces(fd: int, size: int) -> Iterator[bytes]:
+    spans = [(0, size)] if size <= _WHOLE else [(0, _SAMPLE), (size - _SAMPLE, size)]
+    for at, end in spans:
+        while at < end and (piece := os.pread(fd, min(end - at, _SAMPLE), at)):
+            at += len(piece)
+            yield piece
+
+
+def _holds_credentials(name: str) -> bool:
+    *directories, last = name.lower().split(os.sep)
+    return not _HIDDEN.isdisjoint(directories) or any(fnmatchcase(last, pattern) for pattern in _CREDENTIALS)
+
+
+@_reality.off_loop()
+def _without_name(data: bytes) -> int:
+    """A descriptor of a file that is nowhere, to be read from its beginning."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("tracekit")
+    else:
+        import tempfile
+
+        fd, path = tempfile.mkstemp(prefix="tracekit-")
+        os.unlink(path)
+    while data:
+        data = data[os.write(fd, data) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _recorded_file(original: Any, path: Any, content: str | bytes, args: Any, kwargs: Any) -> Any:
+    """A file of this content, opened as the program has asked for."""
+    data = content.encode() if isinstance(content, str) else bytes(content)
+    fd = _without_name(data)
+    if args:
+        args = (fd, *args[1:])
+    else:
+        kwargs = {**kwargs, "file": fd}
+    file = original(*args, **kwargs)
+    below = getattr(file, "buffer", file)
+    getattr(below, "raw", below).name = path
+    return file
+
+
+class _OpenPatch:
+    """``open`` in one module, around what is there when a run begins: a test may have a file system of its own in its place."""
+
+    def __init__(self, module: Any) -> None:
+        self._module: Final = module
+        self._patch: AttributePatch | None = None
+
+    @property
+    def target(self) -> str:
+        return f"{self._module.__name__}.open"
+
+    def apply(self) -> None:
+        if self._patch is None:
+            self._patch = AttributePatch(self._module, "open", _opening(self._module.open))
+            self._patch.apply()
+
+    def restore(self) -> bool:
+        patch, self._patch = self._patch, None
+        return patch is None or patch.restore()
+
+
 def _patches() -> list[Patch]:
     environment = type(os.environ)
+    variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
     return [
-        AttributePatch(environment, name, make(getattr(environment, name)))
-        for name, make in (
-            ("__getitem__", _getting),
-            ("__iter__", _iterating),
-            ("__setitem__", _setting),
-            ("__delitem__", _deleting),
-        )
+        *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
+        *map(_OpenPatch, (builtins, io, _io)),
     ]
 
 
@@ -149,4 +343,5 @@ def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything."""
     if _switch.active:
         _written.names.clear()
+        _written.paths.clear()
     return _switch.off()

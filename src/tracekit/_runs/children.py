@@ -971,6 +971,7 @@ class ReplayedChildren:
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],
                 "live_env": list(options["live_env"]),
+                "live_files": list(options["live_files"]),
                 "transcript": options.get("transcript"),
             },
         }

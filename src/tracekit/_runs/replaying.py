@@ -237,7 +237,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if verdict.count == 0:
             raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
-        session.inputs.today = tuple(options["live_env"])
+        session.inputs.today = {"environment": options["live_env"], "file": options["live_files"]}
         if verdict.state == "incomplete":
             sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
             session.report.unknown("incomplete", sentence)
@@ -440,6 +440,7 @@ def replay(
     allow_hosts: Iterable[str] = (),
     dry_run: bool = False,
     live_env: Iterable[str] = (),
+    live_files: Iterable[str] = (),
     redact: Iterable[Any] = (),
 ) -> ReplayBlock:
     """Replay a recorded run: ``with replay(run.id) as session:`` around the same code.
@@ -452,7 +453,8 @@ def replay(
     ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the verdict's
     remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``dry_run`` blocks file writes too, ``allow_hosts``
     lets a test's own server be reached, ``redact`` repeats the patterns of the recording. Of the environment variables that ``live_env``
-    names (``"LOG_LEVEL"``, ``"MY_*"``) the program is given today's values, not the recorded ones.
+    names (``"LOG_LEVEL"``, ``"MY_*"``), and of the files that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not
+    the recorded ones.
 
     ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
     origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
@@ -478,6 +480,7 @@ def replay(
         "allow_hosts": block.strings("allow_hosts", allow_hosts),
         "dry_run": dry_run,
         "live_env": block.strings("live_env", live_env),
+        "live_files": block.strings("live_files", live_files),
         "redact": block.patterns(redact),
     }
     return ReplayBlock(run, options, called_from())

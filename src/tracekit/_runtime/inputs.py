@@ -19,7 +19,7 @@ from .verdict import Report
 
 __all__ = ["RecordedInputs", "ReplayedInputs"]
 
-_WORDS: Final = {"environment": "the environment variable"}
+_WORDS: Final = {"environment": "the environment variable", "file": "the file"}
 _UNKNOWN: Final = object()
 
 
@@ -67,8 +67,8 @@ class RecordedInputs:
 class ReplayedInputs:
     """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one.
 
-    ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` are patterns of names
-    of which today's value is wanted.
+    ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` has patterns of
+    names of which today's value is wanted, by kind.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ReplayedInputs:
         self._alike: Final = alike
         self._report: Final = report
         self._redactor: Final = redactor
-        self.today: tuple[str, ...] = ()
+        self.today: Mapping[str, Iterable[str]] = {}
         self._lock: Final = RLock()
         #: The values that are yet to come, the one that serves now first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[tuple[int, Any]]]] = {}
@@ -104,23 +104,39 @@ class ReplayedInputs:
             if not rest:
                 self._once(kind, name, self._unrecorded)
                 return value
-            if any(fnmatchcase(name, pattern) for pattern in self.today):
-                if rest[0][1] != value:
+            if any(fnmatchcase(name, pattern) for pattern in self.today.get(kind, ())):
+                if not self._is(kind, name, rest[0][1], value):
                     self._once(kind, name, self._let, step=rest[0][0])
                 return value
-            if value is not None or own:
-                self._go_on_to(rest, value)
+            if own or (kind == "environment" and value is not None):
+                self._go_on_to(rest, kind, name, value)
             elif len(rest) > 1:  # nothing here says which of them it is, but how far the program has come
                 self._go_on_before(rest, next_step())
             seq, recorded = rest[0]
-            # What the program has now stands for what was taken out, and can't be compared with it.
-            lost = isinstance(recorded, str) and self._redactor.placeholders.within(recorded)
-            served = value if value is not None and lost else recorded
-            if value is not None and not self._alike(
-                recorded, self._redactor.redact_environment([(name, value)])[name]
-            ):
-                self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
+            # What the program has now stands for what was taken out (a secret), or was not kept (the content of a file).
+            lost = self._holds_placeholder(recorded)
+            if type(recorded) is dict:
+                served = recorded if "content" in recorded else value
+                if served is recorded and self._holds_placeholder(served["content"]):
+                    self._once(kind, f"{name} redacted", self._redacted, file=name, step=seq)
+            else:
+                served = value if value is not None and lost else recorded
+            if (value is None and served is recorded) or self._is(kind, name, recorded, value):
+                return served if value is None or kind == "environment" else value
+            self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
+
+    def _is(self, kind: str, name: str, recorded: Any, value: Any) -> bool:
+        """Whether today's value is the recorded one."""
+        if value is None or recorded is None:
+            return value is recorded
+        if kind == "environment":
+            return self._alike(recorded, self._redactor.redact_environment([(name, value)])[name])
+        same: bool = _without_content(recorded) == _without_content(value)
+        return same
+
+    def _holds_placeholder(self, value: Any) -> bool:
+        return isinstance(value, str) and bool(self._redactor.placeholders.within(value))
 
     def _values(self, kind: str, name: str) -> list[tuple[int, Any]]:
         key = (kind, name)
@@ -129,11 +145,10 @@ class ReplayedInputs:
             found = self._rest[key] = [(seq, self._value(seq)) for seq in self._recorded.get(key, ())]
         return found
 
-    @staticmethod
-    def _go_on_to(rest: list[tuple[int, Any]], value: Any) -> None:
+    def _go_on_to(self, rest: list[tuple[int, Any]], kind: str, name: str, value: Any) -> None:
         """What the program has now may be a later value of the recording: it has set it, as it did then."""
         for at, (_, recorded) in enumerate(rest):
-            if recorded == value:
+            if self._is(kind, name, recorded, value):
                 del rest[:at]
                 return
 
@@ -151,26 +166,36 @@ class ReplayedInputs:
         text = f"{_named(kind, name)} was read, which the recorded run did not read"
         self._report.remark("unrecorded_input", text, kind=kind, name=name, where=where)
 
+    def _redacted(self, kind: str, _: str, where: str | None, file: str, step: int) -> None:
+        text = f"{_named(kind, file)} was redacted: the program was given placeholders"
+        self._report.remark("redacted", text, kind=kind, name=file, where=where, step=step)
+
     def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} is today's, which is another one than in the recording"
         self._report.allow("live_input", text, kind=kind, name=name, where=where, step=step)
 
     def _differs(self, kind: str, name: str, where: str | None, then: Any, now: Any, given: Any, step: int) -> None:
-        shown = [self._shown(name, one) for one in (then, now)]
+        shown = [self._shown(kind, name, one) for one in (then, now)]
         text = f"{_named(kind, name)} was {shown[0]} in the recording and is {shown[1]} here: the program was given "
-        text += "today's" if given is now else "the recorded one"
+        text += "that" if given is now else "the recorded one"
         say(f"{text} ({where})" if where else text)
         self._report.inexact("input", text, kind=kind, name=name, where=where, step=step)
 
-    def _shown(self, name: str, value: Any) -> str:
+    def _shown(self, kind: str, name: str, value: Any) -> str:
         if value is None:
             return "not there"
+        if kind == "file":
+            return f"{value.get('size')} bytes, SHA-256 {str(value.get('sha256'))[:12]}…"
         text = repr(self._redactor.redact_environment([(name, value)])[name])
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 #: How much of a value is shown, in characters.
 _SHOWN: Final = 80
+
+
+def _without_content(value: Any) -> Any:
+    return {key: item for key, item in value.items() if key != "content"} if type(value) is dict else value
 
 
 def _named(kind: str, name: str) -> str:

@@ -993,8 +993,10 @@ class Recording:
 
     def _input(self, kind: str, about: dict[str, Any], value: dict[str, Any], place: tuple[int, int]) -> int:
         """An ``input`` entry, which makes no line of execution either."""
-        there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
-        asked, given = self.encoder.encode(about), self.encoder.encode({**value, **there}, at="output")
+        if kind == "environment":  # a name says more of a secret here than elsewhere
+            there = self.redactor.redact_environment((name, one) for name, one in value.items() if one is not None)
+            value = {**value, **there}
+        asked, given = self.encoder.encode(about), self.encoder.encode(value, at="output")
         marks = [*asked.redacted, *given.redacted]
         tail = b',"name":%b,"input":%b,"output":%b' % (orjson.dumps(kind), asked.data, given.data)
         return self.log.journal.append(

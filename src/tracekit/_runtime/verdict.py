@@ -157,7 +157,9 @@ class ReplayVerdict:
         action = "look at what changed in the code; record again if the change is meant"
         if codes == {"input"}:
             name = self.reasons[0].facts.get("name")
-            action = f"give it what it had; or let today's count: live_env=[{name!r}], `--live-env {name}`"
+            option = "live_files" if self.reasons[0].facts.get("kind") == "file" else "live_env"
+            flag = f"`--{option.replace('_', '-')} {name}`"
+            action = f"give it what it had; or let today's count: {option}=[{name!r}], {flag}"
         return InexactReplayError(
             f"{what} ({self._counted(self.reasons)}){''.join(shown)}{more}",
             run_id=run_id,
@@ -230,7 +232,9 @@ _NOT_OBSERVED: Final = Reason(
     "what the program reached outside its captured steps was not observed",
 )
 #: What is not observed of any run yet.
-_INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "which files it read and wrote was not observed")
+_INPUTS_NOT_OBSERVED: Final = Reason(
+    "inputs_not_observed", "which files it wrote, and what libraries read for it, was not observed"
+)
 
 
 def judge(files: Sequence[File]) -> RunVerdict:

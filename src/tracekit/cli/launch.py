@@ -706,7 +706,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
-        "live_env": (), "redact": (), "live": (),
+        "live_env": (), "live_files": (), "redact": (), "live": (),
     }  # fmt: skip
     resumption = {
         "supply": {int(step): value for step, value in instructions["supply"].items()},

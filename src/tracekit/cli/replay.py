@@ -187,6 +187,9 @@ def follow(
     help="An environment variable of which today's value counts.",
 )
 @click.option(
+    "--live-files", "live_files", multiple=True, metavar="GLOB", help="Files of which today's content counts."
+)
+@click.option(
     "--isolate",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
@@ -290,6 +293,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "allow_hosts": list(options["allow_hosts"]),
             "dry_run": options["no_writes"],
             "live_env": list(options["live_env"]),
+            "live_files": list(options["live_files"]),
             "redact": [],
             "live": [],
         },

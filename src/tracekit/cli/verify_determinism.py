@@ -233,7 +233,15 @@ def _judge(
     expected: set[str],
     options: dict[str, Any],
 ) -> _Judgement:
-    how = {"break_at": None, "allow_hosts": (), "live_env": (), "on_divergence": "raise", "guard": "process", **options}
+    how = {
+        "break_at": None,
+        "allow_hosts": (),
+        "live_env": (),
+        "live_files": (),
+        "on_divergence": "raise",
+        "guard": "process",
+        **options,
+    }
     instructions = replay_instructions(run, path, store, program, how)
     stdout = not options["no_stdout"]
     with tempfile.TemporaryDirectory(prefix="tracekit-") as directory:
