@@ -452,3 +452,73 @@ def test_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert session.report.exact
     assert (builtins.open, io.open, inspect.getattr_static(builtins, "open")) == before
     assert not list(there.iterdir())
+
+
+# -- directories -----------------------------------------------------------------------------------------------------------
+
+LISTS = """
+import glob, pathlib
+print(look(os.listdir("data")), [path.name for path in pathlib.Path("data").iterdir()], sorted(glob.glob("data/*.txt")))
+print(look([(place, sorted(below), sorted(names)) for place, below, names in os.walk("data")]))
+with os.scandir("data") as found:
+    print(sorted((one.name, one.path, one.is_dir(), one.is_file()) for one in found))
+print(sorted(map(str, pathlib.Path("data").rglob("*"))))
+try:
+    os.listdir("nowhere")
+except FileNotFoundError as error:
+    print(error)
+"""
+
+
+def test_what_is_in_a_directory(place: Place) -> None:
+    """However it is asked for; its names come in the recorded order, what is gone is among them, and what was born later is not."""
+    place.program(BEGIN + LISTS)
+    data = place.directory / "data"
+    (data / "below").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "c.md", "below/d.txt"):
+        (data / name).write_text(name)
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert "other entries" not in again.stderr
+    (data / "later.txt").write_text("later")
+    (data / "a.txt").unlink()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert "directories with other entries" in again.stderr
+    (place.directory / "nowhere").mkdir()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
+
+
+def test_a_directory_that_is_gone(place: Place) -> None:
+    """A replay has its names, which of them are directories, and the content of its files."""
+    place.program(
+        BEGIN + "for place, below, names in os.walk('data'):\n"
+        "    print(look(place), sorted(below), [(name, open(os.path.join(place, name)).read()) for name in sorted(names)])\n"
+    )
+    (place.directory / "data" / "below").mkdir(parents=True)
+    for name in ("a.txt", "below/d.txt"):
+        (place.directory / "data" / name).write_text(name)
+    done = place.cli("run", "agent.py")
+    shutil.rmtree(place.directory / "data")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+def test_the_order_of_a_directory_is_the_recorded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file system has another one; ``live_files`` takes today's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two", "three"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+    with record("r", store=tmp_path / "store") as run:
+        recorded = os.listdir("d")
+        look(recorded)
+    before = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path=".": [*reversed(before(path))])
+    with replay(run.id, store=tmp_path / "store") as session:
+        look(os.listdir("d"))
+    assert session.report.exact
+    with pytest.raises(DivergenceError), replay(run.id, store=tmp_path / "store", live_files=["d"]):
+        look(os.listdir("d"))

@@ -1,4 +1,4 @@
-"""What user code reads from outside: environment variables and files."""
+"""What user code reads from outside: environment variables, files and directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import io
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
@@ -35,7 +35,7 @@ _OF_PLACE: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
 #: Modules of the standard library by which user code asks for a variable, or opens a file.
 _BETWEEN: Final = frozenset({
     "os", "_collections_abc", "collections.abc", "pathlib", "pathlib._local", "codecs", "configparser", "fileinput",
-    "gzip", "bz2", "lzma", "tarfile", "zipfile", __name__,
+    "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
 
@@ -301,20 +301,153 @@ def _recorded_file(original: Any, path: Any, content: str | bytes, args: Any, kw
     return file
 
 
-class _OpenPatch:
-    """``open`` in one module, around what is there when a run begins: a test may have a file system of its own in its place."""
+# -- directories -------------------------------------------------------------------------------------------------------
+#
+# What is in a directory, in the order in which the system says so. ``os.walk``, ``glob`` and ``pathlib`` ask the same two functions.
 
-    def __init__(self, module: Any) -> None:
+#: Of a directory with more in it than that nothing is recorded.
+_NAMES: Final = 10_000
+
+
+def _listing(original: Any) -> Any:
+    @wraps(original)
+    def listdir(*args: Any, **kwargs: Any) -> Any:
+        scope = _asks() if current.get() is not None else None
+        path = args[0] if args else kwargs.get("path")
+        if scope is None or not (path is None or isinstance(path, str | os.PathLike)):
+            return original(*args, **kwargs)
+        try:
+            found = original(*args, **kwargs)
+        except FileNotFoundError:
+            names = _listed(scope, "listing", path, None)
+            if names is None:
+                raise
+            return names
+        return _listed(scope, "listing", path, found) if len(found) <= _NAMES else found
+
+    return listdir
+
+
+def _scanning(original: Any) -> Any:
+    @wraps(original)
+    def scandir(*args: Any, **kwargs: Any) -> Any:
+        scope = _asks() if current.get() is not None else None
+        path = args[0] if args else kwargs.get("path")
+        if scope is None or not (path is None or isinstance(path, str | os.PathLike)):
+            return original(*args, **kwargs)
+        entries: dict[str, Any] = {}
+        try:
+            with original(*args, **kwargs) as found:
+                entries = {entry.name: entry for entry in found}
+        except FileNotFoundError:
+            names = _listed(scope, "scan", path, None)
+            if names is None:
+                raise
+        else:
+            if len(entries) > _NAMES:
+                return _Scan([*entries.values()])
+            names = _listed(scope, "scan", path, [name + "/" * _is_directory(one) for name, one in entries.items()])
+        where = "." if path is None else os.fspath(path)
+        return _Scan([entries.get(name.rstrip("/")) or _Entry(where, name) for name in names])
+
+    return scandir
+
+
+def _is_directory(entry: Any) -> bool:
+    try:
+        return bool(entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return False
+
+
+def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
+    """The names that a program is given of a directory; ``None``: that it is not there."""
+    try:
+        files = scope.session.state.extras.of(_Files)
+        where = os.path.realpath("." if path is None else path)
+        inside = where == files.directory or where.startswith(files.directory + os.sep)
+        name = os.path.relpath(where, files.directory) if inside else where
+    except Exception:  # observing never breaks the program
+        return names
+    found = scope.session.input_read(scope, kind, name, names, own=False)
+    if found is None and names is not None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return None if found is None else [*found]
+
+
+class _Scan:
+    """What ``os.scandir`` gives."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries: Final = iter(entries)
+
+    def __iter__(self) -> _Scan:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give nothing more."""
+        for _ in self._entries:
+            pass
+
+
+class _Entry:
+    """An entry of a directory that was there in the recording, and is not here."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self.name: Final = name.rstrip("/")
+        self.path: Final = os.path.join(directory, self.name)
+        self._directory: Final = name.endswith("/")
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self._directory
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return not self._directory
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def is_junction(self) -> bool:
+        return False
+
+    def inode(self) -> int:
+        return self.stat().st_ino
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path, follow_symlinks=follow_symlinks)
+
+
+class _Around:
+    """A function of a module, around what is there when a run begins: a test may have a file system of its own in its place."""
+
+    def __init__(self, module: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._module: Final = module
+        self._name: Final = name
+        self._make: Final = make
         self._patch: AttributePatch | None = None
 
     @property
     def target(self) -> str:
-        return f"{self._module.__name__}.open"
+        return f"{self._module.__name__}.{self._name}"
 
     def apply(self) -> None:
         if self._patch is None:
-            self._patch = AttributePatch(self._module, "open", _opening(self._module.open))
+            self._patch = AttributePatch(self._module, self._name, self._make(getattr(self._module, self._name)))
             self._patch.apply()
 
     def restore(self) -> bool:
@@ -327,7 +460,9 @@ def _patches() -> list[Patch]:
     variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
     return [
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
-        *map(_OpenPatch, (builtins, io, _io)),
+        *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
+        _Around(os, "listdir", _listing),
+        _Around(os, "scandir", _scanning),
     ]
 
 

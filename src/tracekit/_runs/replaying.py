@@ -237,7 +237,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         if verdict.count == 0:
             raise RunStateError(f"{trace.path} holds no entry: there is nothing to replay")
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
-        session.inputs.today = {"environment": options["live_env"], "file": options["live_files"]}
+        files = options["live_files"]
+        session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
         if verdict.state == "incomplete":
             sentence = f"the run is incomplete: {verdict.problem}; the replay ends where the log ends"
             session.report.unknown("incomplete", sentence)

@@ -26,7 +26,19 @@ __all__ = [
 Status = Literal["captured", "ambient", "refused", "noted"]
 
 #: What is observed while a run is recorded, inputs (``inputs.py``) among it; the run's first entry says so. What is not named here is not.
-OBSERVED: Final = ("connect", "environment", "file", "fork", "listen", "lookup", "native", "process", "send")
+OBSERVED: Final = (
+    "connect",
+    "environment",
+    "file",
+    "fork",
+    "listen",
+    "listing",
+    "lookup",
+    "native",
+    "process",
+    "scan",
+    "send",
+)
 #: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
 #: own: what the copy does is observed, as the work of a process of the run.)
 _MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))

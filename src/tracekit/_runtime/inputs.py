@@ -19,7 +19,14 @@ from .verdict import Report
 
 __all__ = ["RecordedInputs", "ReplayedInputs"]
 
-_WORDS: Final = {"environment": "the environment variable", "file": "the file"}
+_WORDS: Final = {
+    "environment": "the environment variable",
+    "file": "the file",
+    "listing": "the directory",
+    "scan": "the directory",
+}
+#: What is a list of names.
+_NAMES: Final = frozenset(("listing", "scan"))
 _UNKNOWN: Final = object()
 
 
@@ -121,6 +128,11 @@ class ReplayedInputs:
                     self._once(kind, f"{name} redacted", self._redacted, file=name, step=seq)
             else:
                 served = value if value is not None and lost else recorded
+            if kind in _NAMES and served is not None:
+                # What a run has left behind, and what was born later, is hidden; what is gone is there, as far as it was recorded.
+                if value is None or sorted(served) != sorted(value):
+                    self._once(kind, name, self._other_names, step=seq)
+                return served
             if (value is None and served is recorded) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
@@ -170,6 +182,10 @@ class ReplayedInputs:
         text = f"{_named(kind, file)} was redacted: the program was given placeholders"
         self._report.remark("redacted", text, kind=kind, name=file, where=where, step=step)
 
+    def _other_names(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = f"{_named(kind, name)} has other entries here than in the recording: the program was given the recorded ones"
+        self._report.remark("other_entries", text, kind=kind, name=name, where=where, step=step)
+
     def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} is today's, which is another one than in the recording"
         self._report.allow("live_input", text, kind=kind, name=name, where=where, step=step)
@@ -186,6 +202,8 @@ class ReplayedInputs:
             return "not there"
         if kind == "file":
             return f"{value.get('size')} bytes, SHA-256 {str(value.get('sha256'))[:12]}…"
+        if kind in _NAMES:
+            return "there"
         text = repr(self._redactor.redact_environment([(name, value)])[name])
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

@@ -61,6 +61,7 @@ _WORDS: Final = {
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
     "input": ("input that is another one here", "inputs that are other ones here"),
+    "other_entries": ("directory with other entries", "directories with other entries"),
     "live_input": ("input of today", "inputs of today"),
     "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
 }  # fmt: skip
@@ -157,7 +158,7 @@ class ReplayVerdict:
         action = "look at what changed in the code; record again if the change is meant"
         if codes == {"input"}:
             name = self.reasons[0].facts.get("name")
-            option = "live_files" if self.reasons[0].facts.get("kind") == "file" else "live_env"
+            option = "live_env" if self.reasons[0].facts.get("kind") == "environment" else "live_files"
             flag = f"`--{option.replace('_', '-')} {name}`"
             action = f"give it what it had; or let today's count: {option}=[{name!r}], {flag}"
         return InexactReplayError(
