@@ -101,6 +101,8 @@ class RecordedProgram(ProcessRole):
     """A program that is recorded as a whole, by ``session``: the first run that the program opens before any step takes its place."""
 
     session: Recording | None = None
+    #: Packages that count as its own code.
+    user_modules: tuple[str, ...] = ()
 
     def is_whole_program(self, session: Session) -> bool:
         return self.session is not None and session.state is self.session.state
