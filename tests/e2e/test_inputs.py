@@ -385,7 +385,7 @@ def test_content_that_is_not_kept(place: Place, name: str) -> None:
 
 
 def test_what_is_no_regular_file_or_no_reading_of_the_program(place: Place) -> None:
-    """Devices, pipes, descriptors, what a library opens for itself, what a tool reads."""
+    """Devices, pipes, descriptors, what a library opens for itself, what is installed, what a tool reads."""
     place.program(
         BEGIN
         + """
@@ -399,6 +399,8 @@ print(repr(read()), open(os.devnull).read(), len(linecache.getlines("agent.py"))
 out, into = os.pipe()
 os.close(into)
 print(open(out).read())
+import wrapt
+print(len(open(wrapt.__file__).read()) > 3, len(open(os.__file__).read()) > 3, len(os.listdir(os.path.dirname(wrapt.__file__))) > 3)
 """
     )
     done = place.cli("run", "agent.py")

@@ -380,10 +380,12 @@ print("sk-proj-" + "a1B2" * 12)
     same = place.cli("replay", place.run, "--strict", "output")
     assert (same.returncode, "exact (1 steps" in same.stderr) == (0, True), same.stderr
     (place.directory / "word").write_text("two")
-    other = place.cli("replay", place.run)
-    assert (other.returncode, "exact, 1 other output" in other.stderr) == (0, True), other.stderr
+    other = place.cli("replay", place.run, "--live-files", "word")
+    assert (other.returncode, "exact but for 1 input of today, 1 other output" in other.stderr) == (0, True), (
+        other.stderr
+    )
     assert "was 'from a thread one', and is 'from a thread two'" in other.stderr
-    strictly = place.cli("replay", place.run, "--strict", "output")
+    strictly = place.cli("replay", place.run, "--strict", "output", "--live-files", "word")
     assert (strictly.returncode, "[inexact-replay]" in strictly.stderr) == (1, True), strictly.stderr
 
 
@@ -400,8 +402,8 @@ def test_another_exit_status_is_a_reason(place: Place) -> None:
     (place.directory / "status").write_text("0")
     assert place.cli("run", script).returncode == 0
     (place.directory / "status").write_text("5")
-    assert place.cli("replay", place.run).returncode == 1
-    lenient = place.cli("replay", place.run, "--on-divergence", "warn")
+    assert place.cli("replay", place.run, "--live-files", "status").returncode == 1
+    lenient = place.cli("replay", place.run, "--live-files", "status", "--on-divergence", "warn")
     assert (lenient.returncode, "exit_status:" in lenient.stderr) == (1, True), lenient.stderr
 
 
@@ -444,10 +446,11 @@ def test_a_program_recorded_to_its_hard_exit_replays_to_it(place: Place) -> None
     (place.directory / "status").write_text("0")
     assert place.cli("run", place.program(program)).returncode == 0
     script = place.program(
-        "import runpy, sys\nfrom tracekit import replay\nwith replay(sys.argv[1]):\n    runpy.run_path('agent.py')\n",
+        "import runpy, sys\nfrom tracekit import replay\n"
+        "with replay(sys.argv[1], live_files=['status']):\n    runpy.run_path('agent.py')\n",
         "again.py",
     )
-    for status, code, said in (("0", 0, ": exact"), ("5", 5, "inexact: 1 other exit status")):
+    for status, code, said in (("0", 0, ": exact,"), ("5", 5, "inexact: 1 other exit status")):
         (place.directory / "status").write_text(status)
         ended = python(script, place.run, cwd=place.directory, env=_environment(place))
         assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
@@ -469,7 +472,7 @@ def test_a_program_that_never_opens_the_run_replays_nothing(place: Place) -> Non
     assert place.cli("replay", last, "--", script).returncode == 0
     for count, said in (("0", "nothing was replayed"), ("2", "only 2 run(s) before it")):
         (place.directory / "runs").write_text(count)
-        replayed = place.cli("replay", last, "--", script)
+        replayed = place.cli("replay", last, "--live-files", "runs", "--", script)
         assert (replayed.returncode, said in replayed.stderr) == (1, True), replayed.stderr
 
 
@@ -587,7 +590,7 @@ def test_a_hint_works_as_it_is_printed(place: Place) -> None:
     away.parent.mkdir()
     shutil.copy(place.runs[0], away)
     for given in ([place.run], [str(away), "--", script]):
-        failed = place.cli("replay", *given)
+        failed = place.cli("replay", "--live-files", "cents", *given)
         assert failed.returncode == 1, failed.stderr
         (hint, *_) = re.findall(r"`tracekit (show .*?)` shows the recorded steps", failed.stderr)
         shown = place.cli(*shlex.split(hint))

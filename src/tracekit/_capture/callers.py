@@ -24,6 +24,7 @@ __all__ = [
     "forget",
     "include",
     "include_package",
+    "installed",
     "is_background",
     "library",
     "own_code",
@@ -229,6 +230,11 @@ def _add(places: set[str]) -> None:
 
 def _packaged(path: str) -> bool:
     return any(part in path for part in _INSTALLED)
+
+
+def installed(path: str) -> bool:
+    """Whether ``path`` (absolute) belongs to the interpreter or to an installed package: what is there goes with their versions."""
+    return _packaged(path + os.sep) or _under(path, {_STDLIB})
 
 
 def include_package(name: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import Scope, current
-from .callers import walk
+from .callers import installed, walk
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
@@ -218,7 +218,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     """What a program is given of a file: the content, as text or bytes; ``None``: that it is not there; or ``_AS_IT_IS``."""
     try:
         where = os.path.realpath(path)
-        if where in _written.paths:
+        if where in _written.paths or installed(where):
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         inside = where.startswith(files.directory + os.sep)
@@ -365,6 +365,8 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     try:
         files = scope.session.state.extras.of(_Files)
         where = os.path.realpath("." if path is None else path)
+        if installed(where):
+            return names
         inside = where == files.directory or where.startswith(files.directory + os.sep)
         name = os.path.relpath(where, files.directory) if inside else where
     except Exception:  # observing never breaks the program
