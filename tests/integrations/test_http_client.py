@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import http.client
@@ -10,13 +11,14 @@ import socket
 import threading
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import httplib2
 import httpx
 import pytest
@@ -450,6 +452,53 @@ def test_secrets_stay_out(servers: Servers, instrumented: None) -> None:
     assert saw.encode() not in text
     with tracekit.replay(run.id):
         assert program().startswith("REDACTED_")
+
+
+def uploaded(url: str, *pieces: str) -> Any:
+    return requests.post(url, data=(piece.encode() for piece in pieces)).status_code
+
+
+@pytest.mark.parametrize("library", ["requests", "aiohttp"])
+def test_a_secret_in_an_upload(library: str, servers: Servers, instrumented: None) -> None:
+    """A secret in a body that is sent in pieces, whole or cut in two, is in no trace, and no divergence: not where a replay has another one
+    in its place either, as long as it is that one everywhere."""
+    one, other = "sk-proj-" + "A1b2C3d4" * 6, "sk-proj-" + "Zy9Xw8Vu7" * 7
+
+    def program(secret: str, later: str = "") -> list[Any]:
+        later = later or secret
+        bodies = [
+            [f'{{"api_key": "{secret}", "n": ', "1}"],
+            ["before ", f"{later} after", " the end"],
+            ["token=", later[:20], later[20:], "&more=é"],
+        ]
+        if library == "requests":
+            return [uploaded(servers.roots.http + "/echo", *pieces) for pieces in bodies]
+        return asyncio.run(uploaded_by_aiohttp(servers.roots.http + "/echo", bodies))
+
+    run, saw = recorded(lambda: program(one))
+    text = Path(run.path).read_text()
+    assert one not in text
+    assert one[20:] not in text
+    assert replayed(run, lambda: program(one)) == saw
+    assert replayed(run, lambda: program(other)) == saw
+    with pytest.raises(DivergenceError, match="sends another body"):
+        replayed(run, lambda: program(one, other))
+    with pytest.raises(DivergenceError, match="sends another body"):
+        replayed(run, lambda: program("no secret at all"))
+
+
+async def uploaded_by_aiohttp(url: str, bodies: list[list[str]]) -> list[Any]:
+    async def sent(pieces: list[str]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece.encode()
+
+    seen = []
+    async with aiohttp.ClientSession() as session:
+        for pieces in bodies:
+            async with session.post(url, data=sent(pieces)) as response:
+                await response.read()
+                seen.append(response.status)
+    return seen
 
 
 @pytest.mark.parametrize("streamed", [False, True])

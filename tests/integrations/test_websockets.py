@@ -326,6 +326,39 @@ def test_secrets_stay_out(talker: Talker, instrumented: None) -> None:
         assert run_of(program) == saw
 
 
+def test_a_secret_in_a_message(talker: Talker, instrumented: None) -> None:
+    """A replay may have another secret in the place of a redacted one, in messages too, and has it everywhere then."""
+    one, other = "sk-proj-" + "A1b2C3d4" * 6, "sk-proj-" + "Zy9Xw8Vu7" * 7
+
+    async def program(*secrets: str) -> Any:
+        async with connect(f"{talker.url}/talk") as talk:
+            for secret in secrets:
+                await talk.send("first")
+                await talk.recv()
+                await talk.send(json.dumps({"api_key": secret}))
+                await talk.recv()
+
+    def threaded(*secrets: str) -> Any:
+        with opened(talker.url + "/talk") as talk:
+            for secret in secrets:
+                talk.send("first")
+                talk.recv()
+                talk.send(json.dumps({"api_key": secret}))
+                talk.recv()
+
+    for act in (lambda *secrets: asyncio.run(program(*secrets)), threaded):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            with tracekit.record() as run:
+                act(one, one)
+        for secrets in ((one, one), (other, other)):
+            with tracekit.replay(run.id):
+                act(*secrets)
+        for secrets in ((other, one), (one, other)):
+            with pytest.raises(ReplayError), tracekit.replay(run.id):
+                act(*secrets)
+
+
 def test_outside_runs_nothing_changes(talker: Talker, instrumented: None) -> None:
     """Outside runs a connection has its own transport, and its own socket."""
 

@@ -14,6 +14,7 @@ import orjson
 
 from .._reality import monotonic_ns
 from .._runtime.process import process
+from .._runtime.redaction import StreamRedactor
 from .._runtime.secrets import names_secret
 from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
@@ -30,6 +31,7 @@ __all__ = [
     "Exchange",
     "Facts",
     "Headers",
+    "SentBody",
     "begin",
     "body_of",
     "connection_failed",
@@ -423,8 +425,8 @@ class Exchange:
     """One request and its answer, as an open step."""
 
     __slots__ = (
-        "_dialect", "_headers", "_kept", "_reported", "_scope", "_started", "_text", "_unsent", "body", "elapsed", "open", "part",
-        "step",
+        "_dialect", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
+        "elapsed", "open", "part", "step",
     )  # fmt: skip
 
     def __init__(self, step: Step, scope: Scope, dialect: Dialect | None) -> None:
@@ -442,8 +444,8 @@ class Exchange:
         self.open = True
         #: How much of what its sender made one piece is still to come after the piece that came last from the log; -1: not known.
         self.part = 0
-        #: What the recorded program sent of its body beyond what this one has.
-        self._unsent = b""
+        #: What is sent of a body piece by piece.
+        self._sent: SentBody | None = None
         #: The scope of the live call.
         self.body = step.body() if step.live else scope
 
@@ -497,22 +499,20 @@ class Exchange:
 
     def sent(self, data: bytes) -> None:
         """A piece of a body that is sent as it is produced: recorded, or compared with what was recorded."""
+        body = self._sent
+        if body is None:
+            body = self._sent = SentBody(self)
         if self.step.live:
-            try:
-                self.step.chunk({"sent": data.decode()})
-            except UnicodeDecodeError:
-                self.step.chunk({"sent": data})
+            self.step.chunk({"sent": body.stored(data)})
             return
-        unsent = self._unsent
-        while len(unsent) < len(data) and self._sends_next():
-            unsent += upload_of(self.step.take_next()) or b""
-        self._unsent = unsent[len(data) :]
-        if not unsent.startswith(data):
-            raise self.sends_otherwise(unsent, data)
+        body.sent(data)
+        while body.wants and self._sends_next():
+            body.recorded(upload_of(self.step.take_next()) or b"")
+        body.compare(sent_all=False, recorded_all=not self._sends_next())
 
     def draws(self) -> bool:
         """Whether the recorded program went on from here to produce the body that it sent: a piece, its end, or an exception."""
-        return bool(self._unsent) or self._sends_next() or self.early() in (None, "raised")
+        return (self._sent is not None and self._sent.behind) or self._sends_next() or self.early() in (None, "raised")
 
     def _sends_next(self) -> bool:
         """Whether the recorded program sent something before anything came."""
@@ -537,18 +537,19 @@ class Exchange:
         """Where it was begun."""
         return self._scope
 
-    def alike(self, recorded: Any, actual: Any) -> bool:
-        """Whether the program sends what was recorded, secrets left out."""
-        tree = self._scope.session.redactor.redact(to_json(actual))[0]
-        return bool(to_json(recorded) == tree)
+    def redaction(self) -> StreamRedactor:
+        """Takes secrets out of a text that passes piece by piece."""
+        return self._scope.session.redactor.stream()
 
     def _all_sent(self) -> None:
-        """Nothing more is sent: what is next came back."""
-        unsent, self._unsent = self._unsent, b""
+        """Nothing more is sent: what is next was received."""
+        body = self._sent
         while self._sends_next():
-            unsent += upload_of(self.step.take_next()) or b""
-        if unsent and self.early() is None:
-            raise self.sends_otherwise(unsent, b"")
+            if body is None:
+                body = self._sent = SentBody(self)
+            body.recorded(upload_of(self.step.take_next()) or b"")
+        if body is not None and self.early() is None:
+            body.compare(sent_all=True, recorded_all=True)
 
     def early(self) -> str | None:
         """How sending the recorded request ended before its time; known before its answer."""
@@ -765,6 +766,98 @@ def upload_of(chunk: Outcome | None) -> bytes | None:
         return None
     data = chunk.output["sent"]
     return data.encode() if isinstance(data, str) else bytes(data)
+
+
+class SentBody:
+    """A body that is sent piece by piece: without its secrets as it is recorded, and compared with the recorded one in a replay.
+
+    The pieces need not be the same, only what they make together. Where a placeholder stands for another value than its own, where that
+    ends is seen in what follows it: then nothing is decided before both are there.
+    """
+
+    __slots__ = ("_actual", "_ahead", "_exchange", "_placeholders", "_recorded", "_redaction")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange: Final = exchange
+        self._redaction: Final = exchange.redaction()
+        self._placeholders: Final = exchange.scope.session.redactor.placeholders
+        #: What has been sent, and what the recorded program sent, beyond what is known to be equal.
+        self._actual = b""
+        self._recorded = b""
+        #: How many more pieces have been sent than recorded ones taken.
+        self._ahead = 0
+
+    def stored(self, data: bytes) -> str | bytes:
+        """A piece as the log has it."""
+        plain: bytes = self._redaction.feed(data)[0]
+        try:
+            return plain.decode()
+        except UnicodeDecodeError:
+            return plain
+
+    def sent(self, data: bytes) -> None:
+        if data:
+            self._actual += self._redaction.feed(data)[0]
+            self._ahead += 1
+            self._advance()
+
+    def recorded(self, piece: bytes) -> None:
+        self._recorded += piece
+        self._ahead -= 1
+        self._advance()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the recorded program had sent more by now."""
+        return bool(self._recorded)
+
+    @property
+    def wants(self) -> bool:
+        """Whether what has been sent is to be compared with a recorded piece that is not here yet."""
+        return bool(self._actual) and (not self._recorded or self._ahead > 0)
+
+    def compare(self, *, sent_all: bool, recorded_all: bool) -> None:
+        """Raise where another body is sent; nothing more comes of what is sent, or of what was recorded, where it is ``…_all``."""
+        more, missing = bool(self._actual), bool(self._recorded)
+        if more and missing:
+            differs = (sent_all and recorded_all) or not self._placeholder_first()
+        else:
+            differs = (more and recorded_all) or (missing and sent_all)
+        if differs:
+            raise self._exchange.sends_otherwise(self._recorded, self._actual)
+
+    def _places(self) -> list[tuple[int, str]]:
+        return self._placeholders.within(self._recorded.decode("latin-1")) if self._placeholders else []
+
+    def _advance(self) -> None:
+        """Leave out what both begin with, and what is equal altogether."""
+        one, other = self._recorded, self._actual
+        size = min(len(one), len(other))
+        if not size:
+            return
+        if one[:size] != other[:size]:
+            low, high = 0, size  # as many bytes as are equal
+            while low < high:
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+            size = low
+        for start, text in self._places():
+            if start < size < start + len(text):
+                size = start  # a placeholder is taken whole
+        self._recorded, self._actual = one[size:], other[size:]
+        if self._recorded and self._actual and self._placeholder_first() and self._exchange.step.alike(*self._texts()):
+            self._recorded = self._actual = b""
+
+    def _placeholder_first(self) -> bool:
+        """Whether what is recorded goes on with a placeholder."""
+        places = self._places()
+        return bool(places) and places[0][0] == 0
+
+    def _texts(self) -> tuple[str, str]:
+        try:
+            return self._recorded.decode(), self._actual.decode()
+        except UnicodeDecodeError:
+            return self._recorded.decode("latin-1"), self._actual.decode("latin-1")
 
 
 def _circumstances(suspended: bool, early: str | None) -> dict[str, Any] | None:

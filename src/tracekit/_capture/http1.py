@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from .._runtime.session import Outcome
 from ..errors import ReplayError
-from .http import Answer, Exchange, piece_of, upload_of
+from .http import Answer, Exchange, SentBody, piece_of, upload_of
 
 __all__ = ["NOTHING", "Arrivals", "Chunks", "Incoming", "Rendering", "RequestHead", "served"]
 
@@ -600,7 +600,6 @@ class Arrivals:
         "_method",
         "_over",
         "_receive",
-        "_recorded",
         "_rendering",
         "_sent",
         "_withdraw",
@@ -620,9 +619,7 @@ class Arrivals:
         self._rendering: Rendering | None = None
         self._withdraw: Callable[[], object] | None = None
         self._over = False
-        #: What the program has sent of its body beyond what the recorded one had by now, and the other way round.
-        self._sent = b""
-        self._recorded = b""
+        self._sent: Final = SentBody(exchange)
         #: Whether the program has sent all of it.
         self._complete = False
 
@@ -644,7 +641,7 @@ class Arrivals:
         """A piece of the request's body is being sent; ``complete``: the last one."""
         if self._over:
             return
-        self._sent += data
+        self._sent.sent(data)
         self._complete = self._complete or complete
         self._compare()
         self.ask()
@@ -663,13 +660,12 @@ class Arrivals:
 
     def _compare(self) -> None:
         """Compare what is sent with what was, as far as the log is followed by now."""
-        while len(self._recorded) < len(self._sent) and (piece := self._next_sent()) is not None:
-            self._recorded += upload_of(piece) or b""
-        common = min(len(self._sent), len(self._recorded))
-        less = self._complete and (len(self._recorded) > common or self._sends_next())
-        if less or self._sent[:common] != self._recorded[:common]:
-            raise self._exchange.sends_otherwise(self._recorded, self._sent)
-        self._sent, self._recorded = self._sent[common:], self._recorded[common:]
+        sent = self._sent
+        while sent.wants and (piece := self._next_sent()) is not None:
+            sent.recorded(upload_of(piece) or b"")
+        if self._complete and (piece := self._next_sent()) is not None:  # more than this one sends
+            sent.recorded(upload_of(piece) or b"")
+        sent.compare(sent_all=self._complete, recorded_all=False)
 
     def _sends_next(self) -> bool:
         """Whether the recorded program sends something before anything comes."""
@@ -733,8 +729,7 @@ class Arrivals:
                 return _MOMENTS.get(outcome.output["moment"], b""), None
             self._rendering = Rendering()
             return self._rendering.head(Answer(outcome), self._exchange), None
-        if self._recorded or (self._complete and self._sent):
-            raise self._exchange.sends_otherwise(self._recorded, self._sent)
+        self._sent.compare(sent_all=True, recorded_all=self._complete)
         answer = Answer(outcome)
         if rendering is None and answer.raised == "closed":
             return (answer.content or b"" if answer.read else b""), ("closed", None)

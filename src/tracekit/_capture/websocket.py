@@ -308,7 +308,7 @@ class ReplayedConversation(Arrivals):
             made, then = self._made.pop(0), piece.output["sent"]
             if made["type"] == then["type"] == "ping":
                 self._pings[then["data"]] = made["data"]
-            elif not self._exchange.alike(then, made):
+            elif not self._exchange.step.alike(then, made):
                 raise self._otherwise(then, made)
 
     def _otherwise(self, then: Frame | None, made: Frame | None) -> BaseException:

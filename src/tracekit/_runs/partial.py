@@ -306,6 +306,9 @@ class CopiedStep(Step):
             self._answered(outcome)
         return outcome
 
+    def alike(self, recorded: object, actual: object) -> bool:
+        return self.step.alike(recorded, actual)
+
     def ahead(self, key: str) -> str | None:
         return self.step.ahead(key)
 

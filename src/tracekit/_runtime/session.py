@@ -311,6 +311,10 @@ class Step(Protocol):
         """What comes next, at once: it came together with what came before, or is the program's own doing."""
         raise AssertionError("the log does not answer this step")
 
+    def alike(self, recorded: object, actual: object) -> bool:
+        """Whether the program gives what the recorded one gave, as far as that is recorded: placeholders stand for their secrets."""
+        raise AssertionError("the log does not answer this step")
+
     def ahead(self, key: str) -> str | None:
         """What the ``info`` of its next chunk, else of its outcome, has under ``key``: a text that must be known before its turn.
 
