@@ -509,7 +509,7 @@ class _Seams:
         self._native: Final[set[tuple[int, str]]] = set()
 
     def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
-        """Put them in place, or remove them. ``observed``: somebody is told of live operations without an audit hook."""
+        """Put them in place, or remove them. ``observed``: live operations are reported to somebody without an audit hook."""
         if (live or observed) and not self._live:
             self._live.apply(*_patches(_live_seams(self._note)))
             if "uvloop" not in sys.modules:  # a program under the guard from its first line imports it later
@@ -1203,7 +1203,7 @@ def deactivate() -> None:
 
 
 def cross(attempt: Attempt | None) -> None:
-    """An operation is about to reach outside: guards are asked whether it may, recordings told that it does."""
+    """An operation is about to reach outside: guards are asked whether it may, a recording notes that it does."""
     check(attempt)
     observe(attempt)
 

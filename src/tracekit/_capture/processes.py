@@ -738,7 +738,7 @@ def _exitcode(original: Any) -> Any:
     return property(_status_method(original.fget), doc=original.__doc__)
 
 
-#: What tells an event loop that a process has ended.
+#: By what an event loop learns that a process has ended.
 _WATCHERS: Final = (
     "PidfdChildWatcher", "SafeChildWatcher", "FastChildWatcher", "MultiLoopChildWatcher", "ThreadedChildWatcher",
     "_PidfdChildWatcher", "_ThreadedChildWatcher",

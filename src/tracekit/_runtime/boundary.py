@@ -98,7 +98,7 @@ class Boundary:
     """What crosses the boundary of the process while one run is recorded, outside its captured steps.
 
     ``write`` appends a ``boundary`` entry (its name, its input as JSON values, the lane and the step that it happened in) to ``log`` and
-    returns its ``seq``; ``unwritten`` is told where that is not possible.
+    returns its ``seq``; ``unwritten`` is called where that is not possible.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class _Log(Protocol):
 
 
 class RecordedInputs:
-    """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is told where that is not possible."""
+    """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is called where that is not possible."""
 
     def __init__(
         self,
