@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from shutil import which
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -145,6 +144,8 @@ def may_join(words: Sequence[str]) -> bool:
 def _is_python(program: str) -> bool:
     if os.path.basename(program).startswith("python") or program == sys.executable:
         return True
+    from shutil import which
+
     try:
         with off_loop(), open(which(program) or program, "rb") as file:
             return b"python" in file.read(200).partition(b"\n")[0]

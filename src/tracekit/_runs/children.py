@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -1014,7 +1013,7 @@ class ReplayedChildren:
         if session.failure is None:
             self._check_all_started()
         if self._owns and self._reports is not None:
-            shutil.rmtree(self._reports, ignore_errors=True)
+            _remove(self._reports)
 
     def poll(self) -> None:
         """Fail the replay if a process has failed by now: the program may wait for that process for ever."""
@@ -1037,7 +1036,7 @@ class ReplayedChildren:
             child.kill()
         if self._owns and self._reports is not None:
             with guard.allow():
-                shutil.rmtree(self._reports, ignore_errors=True)
+                _remove(self._reports)
 
     def _idle(self, until: float | None) -> list[tuple[ReplayedChild, IdleState | None]]:
         """The processes that don't end by themselves: all of them are idle, or were still at work, with no recorded step left, when the
@@ -1165,3 +1164,9 @@ class ReplayedChildren:
             yield
         finally:
             self.waiting.discard(me)
+
+
+def _remove(directory: str) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)

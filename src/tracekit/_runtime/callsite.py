@@ -10,14 +10,13 @@ import sysconfig
 import warnings
 from contextlib import suppress
 from functools import lru_cache
-from pdb import Pdb
 from types import FrameType
 from typing import Any, Final
 
 from .. import _reality
 from .session import current
 
-__all__ = ["Debugger", "caller", "is_user_code", "say", "stop_in_caller", "warn", "warn_of_replay"]
+__all__ = ["caller", "is_user_code", "say", "stop_in_caller", "warn", "warn_of_replay"]
 
 # -- callsite ----------------------------------------------------------------------------------------------------------
 #
@@ -93,7 +92,7 @@ def stop_in_caller() -> None:
     from bdb import BdbQuit
 
     frame = _frame()
-    debugger = Debugger(skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"])
+    debugger = _debugger()
     debugger.set_trace(frame)  # hooks the frames; by itself it would stop at the next line of tracekit
     sys.settrace(None)
     debugger.interaction(frame, None)
@@ -115,14 +114,18 @@ def _frame() -> FrameType | None:
 # The debugger that ``tracekit replay --break`` opens.
 
 
-class Debugger(Pdb):
+def _debugger() -> Any:
     """What is typed at its prompt is no part of the run: it comes from the real standard input, outside the run's context."""
+    from pdb import Pdb  # with what it imports, 2 ms that only who debugs should pay
 
-    def interaction(self, *args: Any, **options: Any) -> None:
-        before, token = (builtins.input, sys.stdin), current.set(None)
-        builtins.input, sys.stdin = inspect.unwrap(builtins.input), sys.__stdin__ or sys.stdin
-        try:
-            super().interaction(*args, **options)
-        finally:
-            builtins.input, sys.stdin = before
-            current.reset(token)
+    class Debugger(Pdb):
+        def interaction(self, *args: Any, **options: Any) -> None:
+            before, token = (builtins.input, sys.stdin), current.set(None)
+            builtins.input, sys.stdin = inspect.unwrap(builtins.input), sys.__stdin__ or sys.stdin
+            try:
+                super().interaction(*args, **options)
+            finally:
+                builtins.input, sys.stdin = before
+                current.reset(token)
+
+    return Debugger(skip=["tracekit", "tracekit.*", "tracekit_*", "wrapt.*"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -115,6 +114,8 @@ def _is_long(recorded: str, actual: str) -> bool:
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
     """A unified diff; of long lines only what is around their first difference."""
+    import difflib
+
     diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
     lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ in line ends only
     shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
@@ -168,6 +169,8 @@ def _clip(text: str, width: int) -> str:
 
 def nearest(actual: bytes, candidates: Iterable[tuple[int, Mapping[str, Any], bytes]]) -> tuple[int, bool] | None:
     """Of recorded steps ``(seq, entry, input)`` the one most like ``actual``, and whether it is equal."""
+    import difflib
+
     best: tuple[float, int] | None = None
     text = actual[:4000].decode("utf-8", "replace")
     for seq, _entry, data in candidates:
