@@ -1,12 +1,14 @@
-"""The agent frameworks: which packages count as user code, and which of them only send telemetry.
+"""The agent frameworks: which packages count as user code, and which code only sends telemetry.
 
-A framework makes ids and dates that reach prompts and results, so its clock readings and random numbers belong to the run. Its
-exporters and their threads do not.
+A framework makes ids and dates that reach prompts and results, so its clock readings and random numbers belong to the run. What
+exporters send, and the threads that they do it in, do not.
 """
 
 from __future__ import annotations
 
-from tracekit.integration import Ambient, Integration
+from tracekit.integration import Integration
+
+from ._telemetry import ENDPOINTS, SENDERS
 
 __all__ = ["integration"]
 
@@ -37,23 +39,8 @@ integration = Integration(
         "google.adk",
         "haystack",
         "semantic_kernel",
+        "posthog.request",
     ),
-    background=(
-        "agents.tracing",
-        "langsmith",
-        "langfuse",
-        "opentelemetry",
-        "logfire",
-        "posthog",
-        "sentry_sdk",
-        "ddtrace",
-        "crewai.telemetry",
-        "traceloop",
-        "openinference",
-    ),
-    ambient=(
-        Ambient("api.smith.langchain.com", variable="LANGSMITH_ENDPOINT"),
-        Ambient("cloud.langfuse.com", variable="LANGFUSE_HOST"),
-        Ambient("telemetry.crewai.com"),
-    ),
+    telemetry=SENDERS,
+    ambient=ENDPOINTS,
 )

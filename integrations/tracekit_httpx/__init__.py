@@ -37,24 +37,6 @@ def _detach(client: Any) -> bool:
     return detach(client)
 
 
-#: Telemetry that programs send beside their work, whatever SDK they use.
-_AMBIENT = (
-    Ambient("api.smith.langchain.com", variable="LANGSMITH_ENDPOINT"),
-    Ambient("*.api.smith.langchain.com", variable="LANGCHAIN_ENDPOINT"),
-    Ambient("cloud.langfuse.com", variable="LANGFUSE_HOST"),
-    Ambient("*.cloud.langfuse.com", variable="LANGFUSE_BASE_URL"),
-    Ambient("*", "/v1/traces", methods=("POST",)),
-    Ambient("*", "/v1/metrics", methods=("POST",)),
-    Ambient("*", "/v1/logs", methods=("POST",)),
-    Ambient("otel.invalid", methods=("POST",), variable="OTEL_EXPORTER_OTLP_ENDPOINT"),
-    Ambient("huggingface.co", "/api/", methods=("GET", "HEAD")),
-    Ambient("*.ingest.sentry.io"),
-    Ambient("*.ingest.us.sentry.io"),
-    Ambient("*.i.posthog.com"),
-    Ambient("app.posthog.com"),
-    Ambient("telemetry.crewai.com"),
-)
-
 integration = Integration(
     "httpx",
     modules=("httpx", "httpx2"),
@@ -63,7 +45,7 @@ integration = Integration(
         for library in ("httpx2", "httpx")
         for patch in (Patch(library, "Client.send", _send), Patch(library, "AsyncClient.send", _send_async))
     ],
-    ambient=_AMBIENT,
+    ambient=(Ambient("huggingface.co", "/api/", methods=("GET", "HEAD")),),
     attach=_attach,
     detach=_detach,
 )

@@ -41,6 +41,13 @@ def _grpc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     return method.decode() if isinstance(method, bytes) else method
 
 
+def _empty(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """An empty message as the answer of a unary call, in the form in which its private part has it."""
+    found = _loaded("grpc._channel")._RPCState((), (), (), _loaded("grpc").StatusCode.OK, "")
+    found.response = args[0]._response_deserializer(b"") if args[0]._response_deserializer else b""
+    return found, None
+
+
 def _conninfo(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     given = args[1] if len(args) > 1 else kwargs.get("conninfo", "")
     about = _loaded("psycopg.conninfo").conninfo_to_dict(given)
@@ -71,7 +78,8 @@ _PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy
 integration = Integration(
     "native",
     native=(
-        *(Native("grpc._channel", f"_UnaryUnaryMultiCallable.{name}", _grpc) for name in ("_blocking", "future")),
+        Native("grpc._channel", "_UnaryUnaryMultiCallable._blocking", _grpc, nothing=_empty),
+        Native("grpc._channel", "_UnaryUnaryMultiCallable.future", _grpc),
         *(Native("grpc._channel", f"_StreamUnaryMultiCallable.{name}", _grpc) for name in ("_blocking", "future")),
         Native("grpc._channel", "_UnaryStreamMultiCallable.__call__", _grpc),
         Native("grpc._channel", "_SingleThreadedUnaryStreamMultiCallable.__call__", _grpc),

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from ._capture.plugins import Patch as Patch
     from ._capture.plugins import Reading as Reading
     from ._capture.plugins import TaskSource as TaskSource
+    from ._capture.plugins import Telemetry as Telemetry
     from ._capture.plugins import attach as attach
     from ._capture.plugins import detach as detach
     from ._capture.plugins import discover as discover
@@ -194,6 +195,7 @@ _HOMES: Final = {
     "Step": "_runtime.session",
     "Store": "_journal.store",
     "TaskSource": "_capture.plugins",
+    "Telemetry": "_capture.plugins",
     "Timer": "_runtime.session",
     "Trace": "_journal.reader",
     "Unfinished": "_runtime.session",
@@ -311,6 +313,7 @@ __all__ = [
     "Step",
     "Store",
     "TaskSource",
+    "Telemetry",
     "Timer",
     "Trace",
     "Unfinished",

@@ -395,7 +395,7 @@ def test_telemetry_is_ambient(place: Place, server: Server) -> None:
         BEGIN
         + """
 import httpx
-httpx.post(f"{URL}telemetry", content=b"x")
+httpx.post(f"{URL}telemetry/api/public/ingestion", content=b"x")
 """
     )
     telemetry = {"LANGFUSE_HOST": f"http://127.0.0.1:{server.port}/telemetry"}

@@ -75,15 +75,15 @@ def test_ambient_is_let_through(provider: StubProvider, instrumented: None, monk
     def program() -> int:
         with httpx2.Client() as client:
             client.get(f"{provider.url}/x")
-            return client.post(f"{provider.url}/telemetry/api/ingestion", json={"batch": []}).status_code
+            return client.post(f"{provider.url}/telemetry/api/public/ingestion", json={"batch": []}).status_code
 
     with tracekit.record() as run:
         assert program() == 200
     assert [entry["type"] for entry in requests(run)] == ["http.request"]
-    assert provider.requests["/telemetry/api/ingestion"] == 1
+    assert provider.requests["/telemetry/api/public/ingestion"] == 1
     with tracekit.replay(run.id):
         assert program() == 200
-    assert provider.requests["/telemetry/api/ingestion"] == 1
+    assert provider.requests["/telemetry/api/public/ingestion"] == 1
 
 
 def test_ambient_threads(provider: StubProvider, instrumented: None) -> None:

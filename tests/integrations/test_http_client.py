@@ -243,6 +243,7 @@ def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.Mon
     """Telemetry goes out while recording, is in no trace, and is answered with nothing in a replay, in threads without a run too;
     where nobody listens to it that is no step either."""
     monkeypatch.setenv("LANGSMITH_ENDPOINT", servers.roots.http + "/langsmith")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{servers.roots.closed}")
     statuses: list[int] = []
 
     def program() -> Any:

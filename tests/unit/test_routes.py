@@ -9,6 +9,7 @@ import pytest
 import tracekit_anthropic
 import tracekit_bedrock
 import tracekit_cohere
+import tracekit_frameworks
 import tracekit_google
 import tracekit_httpx
 import tracekit_mistral
@@ -24,7 +25,7 @@ def _registered() -> Iterator[None]:
     routes.unregister()
     packages = (
         tracekit_httpx, tracekit_openai, tracekit_anthropic, tracekit_bedrock, tracekit_cohere, tracekit_google, tracekit_mistral,
-        tracekit_ollama,
+        tracekit_ollama, tracekit_frameworks,
     )  # fmt: skip
     for package in packages:
         routes.register(package.integration)
@@ -85,6 +86,7 @@ def test_side_effect(method: str, path: str, agent: bytes, side_effect: str) -> 
         "https://eu.api.smith.langchain.com/runs/batch",
         "https://us.cloud.langfuse.com/api/public/ingestion",
         "http://localhost:4318/v1/traces",
+        "https://us.i.posthog.com/batch/",
         "https://o1.ingest.sentry.io/api/1/envelope/",
     ],
 )
@@ -99,18 +101,24 @@ def test_ambient(url: str) -> None:
         "https://api.openai.com/v1/chat/completions",
         "https://huggingface.co/a/resolve/main/x",
         "https://example.com/v1/trace",
+        "https://shop.example/v1/logs",
+        "https://us.i.posthog.com/flags/?v=2",
+        "https://cloud.langfuse.com/api/public/v2/prompts/greeting",
+        "https://api.smith.langchain.com/runs/query",
+        "https://api.smith.langchain.com/commits/-/prompt/latest",
     ],
 )
 def test_not_ambient(url: str) -> None:
-    """Model calls, downloads and whatever is not known are the program's."""
+    """Model calls, downloads, whatever is not known, and what a telemetry service is asked for are the program's."""
     assert not route("POST", url).ambient
 
 
 def test_ambient_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A telemetry service under another address is known by the variable that names it."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.internal:9999/in")
-    assert route("POST", "http://collector.internal:9999/in/v1/anything").ambient
-    assert not route("POST", "http://collector.internal:9999/elsewhere").ambient
+    assert route("POST", "http://collector.internal:9999/in/v1/traces").ambient
+    assert not route("POST", "http://collector.internal:9999/in/v1/files").ambient
+    assert not route("POST", "http://collector.internal:9999/v1/traces").ambient
 
 
 @pytest.mark.parametrize(

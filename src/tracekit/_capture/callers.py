@@ -1,4 +1,4 @@
-"""Who counts as user code: whose clock and random reads belong to the run.
+"""Who is calling: user code, whose clock and random reads belong to the run, or code that sends telemetry, which is no part of it.
 
 User code is any file outside the standard library, ``site-packages`` and tracekit, and every package that was included: the
 one that calls ``record()`` or holds a traced function, the agent frameworks that an integration names, ``user_modules=``.
@@ -14,9 +14,12 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from .. import _reality
+from .._runtime.session import current
+from .plugins import Telemetry, is_observer, telemetry_of
 
 __all__ = [
     "PASS",
+    "by_observer",
     "by_user",
     "caller",
     "exclude",
@@ -25,10 +28,11 @@ __all__ = [
     "include",
     "include_package",
     "installed",
-    "is_background",
+    "is_telemetry",
     "library",
     "own_code",
     "pass_through",
+    "telemetry",
     "walk",
 ]
 
@@ -117,6 +121,52 @@ def library() -> str | None:
             return name or None
         frame = frame.f_back
     return None
+
+
+def telemetry() -> Telemetry | None:
+    """Whose telemetry the running code sends: the nearest frame that is user code, or sends telemetry, decides.
+
+    What stands between is the transport. In a thread that sends telemetry and belongs to no run, all is, what it calls of the user's (an
+    exporter, a filter) as well. So neither a package that wraps what the program does (a decorator, an instrumented client) nor one that
+    reads something for it makes telemetry of that.
+    """
+    frame: FrameType | None = _getframe(1)
+    runs, found = current.get() is not None, None
+    by_user = False
+    while frame is not None:
+        code = frame.f_code
+        sender = telemetry_of(frame.f_globals.get("__name__") or "", code.co_qualname)
+        if sender is not None:
+            if not by_user:
+                return sender
+            found = found or sender
+        else:
+            kind = _known(code.co_filename)
+            if (_kind_of(frame) if kind is None else kind) is True:
+                if runs:
+                    return None
+                by_user, found = True, None
+        frame = frame.f_back
+    return found
+
+
+def by_observer() -> bool:
+    """Whether the function that calls this one was called by a package that sends telemetry, as far as the standard library has it."""
+    frame: FrameType | None = _getframe(2)
+    while frame is not None:
+        if is_observer(frame.f_globals.get("__name__") or ""):
+            return True
+        file = frame.f_code.co_filename
+        if _packaged(file) or not file.startswith((_STDLIB + os.sep, _OWN + os.sep)):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def is_telemetry(function: Any) -> bool:
+    """Whether ``function`` sends telemetry: the thread that runs it is no part of a run."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return isinstance(module, str) and isinstance(name, str) and telemetry_of(module, name) is not None
 
 
 def _library_of(file: str, kind: Any) -> Any:
@@ -256,7 +306,7 @@ def exclude(path: str) -> None:
 
 
 def exclude_package(name: str) -> None:
-    """Never count the package ``name`` as user code, and what it starts as no part of a run (telemetry). Imports nothing."""
+    """Never count the package ``name`` as user code. Imports nothing."""
     module = sys.modules.get(name)
     if module is not None:
         _excluded.update(_places(module))
@@ -264,14 +314,6 @@ def exclude_package(name: str) -> None:
         _unwanted.add(name)
     _kinds.clear()
     _libraries.clear()
-
-
-def is_background(function: Any) -> bool:
-    """Whether ``function`` belongs to a package that was excluded: the thread or task that runs it is no part of a run."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None or not (_excluded or _unwanted):
-        return False
-    return _unwelcome(_abspath(code.co_filename))
 
 
 def pass_through(path: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
+from errno import ECONNREFUSED, ENOENT
 from functools import cache, partial, wraps
 from inspect import iscoroutinefunction
 from threading import RLock, current_thread, get_ident
@@ -23,8 +24,9 @@ from .._runtime.process import process
 from .._runtime.session import Scope, Session, Step, accounted_for, current, enter, here
 from .._runtime.step import Request, Spec
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
+from .callers import telemetry
 from .patch import AttributePatch, Patch, PatchStack, when_imported
-from .plugins import Native, discover
+from .plugins import Native, discover, is_observer
 
 if TYPE_CHECKING:
     from .exchange import AuditHook
@@ -419,7 +421,8 @@ class Caller:
             if not self._nearest:
                 self._standard.append((module, frame.f_code.co_name))
             return
-        self._nearest = self._nearest or module or file
+        if not is_observer(module):  # which wraps others' calls
+            self._nearest = self._nearest or module or file
         if module.startswith("tracekit") and (file.startswith(_TRACEKIT) or module.startswith("tracekit_")):
             return
         self.own = not installed
@@ -849,6 +852,9 @@ def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | No
         caller = Caller() if found else None
         if caller is None or caller.passes(attempt.kind):
             return
+        sender = telemetry() if attempt.kind in _SENDING else None
+        if sender is not None:
+            status = "ambient"
         text, where = attempt.text[:_TARGET], caller.location
         if attempt.kind == "lookup" and where is None:  # a thread that looks up for somebody: it was noted there
             return
@@ -856,10 +862,14 @@ def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | No
             text = f"{attempt.operation.partition('.')[0]} to {text}"
         for boundary, place, unattributed in found:
             boundary.note(
-                status, attempt.kind, attempt.operation, text, where, place=place, unattributed=unattributed, lane=lane
-            )
+                status, attempt.kind, attempt.operation, text, where,
+                place=place, unattributed=unattributed and status != "ambient", lane=lane,
+                telemetry=None if sender is None else sender.name,
+            )  # fmt: skip
 
 
+#: What telemetry does to go out.
+_SENDING: Final = frozenset(("connect", "lookup", "native", "process", "send"))
 #: How much of a target is kept, in characters.
 _TARGET: Final = 300
 
@@ -915,25 +925,34 @@ def _native_entrance(native: Native, found: Any) -> Any:
         return type(found)(_native_entrance(native, found.__func__))
     operation = f"{native.module}.{native.attribute}"
 
-    def reach(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def goes_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the call is made; telemetry of a replay may get an empty answer instead."""
         if not _idle():
             attempt = Attempt("native", operation, native.target_of(args, kwargs))
-            check(attempt)
+            try:
+                check(attempt)
+            except ConnectionRefusedError:
+                if native.nothing is None:
+                    raise
+                return False
             observe(attempt, by=args[0] if args and native.keeps else None)
+        return True
+
+    def nothing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert native.nothing is not None
+        return native.nothing(args, kwargs)
 
     if iscoroutinefunction(found):
 
         @wraps(found)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            reach(args, kwargs)
-            return await found(*args, **kwargs)
+            return await found(*args, **kwargs) if goes_out(args, kwargs) else nothing(args, kwargs)
 
         return call_async
 
     @wraps(found)
     def call(*args: Any, **kwargs: Any) -> Any:
-        reach(args, kwargs)
-        return found(*args, **kwargs)
+        return found(*args, **kwargs) if goes_out(args, kwargs) else nothing(args, kwargs)
 
     return call
 
@@ -1209,7 +1228,10 @@ def cross(attempt: Attempt | None) -> None:
 
 
 def check(attempt: Attempt | None) -> None:
-    """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller."""
+    """Raise :class:`LiveCallBlockedError` if a guard stands against this operation of this caller.
+
+    Of telemetry, which a replay does not send and does without, an ordinary ``OSError``, as where nobody listens to it.
+    """
     if attempt is None:
         return
     refuse(attempt)
@@ -1223,6 +1245,8 @@ def check(attempt: Attempt | None) -> None:
         return
     if attempt.kind == "listen":
         process.role.listen()
+    if attempt.kind in _SENDING and telemetry() is not None:
+        raise _unsent(attempt)
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
     error = _error(attempt, caller, any(guard.resumes for guard in guards))
@@ -1231,6 +1255,17 @@ def check(attempt: Attempt | None) -> None:
             with suppress(Exception):
                 guard.failed(error)
     raise error
+
+
+def _unsent(attempt: Attempt) -> OSError:
+    """What telemetry gets in a replay: nobody is there."""
+    if attempt.kind == "lookup":
+        from _socket import EAI_NONAME, gaierror
+
+        return gaierror(EAI_NONAME, "Name or service not known")
+    if attempt.kind == "process":
+        return FileNotFoundError(ENOENT, os.strerror(ENOENT), attempt.text)
+    return ConnectionRefusedError(ECONNREFUSED, os.strerror(ECONNREFUSED))
 
 
 def refuse(attempt: Attempt) -> None:

@@ -20,6 +20,7 @@ from .._runtime.session import Outcome, Scope, Step, below, below_seam, current
 from .._runtime.step import Circumstances, Request, Spec
 from .._values import to_json
 from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError, TraceExhaustedError
+from .callers import telemetry
 from .guard import Attempt, everywhere, observe
 from .plugins import Claim, Dialect, Route, note_captured, resolve, shown
 
@@ -1024,7 +1025,7 @@ def connection_failed(scope: Scope, scheme: bytes, netloc: bytes) -> Answer | No
 
 def _connection(scheme: bytes, netloc: bytes) -> Request | None:
     route = resolve("CONNECT", scheme, netloc, b"", b"")
-    if route.ambient:
+    if _is_ambient(route):
         return None
     key = ("connection", route.name)
     spec = (_specs.get(key) or _remember(key, (Spec("http", route.name, side_effect="read_only"), None, b"")))[0]
@@ -1055,17 +1056,26 @@ def begin(
     if (about.upgrade or scheme in (b"ws", b"wss")) and not websocket:
         refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
     route = resolve(method, scheme, netloc, raw_path, about.agent)
-    if route.ambient:
+    ambient = _is_ambient(route)
+    dialects = () if streamed or websocket else route.dialects
+    if ambient and not dialects:
         return _ambient(route) if scope.session.recording else AMBIENT
     value = parsed(content)
     body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
-    for dialect in () if streamed or websocket else route.dialects:
+    for dialect in dialects:
         claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
         if claim is not None:
             note_captured(scope.session.state, route, dialect)
             return _model_call(scope, method, route, dialect, claim, about, body, format, content)
+    if ambient:
+        return _ambient(route) if scope.session.recording else AMBIENT
     note_captured(scope.session.state, route)
     return _plain_call(scope, method, route, about, body, format)
+
+
+def _is_ambient(route: Route) -> bool:
+    """Whether a request to there is telemetry, unless it is a model call: by its endpoint, or by the code that sends it."""
+    return route.ambient or telemetry() is not None
 
 
 def _ambient(route: Route) -> str:
@@ -1082,12 +1092,18 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     """
     about = Facts(headers)
     route = resolve(method, scheme, netloc, raw_path, about.agent)
-    if route.ambient:
-        return AMBIENT if everywhere() else _ambient(route)
-    if process.outside is None and not process.effects.open:
+    ambient = _is_ambient(route)
+    unasked = process.outside is None and not process.effects.open
+    if unasked and not ambient:
         return None
-    value = parsed(content)
-    model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
+    model_call = False
+    if route.dialects:
+        value = parsed(content)
+        model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
+    if ambient and not model_call:
+        return AMBIENT if everywhere() else _ambient(route)
+    if unasked:
+        return None
     if process.outside is not None and (model_call or route.sdk is not None):
         process.outside("llm" if model_call else "http", route.name)
     if process.effects.open and not model_call:

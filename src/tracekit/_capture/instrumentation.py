@@ -90,8 +90,9 @@ def _want(integration: Integration) -> None:
         callers.exclude(os.path.dirname(module.__file__))
     for package in integration.frameworks:
         callers.include_package(package)
-    for package in integration.background:
-        callers.exclude_package(package)
+    for telemetry in integration.telemetry:
+        for package in telemetry.packages:
+            callers.exclude_package(package)
     for patch in integration.patches:
         when_imported(patch.module, _apply)
 

@@ -33,11 +33,13 @@ __all__ = [
     "Reading",
     "Route",
     "TaskSource",
+    "Telemetry",
     "attach",
     "classify",
     "detach",
     "discover",
     "forms",
+    "is_observer",
     "known",
     "note_captured",
     "register",
@@ -46,6 +48,7 @@ __all__ = [
     "shown",
     "supply_placeholders",
     "task_sources",
+    "telemetry_of",
     "trust",
     "trusted",
     "unregister",
@@ -193,9 +196,10 @@ class Endpoint:
 
 
 class Ambient:
-    """Traffic that is not the program's: a host (or ``"*.domain"``, ``"*"``), the beginning of a path, methods.
+    """An endpoint to which telemetry is sent, whoever sends it: a host (or ``"*.domain"``, ``"*:4318"``), the beginning of a path, methods.
 
-    ``variable`` names an environment variable that holds another base URL of the same service.
+    ``variable`` names an environment variable that holds another base URL of the same service. A request that a dialect claims is a
+    model call all the same.
     """
 
     __slots__ = ("host", "methods", "path", "variable")
@@ -207,15 +211,37 @@ class Ambient:
         self.variable: Final = variable
 
 
+class Telemetry:
+    """Telemetry, by the code that sends it: ``name`` is what it is called (``"LangSmith"``), ``senders`` the modules that send it.
+
+    A sender is a module or package (``"opentelemetry.exporter"``), or a function of one and what is defined in it
+    (``"langsmith.client:Client.create_run"``, also the beginning of a name). What a sender sends, over whatever transport, is no part of a
+    run, nor is a thread that runs a function of its own: it goes out while a run is recorded, and not in a replay. Name the parts that
+    only send: what a package *reads* for the program (a prompt, a feature flag), and what it calls on the program's behalf, belongs to
+    the run. ``packages`` are those whose own clock readings and waits (for their threads) belong to no run, either.
+    """
+
+    __slots__ = ("name", "packages", "senders")
+
+    def __init__(self, name: str, senders: Sequence[str], *, packages: Sequence[str] = ()) -> None:
+        self.name: Final = name
+        self.senders: Final = tuple(senders)
+        self.packages: Final = tuple(packages)
+
+    def __repr__(self) -> str:
+        return f"Telemetry({self.name!r})"
+
+
 class Native:
     """A function of a client that connects below Python: ``attribute`` (``"Connection.connect"``) of ``module``.
 
     Where Python code calls it, a replay refuses it and a recording names it; importing the client is nothing. ``target`` says of the
     call's arguments what it reaches, as ``(host, port)`` or a text. ``keeps``: its first argument is the connection or client, of which a
-    recording names the first call alone. What a version of the client does not have is left out.
+    recording names the first call alone. ``nothing`` makes of the call's arguments what telemetry gets in a replay, where it is not sent:
+    an empty answer; without it, an ordinary connection error is raised. What a version of the client does not have is left out.
     """
 
-    __slots__ = ("attribute", "keeps", "module", "target")
+    __slots__ = ("attribute", "keeps", "module", "nothing", "target")
 
     def __init__(
         self,
@@ -224,11 +250,13 @@ class Native:
         target: Callable[[tuple[Any, ...], Mapping[str, Any]], object] | None = None,
         *,
         keeps: bool = False,
+        nothing: Callable[[tuple[Any, ...], Mapping[str, Any]], object] | None = None,
     ) -> None:
         self.module: Final = module
         self.attribute: Final = attribute
         self.target: Final = target
         self.keeps: Final = keeps
+        self.nothing: Final = nothing
 
     def target_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """What a call reaches; one that can't be read reaches the client's name."""
@@ -248,7 +276,7 @@ class Integration:
     ``modules`` are the packages whose presence makes it a *known SDK* (a run that imported one and captured nothing of it
     says so). ``credentials`` are the environment variables without which the SDK refuses to start; a replay sets a
     placeholder where one is absent. Of several in a tuple one is enough. ``frameworks`` are packages that count as user code;
-    ``background`` ones are no part of a run, nor is what they start (telemetry). ``agents`` are the beginnings of the
+    ``telemetry`` says which code sends telemetry, and ``ambient`` to which endpoints it goes. ``agents`` are the beginnings of the
     ``user-agent`` header by which the SDK's requests are known, up to its version. ``hosts`` (``*`` as in file names) are those of the
     service, by which requests are known that something else sends. ``native`` are the
     functions by which clients that connect below Python are called; they are watched in every run and replay. ``attach`` puts the seam on
@@ -257,8 +285,8 @@ class Integration:
     """
 
     __slots__ = (
-        "agents", "ambient", "attach", "background", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules",
-        "name", "native", "patches",
+        "agents", "ambient", "attach", "credentials", "detach", "dialects", "endpoints", "frameworks", "hosts", "modules", "name",
+        "native", "patches", "telemetry",
     )  # fmt: skip
 
     def __init__(
@@ -274,7 +302,7 @@ class Integration:
         ambient: Sequence[Ambient] = (),
         credentials: Sequence[str | tuple[str, ...]] = (),
         frameworks: Sequence[str] = (),
-        background: Sequence[str] = (),
+        telemetry: Sequence[Telemetry] = (),
         native: Sequence[Native] = (),
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -289,7 +317,7 @@ class Integration:
         self.ambient: Final = tuple(ambient)
         self.credentials: Final = tuple(credentials)
         self.frameworks: Final = tuple(frameworks)
-        self.background: Final = tuple(background)
+        self.telemetry: Final = tuple(telemetry)
         self.native: Final = tuple(native)
         self.attach: Final = attach
         self.detach: Final = detach
@@ -468,6 +496,7 @@ def register(integration: Integration) -> None:
     if _integrations.get(integration.name) is not integration:
         _integrations[integration.name] = integration
         _routes.clear()
+        _forget_telemetry()
 
 
 def unregister() -> None:
@@ -476,6 +505,7 @@ def unregister() -> None:
     _classes.clear()
     _trusted.clear()
     _routes.clear()
+    _forget_telemetry()
 
 
 def known() -> Mapping[str, Integration]:
@@ -605,9 +635,8 @@ def _ambient() -> list[Ambient]:
         base = os.environ.get(entry.variable or "", "") if entry.variable else ""
         if base:
             parts = urlsplit(base)
-            entries.append(
-                Ambient(parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") or "/", methods=entry.methods)
-            )
+            host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") + entry.path
+            entries.append(Ambient(host, path, methods=entry.methods))
     return entries
 
 
@@ -622,6 +651,59 @@ def _is_ambient(entry: Ambient, method: str, host: str, path: str) -> bool:
 def _is_host(pattern: str, host: str) -> bool:
     """Whether a host, with or without its port, is of this pattern."""
     return fnmatchcase(host, pattern) or fnmatchcase(host.partition(":")[0], pattern)
+
+
+# -- telemetry ---------------------------------------------------------------------------------------------------------
+#
+# Which code sends telemetry, by the module that it is in; who is calling is for ``callers`` to find.
+
+#: A cache, by the name of a module: the senders in it, each with the beginning of the names of its functions (empty: all of them).
+_senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
+
+
+#: A cache, by the name of a module: whether it is of a package that sends telemetry.
+_observers: dict[str, bool] = {}
+
+
+def telemetry_of(module: str, function: str) -> Telemetry | None:
+    """Whose telemetry a function (its ``__qualname__``) of this module sends; ``None``: it is no sender."""
+    found = _senders.get(module)
+    if found is None:
+        found = _senders[module] = _senders_in(module)
+    for beginning, telemetry in found:
+        if function.startswith(beginning):
+            return telemetry
+    return None
+
+
+def _forget_telemetry() -> None:
+    _senders.clear()
+    _observers.clear()
+
+
+def is_observer(module: str) -> bool:
+    """Whether a module is of a package that sends telemetry: it may stand around what the program does."""
+    found = _observers.get(module)
+    if found is None:
+        packages = [
+            package
+            for integration in {**discover(), **_integrations}.values()
+            for telemetry in integration.telemetry
+            for package in telemetry.packages
+        ]
+        found = _observers[module] = any(module == one or module.startswith(one + ".") for one in packages)
+    return found
+
+
+def _senders_in(module: str) -> tuple[tuple[str, Telemetry], ...]:
+    found = []
+    for integration in {**discover(), **_integrations}.values():
+        for telemetry in integration.telemetry:
+            for sender in telemetry.senders:
+                place, _, function = sender.partition(":")
+                if module == place or module.startswith(place + "."):
+                    found.append((function, telemetry))
+    return tuple(found)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

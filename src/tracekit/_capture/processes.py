@@ -23,6 +23,7 @@ from .._runtime.session import Scope, below_seam, current, enter, here, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard
+from .callers import telemetry
 from .commands import CapturedProcess, ProcessSteps
 from .guard import Attempt
 from .patch import Patch, Switch
@@ -820,8 +821,8 @@ def _admit(scope: Scope, name: str, words: list[str] | None, pool: bool = False)
     return lane, None if children is None else children.admit(scope, lane, words, pool)
 
 
-def _unattributed(command: Any) -> None:
-    """A process is about to be started by code that is in no run."""
+def _apart(command: Any) -> None:
+    """A process is about to be started by code that is in no run, or by telemetry, which is no part of any."""
     guard.observe(Attempt("process", "process.start", program_name(words_of(command))))
 
 
@@ -905,8 +906,8 @@ def _admission(command: Any, program: Any = None) -> tuple[Scope, Admission] | N
     scope = current.get()
     if within.get():
         return None
-    if scope is None:
-        _unattributed(command if program is None else [program])
+    if scope is None or telemetry() is not None:
+        _apart(command if program is None else [program])
         return None
     words = words_of(command)
     if program is not None:
@@ -924,8 +925,8 @@ def _system(original: Any) -> Any:
         scope = current.get()
         if not isinstance(command, str | bytes | os.PathLike) or within.get():
             return original(command)
-        if scope is None:
-            _unattributed(command)
+        if scope is None or telemetry() is not None:
+            _apart(command)
             return original(command)
         options: dict[str, Any] = {"close_fds": False, "restore_signals": False}  # as it is without us
         status = _patiently(subprocess.Popen(command, shell=True, **options))
@@ -1163,8 +1164,8 @@ def _popen(original: Any) -> Any:
         command = args[0] if args else kwargs.get("args")
         if command is None or within.get() or (caller := guard.Caller()).passes("process"):
             original(self, *args, **kwargs)
-        elif scope is None:
-            _unattributed(command)
+        elif scope is None or telemetry() is not None:
+            _apart(command)
             original(self, *args, **kwargs)
         else:
             loops = sys._getframe(1).f_globals.get("__name__") in _LOOPS

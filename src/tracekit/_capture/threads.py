@@ -30,7 +30,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, owner
 from ..errors import RunStateError
 from . import guard
-from .callers import by_user, is_background, pass_through, walk
+from .callers import by_user, is_telemetry, pass_through, walk
 from .exchange import CodeExchange
 from .patch import AttributePatch, Patch, Switch
 
@@ -704,7 +704,7 @@ def _start(original: Any) -> Any:
         scope = current.get()
         if scope is None:
             return original(self)  # type: ignore[no-any-return]
-        if is_background(_work(self)):
+        if is_telemetry(_work(self)):
             return Context().run(_apart, original, self)
         threads = scope.session.threads
         if not _is_worker(self):

@@ -20,7 +20,7 @@ from .._reality import monotonic_ns, off_loop, repoint
 from .._runtime.session import Scope, current, here
 from ..errors import ReplayError
 from . import threads as handover
-from .callers import by_user
+from .callers import by_observer, by_user
 from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
@@ -117,6 +117,8 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
         scope = scope_of_timers()
         if scope is None:
             return original(self, timeout)  # type: ignore[no-any-return]
+        if by_observer():
+            return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
         if timeout is None:
             limit = getattr(_own, "limit", None)
             if limit is not None:
@@ -137,6 +139,21 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
 
     wait.__qualname__ = "Condition.wait"
     return wait
+
+
+def _beside(scope: Scope, wait: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A wait of telemetry for its own threads, which are no part of the run: neither recorded nor given a place, and while it lasts
+    nobody knows what may yet move."""
+    threads = scope.session.threads
+    token = current.set(None)
+    if threads is not None:
+        threads.launching()
+    try:
+        return wait(*args, **options)
+    finally:
+        if threads is not None:
+            threads.launched(None, None)
+        current.reset(token)
 
 
 def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
@@ -177,10 +194,14 @@ def _hold(gate: Any, timer: Any) -> None:
 
 def _join(original: Any, scope_of_timers: _Scope) -> Any:
     def join(self: threading.Thread, timeout: float | None = None) -> None:
-        if timeout is None or timeout <= 0:
+        if timeout is not None and timeout <= 0:
             return original(self, timeout)  # type: ignore[no-any-return]
         scope = scope_of_timers()
         if scope is None:
+            return original(self, timeout)  # type: ignore[no-any-return]
+        if by_observer():
+            return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
+        if timeout is None:
             return original(self, timeout)  # type: ignore[no-any-return]
         original(self, 0)  # wrong uses fail here
         timer = scope.session.arm(scope, "threading.join", timeout)
@@ -255,6 +276,8 @@ def _limited(original: Any, name: str, limit_of: Callable[..., Any], late: Any, 
         scope = scope_of()
         if scope is None or getattr(_own, "limit", None) is not None:
             return original(self, *args, **options)
+        if by_observer():
+            return _beside(scope, original, self, *args, **options)
         timer = scope.session.arm(scope, name, seconds)
         if timer.comes:
             _wait_for_its_place(self, timer)

@@ -62,6 +62,7 @@ class Crossing(NamedTuple):
 
     ``captured`` of them turned out to be captured: processes that joined the run, or could not be started. ``entry`` is its entry in the
     log. ``unattributed``: it was done by code of which nobody knows whether it belongs to the run (a thread that is none of it).
+    ``telemetry`` says whose that is, where its code is known.
     """
 
     status: str
@@ -74,6 +75,7 @@ class Crossing(NamedTuple):
     entry: int = 0
     times: int = 1
     captured: int = 0
+    telemetry: str | None = None
 
     @property
     def text(self) -> str:
@@ -82,6 +84,17 @@ class Crossing(NamedTuple):
         if self.times > 1:
             place.append(f"{self.times} times")
         return f"{_WORDS.get(self.kind, self.kind)} {self.target}" + (f" ({', '.join(place)})" if place else "")
+
+    @property
+    def advice(self) -> str:
+        """What follows from it, for people, where that is not to be asked of the verdict."""
+        if self.status != "ambient":
+            return ""
+        return f"this is telemetry{f' of {self.telemetry}' if self.telemetry else ''}; it is left out"
+
+
+#: What is counted together: status, kind, line, target, whether it is unattributed, whose telemetry.
+_Key = tuple[str, str, str | None, str, bool, str | None]
 
 
 class _Journal(Protocol):
@@ -110,7 +123,7 @@ class Boundary:
         self._log: Final = log
         self._write: Final = write
         self._unwritten: Final = unwritten
-        self._found: Final[dict[tuple[str, str, str | None, str, bool], _Counted]] = {}
+        self._found: Final[dict[_Key, _Counted]] = {}
         self._targets: Final[Counter[tuple[str, str, str | None]]] = Counter()
         #: By the lane of a process: what it counts in.
         self._processes: Final[dict[str, _Counted]] = {}
@@ -144,12 +157,13 @@ class Boundary:
         place: tuple[int, int] = (0, ROOT),
         unattributed: bool = False,
         lane: str | None = None,
+        telemetry: str | None = None,
     ) -> None:
         """Something is about to cross: when this returns, the log has it. Where the log can't be written, it goes ahead all the same."""
         try:
             # The lock of the log, not one more: a finalizer may come here from the middle of an entry.
             with self._log.journal.held():
-                counted = self._counted(status, kind, target, where, unattributed, lane)
+                counted = self._counted(status, kind, target, where, unattributed, lane, telemetry)
                 if not counted.entry:
                     counted.entry = self._write(kind, counted.about(operation), place)
             if counted.effect:
@@ -158,12 +172,19 @@ class Boundary:
             self._unwritten()
 
     def _counted(
-        self, status: Status, kind: str, target: str, where: str | None, unattributed: bool, lane: str | None
+        self,
+        status: Status,
+        kind: str,
+        target: str,
+        where: str | None,
+        unattributed: bool,
+        lane: str | None,
+        telemetry: str | None,
     ) -> _Counted:
-        key = self._key(status, kind, target, where, unattributed)
+        key = self._key(status, kind, target, where, unattributed, telemetry)
         counted = self._found.get(key)
         if counted is None:
-            counted = self._found[key] = _Counted(status, kind, key[3], where, unattributed, lane)
+            counted = self._found[key] = _Counted(status, kind, key[3], where, unattributed, lane, telemetry)
             self._targets[key[:3]] += 1
         counted.times += 1
         if lane is not None:
@@ -171,11 +192,11 @@ class Boundary:
         return counted
 
     def _key(
-        self, status: str, kind: str, target: str, where: str | None, unattributed: bool
-    ) -> tuple[str, str, str | None, str, bool]:
-        key = (status, kind, where, target, unattributed)
+        self, status: str, kind: str, target: str, where: str | None, unattributed: bool, telemetry: str | None
+    ) -> _Key:
+        key = (status, kind, where, target, unattributed, telemetry)
         if key not in self._found and self._targets[key[:3]] >= _TARGETS:
-            return (status, kind, where, _OTHERS, unattributed)
+            return (status, kind, where, _OTHERS, unattributed, telemetry)
         return key
 
     def captured(self, lane: str) -> None:
@@ -201,10 +222,19 @@ class Boundary:
 class _Counted:
     """What is counted together; see :class:`Crossing`."""
 
-    __slots__ = ("captured", "effect", "entry", "kind", "lane", "status", "target", "times", "unattributed", "where")
+    __slots__ = (
+        "captured", "effect", "entry", "kind", "lane", "status", "target", "telemetry", "times", "unattributed", "where",
+    )  # fmt: skip
 
     def __init__(
-        self, status: str, kind: str, target: str, where: str | None, unattributed: bool, lane: str | None
+        self,
+        status: str,
+        kind: str,
+        target: str,
+        where: str | None,
+        unattributed: bool,
+        lane: str | None,
+        telemetry: str | None,
     ) -> None:
         self.status: Final = status
         self.kind: Final = kind
@@ -212,6 +242,7 @@ class _Counted:
         self.where: Final = where
         self.unattributed: Final = unattributed
         self.lane: Final = lane
+        self.telemetry: Final = telemetry
         self.effect: Final = status == "noted" and kind in _MAY_HAVE_EFFECT
         self.entry = 0
         self.times = 0
@@ -228,6 +259,8 @@ class _Counted:
             about["unattributed"] = True
         if self.lane is not None:
             about["process"] = self.lane
+        if self.telemetry is not None:
+            about["telemetry"] = self.telemetry
         return about
 
     def crossing(self) -> Crossing:
@@ -252,7 +285,7 @@ def crossing_of(entry: Mapping[str, Any]) -> Crossing:
     """What one ``boundary`` entry says; a trace may say anything."""
     about = entry.get("input")
     about = about if isinstance(about, Mapping) else {}
-    where, lane = about.get("where"), about.get("process")
+    where, lane, telemetry = about.get("where"), about.get("process"), about.get("telemetry")
     return Crossing(
         str(about.get("status", "noted")),
         str(entry.get("name")),
@@ -262,6 +295,7 @@ def crossing_of(entry: Mapping[str, Any]) -> Crossing:
         about.get("effect") is True,
         lane if isinstance(lane, str) else None,
         entry["seq"],
+        telemetry=telemetry if isinstance(telemetry, str) else None,
     )
 
 

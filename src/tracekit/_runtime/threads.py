@@ -405,13 +405,22 @@ class ThreadMonitor:
             if frame is None:
                 if member is not None:  # it ends, or is in native code that called Python
                     return None
-            elif not (
+            elif (taking_part and ident == _main() and self._ends(frame)) or not (
                 (self._waits_for_us(native, frame, look) if taking_part else self._rests(native, frame, look))
                 or (by_processes and _waits_for_process(native, frame, look))
             ):
                 return None
             (ours if taking_part else others)[native] = look
         return ours, others
+
+    def _ends(self, frame: FrameType | None) -> bool:
+        """Whether the main thread has come to its end, and waits only until a thread that is none of the run's does."""
+        while frame is not None and frame.f_code is not threading._shutdown.__code__:  # type: ignore[attr-defined]
+            frame = frame.f_back
+        return frame is not None and any(
+            not thread.daemon and ident != _main() and thread.native_id not in self._members
+            for ident, thread in _known_threads()
+        )
 
     def _threads(self, frames: Mapping[int, FrameType]) -> Iterator[tuple[int, int]]:
         """All threads but the calling one, by the kernel's number and Python's."""
@@ -603,6 +612,10 @@ def _is_limited(native: int) -> bool:
         return True
     at = _LIMITED.get(call[0], 0)
     return at is None or (at > 0 and (len(call) <= at or not _is_endless(call[at])))
+
+
+def _main() -> int | None:
+    return threading.main_thread().ident
 
 
 def _frame_of(ident: int) -> object:

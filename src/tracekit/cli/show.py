@@ -194,7 +194,8 @@ def _other_text(timeline: Timeline, entry: Mapping[str, Any]) -> Any:
         what = Text("boundary ", style="blue") + Text(short(one.text, 160), style="bold" if noted else "")
         status = "captured" if not noted and one.status == "noted" else one.status
         unattributed = ", unattributed" if one.unattributed else ""
-        return what + Text(f"  {printable(status)}{unattributed}", style="bold red" if noted else "dim")
+        advice = f": {printable(one.advice)}" if one.advice else ""
+        return what + Text(f"  {printable(status)}{unattributed}{advice}", style="bold red" if noted else "dim")
     text = Text(f"{printable(entry['type'])} ", style="blue")
     if "name" in entry and entry["type"] != "run.started":
         text += Text(short(entry["name"], 64), style="bold")
