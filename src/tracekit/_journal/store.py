@@ -21,6 +21,7 @@ from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegr
 from .entry import DEFAULT, Limits, too_deep
 from .reader import ENDS, Trace, Verdict, not_found
 from .tip import check_kept, check_tip_hash, make_directory, seal_key, sync_directory, write_tip
+from .vault import vault_key
 from .writer import Durability, Journal
 
 __all__ = [
@@ -763,6 +764,7 @@ class Store:
         run_id = new_run_id() if run_id is None else run_id
         path = self.path(run_id, segment)
         seal_key()  # A key that can't be read is an error now, not when the run is to be complete.
+        vault_key()
         try:
             self._make(self.runs, durability != "none")
         except OSError as error:

@@ -26,6 +26,7 @@ from .._runtime.effects import RecoveredLog
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import RecordedStep, of_step
+from .._runtime.redaction import Originals
 from .._runtime.session import Outcome, Scope, Session, Step, current, owner
 from .._runtime.step import Request, Spec
 from .._values import exception_from_json, exception_to_json, from_json, quick, shortfalls
@@ -513,6 +514,7 @@ class LoggedCall:
         meta = entry.get("meta") or {}
         lazy = next((facts["lazy"] for facts in (meta, *(piece.meta for piece in pieces)) if "lazy" in facts), None)
         if "error" in entry:
+            entry = Originals(log.path).of(entry, log.expand, "error")
             return Result(None, exception_from_json(log.expand(entry["error"])), pieces, lazy)
         if meta.get("abandoned"):
             return Result(None, self._not_given("it was left before its end"), pieces, lazy)
@@ -522,7 +524,10 @@ class LoggedCall:
         entry = log.entry(seq)
         meta = entry.get("meta") or {}
         if meta.get("redacted"):
-            raise self._not_given("a secret was taken out of it, which the log does not have")
+            originals = Originals(log.path)
+            if originals.lack(entry, "output"):
+                raise self._not_given("a secret was taken out of it, which the log does not have")
+            entry = originals.of(entry, log.expand, "output")
         return Piece(from_json(log.expand(entry.get("output")), spec.hint()), None, meta)
 
     def _not_given(self, why: str) -> ContractViolationError:

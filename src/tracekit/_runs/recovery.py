@@ -18,6 +18,7 @@ from .._journal.tip import make_directory, read_tip, sync_directory
 from .._runtime.boundary import crossing_of
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.process import process
+from .._runtime.redaction import Originals
 from ..errors import RecoveryRefusedError, RunNotFoundError, TracekitError, TraceVersionError
 
 __all__ = [
@@ -658,7 +659,7 @@ def decided(
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
     decision = decide(
-        entries,
+        Originals(trace.path).lacking(entries),
         verdict,
         holder=holder,
         segments=_segments(trace.path, run_id, segments),

@@ -122,13 +122,13 @@ class ReplayBlock(Block["ReplayBlock"]):
         last = last_entry(trace)
         if last["type"] != "run.completed" or "output" not in last:
             return None
-        return from_json(trace.expand(last["output"]))
+        return from_json(trace.expand(self.session.originals.of(last, trace.expand, "output")["output"]))
 
     @property
     def input(self) -> Any:
         """What the recorded run was given."""
         trace = self.session.trace
-        return from_json(trace.expand(trace.entry(1).get("input")))
+        return from_json(trace.expand(self.session.originals.first(trace).get("input")))
 
     def _enter(self) -> ReplayBlock:
         outer = current.get()

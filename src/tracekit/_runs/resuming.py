@@ -82,7 +82,7 @@ class ResumeBlock(RecordBlock):
     def input(self) -> Any:
         """What the run was given."""
         trace = self.session.replay.trace
-        return from_json(trace.expand(trace.entry(1).get("input")))
+        return from_json(trace.expand(self.session.replay.originals.first(trace).get("input")))
 
     def leave(self) -> None:
         """End the run now, in the middle of its block: the process is about to end without coming to the block's end."""

@@ -35,6 +35,7 @@ from .._journal.reader import Trace
 from .._runtime.effects import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
+from .._runtime.redaction import Originals
 from .._runtime.session import Closing, Scope, Session, UndoLog, current, enter, here, owner, undoing
 from .._runtime.step import Spec
 from .._values import from_json
@@ -241,14 +242,17 @@ def _compensation(specs: Mapping[str, Spec], step: RecoveredStep) -> Any:
 
 def facts(trace: Trace, step: RecoveredStep, spec: Spec | None) -> tuple[Any, Any] | None:
     """What a step was given and what it gave; ``None`` where the log does not have all of that: it is not undone by placeholders."""
+    known = Originals(trace.path)
     entry = trace.entry(step.seq)
-    if (step.hidden and step.state == "done") or "redacted" in ((entry.get("meta") or {}).get("info") or {}):
+    if (step.hidden and step.state == "done") or known.lack(entry, "input"):
         return None
     try:
+        entry = known.of(entry, lambda tree: trace.expand(tree, before=step.seq), "input")
         given = from_json(trace.expand(entry.get("input"), before=step.seq))
         if step.state != "done":
             return given, None
-        output = trace.expand(trace.entry(step.outcome).get("output"), before=step.outcome)
+        outcome = known.of(trace.entry(step.outcome), lambda tree: trace.expand(tree, before=step.outcome), "output")
+        output = trace.expand(outcome.get("output"), before=step.outcome)
         return given, from_json(output, None if spec is None else spec.hint())
     except NotReplayableError:
         return None
@@ -316,7 +320,7 @@ def inherit(session: Session, undoable: UndoableSteps) -> None:
     if past is None or not session.state.live:
         return
     with Trace(session.log.path) as trace:
-        log = RecoveredLog(trace.entries(damaged=True))
+        log = RecoveredLog(Originals(trace.path).lacking(trace.entries(damaged=True)))
         for step in sorted(_left(len(past), log, undoable), key=lambda step: step.seq):
             if any(undoable.has(outer.seq) or outer.seq in undoable.stuck for outer in log.enclosing(step)):
                 continue  # it is undone with that one, or that one stands
@@ -432,7 +436,8 @@ def _log(session: Session) -> tuple[RecoveredLog, int]:
     try:
         with Trace(session.log.path) as trace:
             count = trace.status.count
-            return RecoveredLog(islice(trace.entries(damaged=True), count)), trace.end_of(count)
+            entries = islice(trace.entries(damaged=True), count)
+            return RecoveredLog(Originals(trace.path).lacking(entries)), trace.end_of(count)
     except (TraceError, OSError):  # the segment of a forked process that has done nothing
         return RecoveredLog(()), 0
 

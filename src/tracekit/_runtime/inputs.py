@@ -72,7 +72,8 @@ class RecordedInputs:
 
 
 class ReplayedInputs:
-    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one.
+    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one,
+    ``original`` with the secrets that were taken out of it, where they are known.
 
     ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` has patterns of
     names of which today's value is wanted, by kind.
@@ -82,6 +83,7 @@ class ReplayedInputs:
         self,
         recorded: Mapping[tuple[str, str], Iterable[int]],
         value: Callable[[int], Any],
+        original: Callable[[int], Any],
         observed: Iterable[str],
         alike: Callable[[Any, Any], bool],
         report: Report,
@@ -89,6 +91,7 @@ class ReplayedInputs:
     ) -> None:
         self._recorded: Final = recorded
         self._value: Final = value
+        self._original: Final = original
         self._observed: Final = frozenset(observed)
         self._alike: Final = alike
         self._report: Final = report
@@ -121,9 +124,12 @@ class ReplayedInputs:
                 self._go_on_before(rest, next_step())
             seq, recorded = rest[0]
             # What the program has now stands for what was taken out (a secret), or was not kept (the content of a file).
+            whole = self._with_secrets(seq, recorded)
+            if whole is not None and type(recorded) is not dict:
+                return whole
             lost = self._holds_placeholder(recorded)
             if type(recorded) is dict:
-                served = recorded if "content" in recorded else value
+                served = (whole or recorded) if "content" in recorded else value
                 if served is recorded and self._holds_placeholder(served["content"]):
                     self._once(kind, f"{name} redacted", self._redacted, file=name, step=seq)
             else:
@@ -133,7 +139,8 @@ class ReplayedInputs:
                 if value is None or sorted(served) != sorted(value):
                     self._once(kind, name, self._other_names, step=seq)
                 return served
-            if (value is None and served is recorded) or self._is(kind, name, recorded, value):
+            ours = served is recorded or whole is not None
+            if (value is None and ours) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
@@ -146,6 +153,11 @@ class ReplayedInputs:
             return self._alike(recorded, self._redactor.redact_environment([(name, value)])[name])
         same: bool = _without_content(recorded) == _without_content(value)
         return same
+
+    def _with_secrets(self, seq: int, recorded: Any) -> Any:
+        """What was recorded at ``seq``, with its secrets; ``None`` where none were taken out, or they are not known."""
+        inside = recorded.get("content") if type(recorded) is dict else recorded
+        return self._original(seq) if self._holds_placeholder(inside) else None
 
     def _holds_placeholder(self, value: Any) -> bool:
         return isinstance(value, str) and bool(self._redactor.placeholders.within(value))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._journal.intern import Places
+from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._values import contains_opaque, dumps_in_order, exception_to_json, to_json
 from ..errors import BudgetExceededError, LogWriteError, ReplayError, RunEndedError, TracekitError
@@ -487,6 +488,7 @@ class Recording:
         self.encoder: Final = Encoder(redactor, self._write_blob)
         self._plain: Final = self.encoder.plain
         self.report: Final = RunReport(redactor)
+        redactor.placeholders.vault = Vault.of_process(journal.path, self.report.warn)
         self.state.boundary = Boundary(self.log, self._crossing, self._unnoted)
         self._inputs: Final = RecordedInputs(self.log, self._input, self._unnoted)
         #: What was said of values that can't be recorded.
@@ -1004,7 +1006,7 @@ class Recording:
         )
 
     def result(self, value: object, meta: dict[str, Any]) -> bytes:
-        encoded = self.encoder.encode(value)
+        encoded = self.encoder.encode(value, at="output")
         self._mark(meta, encoded, "the result of the run")
         return b',"output":%b' % encoded.data
 

@@ -11,13 +11,14 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hmac import digest as hmac_digest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from .. import _reality
 from .._journal.keys import Keys
+from .._journal.vault import Vault, has_vault
 from .._values import dumps, from_json, to_json
-from ..errors import TracekitError
+from ..errors import TraceError, TracekitError
 from .secrets import (
     OPAQUE_FIELDS,
     Span,
@@ -30,16 +31,19 @@ from .secrets import (
     names_secret,
 )
 
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
+
 __all__ = [
     "LEAST",
     "STAND_IN",
     "KnownSecrets",
     "Mark",
+    "Originals",
     "Placeholders",
     "Redactor",
     "StreamRedactor",
     "below",
-    "is_marked",
     "marks_of",
     "of_environment",
     "of_header",
@@ -230,6 +234,8 @@ class Placeholders:
         #: By the first characters of the tag: the placeholders, and where in each the core begins.
         self._by_tag: Final[dict[str, list[tuple[str, int]]]] = {}
         self._texts: Final[set[str]] = set()
+        #: Where the values are kept too, if anywhere.
+        self.vault: Vault | None = None
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -249,6 +255,8 @@ class Placeholders:
             if len(self._of) < 65536:
                 self._of[value], self._value[text] = text, value
             self.keep(text)
+            if self.vault is not None:
+                self.vault.keep(text, value)
         return text
 
     def _tag(self, value: str) -> str:
@@ -270,7 +278,16 @@ class Placeholders:
         for other in [one for one, text in self._of.items() if text == placeholder]:
             del self._of[other]
         self._of[value], self._taken[placeholder] = placeholder, value
+        if self.vault is not None and placeholder not in self.vault.values:
+            self.vault.keep(placeholder, value)
         return value
+
+    def bring(self, values: Mapping[str, str]) -> None:
+        """These placeholders of a trace stand for these values."""
+        for text, value in values.items():
+            self._of[value], self._value[text] = text, value
+            self._taken[text] = value
+            self.keep(text)
 
     def within(self, text: str) -> list[tuple[int, str]]:
         """Where placeholders stand in a text, and which."""
@@ -307,14 +324,139 @@ def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
                 yield mark
 
 
-def is_marked(entry: Mapping[str, Any], pointer: str) -> bool:
-    """Whether a placeholder stands at ``pointer`` in an entry, or below it."""
-    return any(mark[0].lstrip("#").startswith(pointer) for mark in marks_of(entry))
-
-
 def below(marks: Iterable[Mark], pointer: str) -> list[Mark]:
     """Marks of a value as those of an entry in which it stands at ``pointer``."""
     return [[f"#{pointer}{at[1:]}" if at.startswith("#") else pointer + at, start, text] for at, start, text in marks]
+
+
+# -- originals ---------------------------------------------------------------------------------------------------------
+#
+# What was taken out, put back where the vault beside the trace has it: exactly where the marks of an entry say.
+
+
+class Originals:
+    """What the placeholders of one trace stand for, as far as its vault says: read when first asked for."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace: Final = trace
+        self._values: Mapping[str, str] | None = None
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """By placeholder; empty where no key is named, or there is no vault. ``TraceError``: the key is not its, or it is damaged."""
+        if self._values is None:
+            vault = Vault.of_process(self._trace)
+            self._values = {} if vault is None else vault.values
+        return self._values
+
+    @property
+    def locked(self) -> bool:
+        """Whether there is a vault, and no key named."""
+        return not self.values and has_vault(self._trace)
+
+    def lack(self, entry: Mapping[str, Any], *keys: str) -> bool:
+        """Whether a placeholder stands at or below these places of an entry (else anywhere in it) whose value is not known."""
+        below = tuple("/" + key for key in keys)
+        return any(
+            text not in self.values and (not keys or pointer.lstrip("#").startswith(below))
+            for pointer, _, text in marks_of(entry)
+        )
+
+    def first(self, trace: Trace) -> dict[str, Any]:
+        """The first entry of the trace, its input and arguments as they were."""
+        return self.of(trace.entry(1), trace.expand, "input", "meta")
+
+    def lacking(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The entries, without the marks of those whose values are all known. A vault that can't be opened has none."""
+        for entry in entries:
+            meta = entry.get("meta")
+            if type(meta) is dict and "redacted" in meta and self._has_all(entry):
+                entry = {**entry, "meta": {key: item for key, item in meta.items() if key != "redacted"}}
+            yield entry
+
+    def _has_all(self, entry: Mapping[str, Any]) -> bool:
+        try:
+            return any(marks_of(entry)) and not self.lack(entry, "output", "error", "arguments")
+        except TraceError:
+            return False
+
+    def of(self, entry: dict[str, Any], expand: Callable[[Any], Any], *keys: str) -> dict[str, Any]:
+        """An entry with the values in the place of their placeholders below ``keys``, which ``expand`` writes out; it itself where there
+        are none."""
+        found: dict[str, list[tuple[str, int, str]]] = {}
+        for pointer, start, text in marks_of(entry):
+            named = pointer.startswith("#")
+            key, _, rest = pointer.lstrip("#/").partition("/")
+            if key in keys and key in entry and text in self.values and type(start) is int:
+                found.setdefault(key, []).append((("#" if named else "") + ("/" + rest if rest else ""), start, text))
+        if not found:
+            return entry
+        streamed = str(entry.get("type")).endswith(".chunk")
+        whole = {key: _put_back(expand(entry[key]), marks, self.values, streamed) for key, marks in found.items()}
+        return {**entry, **whole}
+
+
+class _Spot:
+    """Where placeholders stand in a tree, by the names on the way: in the text itself, and in the name of the field."""
+
+    __slots__ = ("below", "names", "texts")
+
+    def __init__(self) -> None:
+        self.below: Final[dict[str, _Spot]] = {}
+        self.texts: Final[set[tuple[int, str]]] = set()
+        self.names: Final[set[tuple[int, str]]] = set()
+
+
+def _put_back(tree: Any, marks: Iterable[tuple[str, int, str]], values: Mapping[str, str], streamed: bool) -> Any:
+    root = _Spot()
+    for pointer, start, text in marks:
+        spot = root
+        for name in pointer.lstrip("#").split("/")[1:]:
+            spot = spot.below.setdefault(name.replace("~1", "/").replace("~0", "~"), _Spot())
+        (spot.names if pointer.startswith("#") else spot.texts).add((start, text))
+    return _with_values(tree, root, values, streamed)
+
+
+def _with_values(tree: Any, spot: _Spot, values: Mapping[str, str], streamed: bool) -> Any:
+    if type(tree) is str:
+        return _filled(tree, spot.texts, values)
+    if type(tree) is list:
+        items = [spot.below.get(str(number)) for number in range(len(tree))]
+        return [
+            item if at is None else _with_values(item, at, values, streamed)
+            for item, at in zip(tree, items, strict=True)
+        ]
+    if type(tree) is not dict:
+        return tree
+    if spot.texts:
+        return _data_filled(tree, spot.texts, values, streamed)
+    return {
+        name if (at := spot.below.get(name)) is None else _filled(name, at.names, values): item
+        if at is None
+        else _with_values(item, at, values, streamed)
+        for name, item in tree.items()
+    }
+
+
+def _filled(text: str, spots: Iterable[tuple[int, str]], values: Mapping[str, str]) -> str:
+    for start, placeholder in sorted(spots, reverse=True):
+        if text.startswith(placeholder, start):
+            text = text[:start] + values[placeholder] + text[start + len(placeholder) :]
+    return text
+
+
+def _data_filled(tree: Any, spots: set[tuple[int, str]], values: Mapping[str, str], streamed: bool) -> Any:
+    """Base64 data: pieces of a stream were read byte by byte, anything else as UTF-8 where it is that."""
+    raw = a2b_base64(tree["v"])
+    for encoding in ("latin-1", "utf-8") if streamed else ("utf-8", "latin-1"):
+        try:
+            text = raw.decode(encoding, "surrogatepass")
+            if all(text.startswith(placeholder, start) for start, placeholder in spots):
+                data = _filled(text, spots, values).encode(encoding, "surrogatepass")
+                return {**tree, "v": b2a_base64(data, newline=False).decode()}
+        except UnicodeError:
+            continue
+    return tree
 
 
 # -- redaction ---------------------------------------------------------------------------------------------------------

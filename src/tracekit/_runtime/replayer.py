@@ -15,6 +15,7 @@ from orjson import loads
 from .._journal.entry import READS, REFUSALS, SINGLES, family_of
 from .._journal.reader import TAIL, Trace
 from .._journal.store import shown_as
+from .._journal.vault import KEY_VARIABLE
 from .._values import dumps, exception_from_json, fingerprint, from_json, quick, shortfalls, to_json
 from ..errors import (
     BudgetExceededError,
@@ -34,7 +35,7 @@ from .inputs import ReplayedInputs
 from .lane import CALLBACK, Lane
 from .mutations import CalledWith, Linking, grafted, state_hash
 from .progress import PlaceIndex
-from .redaction import STAND_IN, Redactor, marks_of
+from .redaction import STAND_IN, Originals, Redactor, marks_of
 from .schedule import Schedule, can_go_on, go_on
 from .session import Log, Outcome, Refusal, RunState, Scope, Step, Timer, here
 from .step import Circumstances, Patterns, RenderedSpec, Request, Spec
@@ -147,8 +148,7 @@ class ReplayedStep(Step):
         seq = self._chunk or self.session.index.answer[self.seq]
         if not seq:
             return None
-        entry: Mapping[str, Any] = self.session.trace.entry(seq)
-        return entry
+        return self.session._whole(self.session.trace.entry(seq))
 
     def rest(self) -> Iterator[Outcome]:
         session, seq = self.session, self._chunk
@@ -590,11 +590,19 @@ class Bindings:
     """What the placeholders of a trace stand for in this process.
 
     One that the replay handed to the program, or that the program's own values have come to before, stands for itself. Any other is
-    bound to the program's value where they first meet, and is that value from then on; two never are one value.
+    bound to the program's value where they first meet, and is that value from then on; two never are one value. One that is among the
+    ``originals`` stands for that value.
     """
 
-    def __init__(self, redactor: Redactor, places: Mapping[str, Sequence[int]], used: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        redactor: Redactor,
+        places: Mapping[str, Sequence[int]],
+        used: Callable[[int], bool],
+        originals: Mapping[str, str] | None = None,
+    ) -> None:
         self._redactor: Final = redactor
+        self._originals: Final = originals or {}
         #: By placeholder: the entries that can have given it to the program.
         self._places: Final = places
         self._used: Final = used
@@ -668,13 +676,14 @@ class Bindings:
 
     def _end(self, placeholder: str, actual: str, at: int, literal: str, met: dict[str, str]) -> int:
         """Where the value that begins at ``at`` ends, with ``literal`` behind it."""
-        for known in (placeholder, self._bound.get(placeholder, met.get(placeholder))):
+        bound = self._bound.get(placeholder, met.get(placeholder))
+        for known in (placeholder, bound, self._originals.get(placeholder)):
             if known and literal and actual.startswith(known + literal, at):
                 return at + len(known)
         return actual.find(literal, at + 1) if literal else -1
 
     def _stands(self, placeholder: str, value: str, met: dict[str, str]) -> bool:
-        if value == placeholder:
+        if value in (placeholder, self._originals.get(placeholder)):
             return True
         bound = self._bound.get(placeholder, met.get(placeholder))
         if bound is not None:
@@ -844,8 +853,13 @@ class Replay:
         self.trace: Final = trace
         self.log: Final = Log(trace)
         self.redactor: Final = redactor
-        #: What the placeholders of the trace stand for here.
-        self.bindings: Final = Bindings(redactor, placeholders_of(trace), self._had)
+        #: What stood in the place of the trace's placeholders, where its vault says so.
+        self.originals: Final = Originals(trace.path)
+        places = placeholders_of(trace)
+        known = self.originals.values if places else {}
+        redactor.placeholders.bring(known)
+        #: What they stand for here.
+        self.bindings: Final = Bindings(redactor, places, self._had, known)
         self.index: Final = Index(trace.entries())
         self.run_id: Final[str] = trace.entry(1)["run_id"]
         self.report: Final = Report(self.run_id, trace.path, strict)
@@ -880,7 +894,13 @@ class Replay:
         self.on_divergence: Final = on_divergence
         self.failure: ReplayError | None = None
         self.inputs: Final = ReplayedInputs(
-            self.index.inputs, self._input_of, about.get("boundary", ()), self.bindings.equal, self.report, redactor
+            self.index.inputs,
+            self._input_of,
+            self._original_input,
+            about.get("boundary", ()),
+            self.bindings.equal,
+            self.report,
+            redactor,
         )
         #: The steps whose output was given with a placeholder in it.
         self._handed_on: Final[set[int]] = set()
@@ -996,7 +1016,7 @@ class Replay:
         if seq == self.break_at:
             stop_in_caller()
         if seq in self.index.refused:
-            raise exception_from_json(self.trace.expand(self.trace.entry(seq)["error"]))
+            raise exception_from_json(self.trace.expand(self._whole(self.trace.entry(seq))["error"]))
         return ReplayedStep(self, scope, request, seq)
 
     def comes_next(self, scope: Scope, family: str, name: str) -> bool:
@@ -1560,7 +1580,7 @@ class Replay:
         if name in at_start:
             return at_start[name]
         seq = self.index.snapshots.get(name)
-        return None if seq is None else self.trace.expand(self.trace.entry(seq)["output"])
+        return None if seq is None else self.trace.expand(self._whole(self.trace.entry(seq))["output"])
 
     def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
         return self.inputs.read(kind, name, value, own, lambda: self._next_in(scope.lane))
@@ -1574,6 +1594,17 @@ class Replay:
     def _input_of(self, seq: int) -> Any:
         entry = self.trace.entry(seq)
         return from_json(self.trace.expand(entry["output"])).get(entry["input"]["name"])
+
+    def _original_input(self, seq: int) -> Any:
+        """The same where its secrets are known; else ``None``."""
+        entry = self.trace.entry(seq)
+        if self.originals.lack(entry, "output"):
+            return None
+        return from_json(self.trace.expand(self._whole(entry)["output"])).get(entry["input"]["name"])
+
+    def _whole(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """An entry with what was taken out of its outcome, where that is known."""
+        return self.originals.of(entry, self.trace.expand, "output", "error", "arguments")
 
     def arm(self, scope: Scope, function: str, seconds: float) -> ReplayedTimer:
         lane = scope.lane
@@ -1616,7 +1647,9 @@ class Replay:
         entry = loads(line)
         meta = entry.get("meta", {})
         if "redacted" in meta:
-            self._report_placeholder(step)
+            if self.originals.lack(entry, "output", "error", "arguments"):
+                self._report_placeholder(step)
+            entry = self._whole(entry)
         if "arguments" in entry:
             return self._changing(step, seq, entry)
         if 36 not in line and "error" not in entry:  # no dollar: neither a tag nor a reference
@@ -1728,6 +1761,8 @@ class Replay:
 
     def _report_placeholder(self, step: ReplayedStep) -> None:
         sentence = f"step {step.seq}'s output was redacted: the program was given a placeholder"
+        if self.originals.locked:
+            sentence += f" (name the key of the run's vault in {KEY_VARIABLE} for what it stands for)"
         if step.seq not in self._handed_on:
             self._handed_on.add(step.seq)
             self.report.remark("redacted", sentence, step=step.seq)
@@ -1746,7 +1781,7 @@ class Replay:
 
     def decoded(self, step: ReplayedStep, seq: int) -> Outcome:
         """The entry ``seq`` before its turn, without its error."""
-        entry = self.trace.entry(seq)
+        entry = self._whole(self.trace.entry(seq))
         return Outcome(self._decode(entry.get("output"), step.spec.hint()), None, entry.get("meta") or {}, entry)
 
     def _decode(self, output: Any, returns: Any) -> Any:

@@ -40,7 +40,7 @@ from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import caller
 from .._runtime.process import NextRun, ProcessRole, process
-from .._runtime.redaction import is_marked
+from .._runtime.redaction import Originals
 from .._runtime.session import current
 from .._runtime.verdict import Report
 from .._values import from_json
@@ -336,7 +336,7 @@ def first_meta(path: str) -> dict[str, Any]:
 def recorded_input(path: str) -> Any:
     """The recorded input of the run in this file."""
     with Trace(path) as trace:
-        return from_json(trace.expand(trace.entry(1).get("input")))
+        return from_json(trace.expand(Originals(path).first(trace).get("input")))
 
 
 def siblings(store: Store, path: str) -> dict[int, Sibling]:
@@ -641,7 +641,8 @@ class ResumedRuns(ProcessRole):
         sibling = self._siblings.get(ordinal)
         if self.resumed is not None or sibling is None:
             return None
-        return None if is_marked(first_entry(sibling.path), "/input") else recorded_input(sibling.path)
+        lost = Originals(sibling.path).lack(first_entry(sibling.path), "input")
+        return None if lost else recorded_input(sibling.path)
 
     def _is_input(self, ordinal: int, value: Any) -> bool | None:
         """Whether the input of the program's ``ordinal``-th run was ``value``; ``None`` where that is not known."""

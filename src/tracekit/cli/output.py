@@ -18,6 +18,7 @@ from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, beside, holder, lane_of, name_of
 from .._runs.recovery import FOR, Decision
 from .._runtime.boundary import Crossing, crossings_of
+from .._runtime.redaction import Originals
 from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import (
     BudgetExceededError,
@@ -371,7 +372,7 @@ def verdict_of(timeline: Timeline) -> RunVerdict:
     return judge(
         [
             File(
-                one.trace.entries(damaged=True),
+                Originals(one.trace.path).lacking(one.trace.entries(damaged=True)),
                 one.verdict,
                 one.segment,
                 one.ended is None and bool(holder(one.trace.path)),

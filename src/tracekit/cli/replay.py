@@ -16,7 +16,7 @@ from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
-from .._runtime.redaction import is_marked
+from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
 from .output import DIFFERENT, INCOMPLETE, RIGHT, emit, fail, located, message, timeline_of, verdict_of
@@ -57,7 +57,7 @@ def program_of(
             f"{path} is not a run of your own store, so its program is not run from its word",
             next_action=f"name the program: tracekit {verb} PATH -- SCRIPT [ARGS…], or --entry module:function",
         )
-    program = Program.of(trace.entry(1).get("meta", {}).get("program_command") or {})
+    program = Program.of(Originals(trace.path).first(trace).get("meta", {}).get("program_command") or {})
     if program is None:
         raise RunStateError(
             f"{path} names no program (it was recorded in a prompt or an embedded interpreter)",
@@ -74,16 +74,16 @@ def program_of(
 
 def check_given(trace: Trace, program: Program, command: tuple[str, ...], entry: str | None) -> None:
     """Refuse (``RecoveryRefusedError``) to resume with a placeholder in place of a secret in the arguments or the input."""
-    first = trace.entry(1)
+    first, originals = trace.entry(1), Originals(trace.path)
     if entry is not None:
-        if is_marked(first, "/input"):
+        if originals.lack(first, "input"):
             raise _placeholder(
                 first["run_id"],
                 "redacted_input",
                 f"the recorded input of the run, with which {entry} would be called, has lost a secret",
                 "resume it by its program, or with `resume()` in Python, with the input as it was",
             )
-    elif not command and is_marked(first, "/meta/program_command/arguments"):
+    elif not command and originals.lack(first, "meta/program_command/arguments"):
         what = f"-m {program.module}" if program.module else program.script
         raise _placeholder(
             first["run_id"],
@@ -225,7 +225,7 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             _check_break(trace, options["break_at"])
             program, cwd = program_of(trace, where, path, command, options["entry"], "replay")
             environment = hash_seed(trace)
-            lost = not command and is_marked(trace.entry(1), "/meta/program_command/arguments")
+            lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
     except TracekitError as error:
         fail(error)
     message(f"tracekit: replaying {run}: {options['entry'] or program}")

@@ -1,0 +1,211 @@
+"""The vault of a run: what its placeholders stand for, encrypted, beside its file.
+
+It is there where ``TRACEKIT_VAULT_KEY_FILE`` named a key while the run was recorded: ``<the trace's name without .jsonl>.vault``, its first
+line JSON, ``{"vault": 1, "salt", "check"}``, each further line base64 of a nonce of 12 bytes and of ``[placeholder, value]``, as JSON
+padded with spaces to a multiple of 64 bytes, under AES-256-GCM. The key of the file is HKDF-SHA256 of the key file's bytes and the salt;
+``check`` is an empty text under it, so that another key is told from damage.
+
+A value is in the file before the entry with its placeholder is in the log, so what survives ``kill -9`` of one has the other. A last
+line that a kill cut off is of no entry. The library that encrypts is imported where a vault is written or read, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from .. import _reality
+from ..errors import TraceError
+
+__all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
+
+KEY_VARIABLE: Final = "TRACEKIT_VAULT_KEY_FILE"
+_ABOUT: Final = b"tracekit-vault-v1"
+_MOST_KEY: Final = 64 << 10
+_MOST: Final = 256 << 20
+_STEP: Final = 64
+_SALT, _NONCE = 16, 12
+
+
+def vault_key(path: str | None = None) -> bytes | None:
+    """The key from the file at ``path``, or at ``TRACEKIT_VAULT_KEY_FILE``; ``None`` where neither is given.
+
+    A file that can't be read, or holds less than 16 bytes, is an error: whoever names one wants the values kept.
+    """
+    where = path or os.environ.get(KEY_VARIABLE)
+    if not where:
+        return None
+    _cipher()
+    next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {KEY_VARIABLE}"
+    try:
+        with open(where, "rb") as file:
+            key = file.read(_MOST_KEY)
+    except OSError as error:
+        raise TraceError(f"the vault's key file {where} can't be read: {error}", next_action=next_action) from error
+    if len(key) < 16:
+        raise TraceError(f"the vault's key file {where} holds less than 16 bytes", next_action=next_action)
+    return key
+
+
+def _cipher() -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise TraceError(
+            f"{KEY_VARIABLE} is set, and the package that encrypts the vault is not installed",
+            next_action=f"pip install 'tracekit-replay[vault]', or unset {KEY_VARIABLE}",
+        ) from error
+    return AESGCM
+
+
+def _under(key: bytes, salt: bytes) -> Any:
+    """What encrypts and decrypts one file."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return _cipher()(HKDF(SHA256(), 32, salt, _ABOUT).derive(key))
+
+
+def vault_of(trace: str) -> str:
+    """Where the vault of the trace at this path is, if it has one."""
+    return f"{trace.removesuffix('.jsonl')}.vault"
+
+
+@_reality.off_loop()
+def has_vault(trace: str) -> bool:
+    return os.path.exists(vault_of(trace))
+
+
+class Vault:
+    """The vault beside one trace, under a key. ``TraceError``: it was made with another, or is damaged.
+
+    One process writes, the one that writes the log; :meth:`keep` may be called from any of its threads.
+    """
+
+    def __init__(self, trace: str, key: bytes, unwritten: Callable[[str], object] | None = None) -> None:
+        self.path: Final = vault_of(trace)
+        self._unwritten: Final = unwritten
+        self._lock: Final = threading.Lock()
+        self._values: Final[dict[str, str]] = {}
+        #: What of the file holds whole lines.
+        self._size = 0
+        #: The first line, as long as it is to be written.
+        self._head = b""
+        self._cipher: Any = None
+        self._silent = False
+        self._read(key)
+
+    @classmethod
+    def of_process(cls, trace: str, unwritten: Callable[[str], object] | None = None) -> Vault | None:
+        """The one under the key that the environment names; ``None`` where it names none."""
+        key = vault_key()
+        return None if key is None else cls(trace, key, unwritten)
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """By placeholder: the value."""
+        return self._values
+
+    @_reality.off_loop()
+    def keep(self, placeholder: str, value: str) -> None:
+        """Write a value, unless it is there already."""
+        if self._values.get(placeholder) == value:
+            return
+        with self._lock:
+            if self._values.get(placeholder) != value:
+                self._values[placeholder] = value
+                self._append(self._encrypted(json.dumps([placeholder, value]).encode()))
+
+    # -- the file --------------------------------------------------------------------------------------------------------
+
+    @_reality.off_loop()
+    def _read(self, key: bytes) -> None:
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read(_MOST + 1)
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            raise TraceError(f"the vault {self.path} can't be read: {error}") from error
+        if len(data) > _MOST:
+            raise self._damaged(f"it is larger than {_MOST >> 20} MiB")
+        head, *lines = data.split(b"\n")
+        if not lines:  # there is none, or a kill cut off its first line
+            salt, nonce = _reality.urandom(_SALT), _reality.urandom(_NONCE)
+            self._cipher = _under(key, salt)
+            check = nonce + self._cipher.encrypt(nonce, b"", _ABOUT)
+            self._head = json.dumps({"vault": 1, "salt": salt.hex(), "check": check.hex()}).encode() + b"\n"
+            return
+        self._cipher = self._opened(head, key)
+        self._size = len(data) - len(lines.pop())
+        for number, line in enumerate(lines, 2):
+            try:
+                placeholder, value = json.loads(self._decrypted(line))
+            except Exception as error:
+                raise self._damaged(f"line {number} does not decrypt") from error
+            self._values[placeholder] = value
+
+    def _opened(self, head: bytes, key: bytes) -> Any:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            about = json.loads(head)
+            version, salt, check = about["vault"], bytes.fromhex(about["salt"]), bytes.fromhex(about["check"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged("its first line is malformed") from error
+        if version != 1:
+            raise self._damaged(f"it has version {version!r}, and this tracekit reads 1")
+        cipher = _under(key, salt)
+        try:
+            cipher.decrypt(check[:_NONCE], check[_NONCE:], _ABOUT)
+        except InvalidTag:
+            raise TraceError(
+                f"the vault {self.path} was made with another key than the one in {os.environ.get(KEY_VARIABLE)}",
+                path=self.path,
+                next_action=f"name the file of its key in {KEY_VARIABLE}, or unset it: a replay then has placeholders",
+            ) from None
+        return cipher
+
+    def _encrypted(self, text: bytes) -> bytes:
+        """A line; its length says little of the text's."""
+        nonce, padded = _reality.urandom(_NONCE), text.ljust(-(-len(text) // _STEP) * _STEP)
+        return binascii.b2a_base64(nonce + self._cipher.encrypt(nonce, padded, _ABOUT))
+
+    def _decrypted(self, line: bytes) -> bytes:
+        data = binascii.a2b_base64(line, strict_mode=True)
+        text: bytes = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], _ABOUT)
+        return text
+
+    def _append(self, line: bytes) -> None:
+        """Write a line whole, or leave the file as it was and say so once: the run goes on without."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self.path, flags, 0o600)
+            try:
+                data = self._head + line
+                if os.pwrite(fd, data, self._size) != len(data):
+                    os.ftruncate(fd, self._size)
+                    raise OSError(f"only a part of {len(data)} bytes was written")
+                os.ftruncate(fd, self._size + len(data))  # what a kill had cut off before may be longer
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._size, self._head = self._size + len(data), b""
+
+    def _failed(self, error: OSError) -> None:
+        if self._unwritten is not None and not self._silent:
+            self._silent = True
+            self._unwritten(f"the vault {self.path} can't be written, and lacks what was redacted: {error}")
+
+    def _damaged(self, how: str) -> TraceError:
+        return TraceError(
+            f"the vault {self.path} is damaged: {how}",
+            path=self.path,
+            next_action=f"bring it back as it was, or unset {KEY_VARIABLE}: a replay then has placeholders",
+        )
