@@ -20,6 +20,7 @@ from typing import Any, Final
 __all__ = [
     "clocks",
     "fdatasync",
+    "free_in_forks",
     "kill",
     "monotonic",
     "monotonic_ns",
@@ -35,6 +36,13 @@ __all__ = [
     "urandom",
     "write",
 ]
+
+
+def free_in_forks(lock: Any) -> Any:
+    """``lock``, which is free in a forked child whoever held it when that was forked."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock
 
 
 def unfaked(module: object, name: str) -> Any:

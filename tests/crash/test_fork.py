@@ -56,7 +56,7 @@ def entries(path: str) -> list[dict[str, object]]:
 
 
 def test_a_child_never_writes_into_its_parents_file(tmp_path: Path) -> None:
-    """Each forked child that does something of the run writes its own segment; every chain is valid."""
+    """Each forked child writes a segment of its own; every chain is valid."""
     store, run = forked(tmp_path, FORKED)
     parent = entries(store.path(run))
     inputs = [entry["input"] for entry in parent if entry["type"] == "tool.call"]
@@ -72,7 +72,12 @@ def test_a_child_that_dies_leaves_its_own_segment_open_only(tmp_path: Path) -> N
     store, run = forked(tmp_path, FORKED)
     verdict = store.verify(store.path(run))
     assert (verdict.state, verdict.problem) == ("complete", None)
-    assert sorted(segment["state"] for segment in verdict.segments) == ["complete", "complete", "incomplete"]
+    assert sorted(segment["state"] for segment in verdict.segments) == [
+        "complete",
+        "complete",
+        "complete",
+        "incomplete",
+    ]
     (open_one,) = [segment for segment in verdict.segments if segment["state"] == "incomplete"]
     assert "open: its process had not ended it" in open_one["problem"]
 
@@ -86,7 +91,7 @@ def test_segments_name_what_they_come_from_and_are_listed(tmp_path: Path) -> Non
         (cause,) = entries(path)[0]["cause"]  # type: ignore[misc]
         assert hashes[cause["seq"]] == cause["hash"]
     listed = parent[-1]["meta"]["segments"]  # type: ignore[index]
-    assert len(listed) == 3
+    assert len(listed) == 4
     assert sum("open" in segment for segment in listed) == 1
     for complete in [segment for segment in listed if "head" in segment]:
         assert entries(store.path(run, complete["segment"]))[-1]["hash"] == complete["head"]

@@ -41,7 +41,7 @@ def main():
 STARTS = {
     "os.spawn": "os.spawnlp(os.P_WAIT, 'sh', 'sh', '-c', 'echo x >> effects')",
     "os.posix_spawn": "os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', 'echo x >> effects'], {}), 0)[1]",
-    "os.fork": "forked()",
+    "a fork that was imported": "forked()",
     "uvloop": "uvloop.run(shell())",
 }
 
@@ -50,8 +50,10 @@ STARTS = {
 def test_what_does_not_join_is_told_and_never_started_in_a_replay(family: Family, start: str) -> None:
     """The run says at its end that a replay will refuse it, and the replay does, whatever it was started by."""
     family.program(f"""
+from os import fork
+
 def forked():
-    pid = os.fork()
+    pid = fork()
     if not pid:
         open("effects", "a").write("x")
         os._exit(0)
@@ -74,8 +76,100 @@ def main():
         done = family.replay()
         assert done.returncode == 1
         assert "live-call-blocked" in done.stderr
-        assert ("a copy of the process can't be replayed" in done.stderr) == (start == "os.fork")
+        assert ("from os import fork" in done.stderr) == (start == "a fork that was imported")
         assert family.effects == ["x"]
+
+
+FORKS = """
+import concurrent.futures, threading
+
+def status(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def fork(child, then):
+    pid = os.fork()
+    if not pid:
+        child()
+        os._exit(then)
+    return status(pid)
+
+def nested(n):
+    fork(lambda: pay(f"{n}-below"), 0)
+    pay(n)
+
+def worker(queue, n):
+    queue.put((pay(n), time.time()))
+    sys.exit(n)
+
+def call(n):
+    return pay(n), time.time()
+
+def main():
+    found = [fork(lambda: pay("fork"), 3), fork(lambda: None, 4), fork(lambda: nested("nested"), 5)]
+    found.append(fork(lambda: (pay("killed"), os.kill(os.getpid(), signal.SIGKILL)), 0))
+    thread = threading.Thread(target=lambda: found.append(fork(lambda: pay("thread"), 6)))
+    thread.start()
+    thread.join()
+    pid, terminal = os.forkpty()
+    if not pid:
+        os.write(1, str(pay("pty")).encode())
+        os._exit(7)
+    found += [os.read(terminal, 3).decode(), status(pid)]
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=worker, args=(queue, 8))
+    process.start()
+    found.append(queue.get())
+    process.join()
+    found.append(process.exitcode)
+    with context.Pool(2) as pool:
+        found += pool.map(call, (10, 11, 12)), pool.apply(call, (13,))
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        found.append(list(pool.map(call, (20, 21, 22))))
+    return found
+"""
+PAID = ["fork", "nested", "nested-below", "killed", "thread", "pty", "8"]
+
+
+def test_forks(family: Family) -> None:
+    """Each forked child is a part of the run, and of its replay: ``os.fork``, ``os.forkpty``, and processes and pools of
+    ``multiprocessing`` and ``concurrent.futures``; a child's own child, one of a thread, one that does nothing, and one that is killed."""
+    family.exact(FORKS, [*PAID, *map(str, (10, 11, 12, 13, 20, 21, 22))])
+    assert family.result[:4] == [3, 4, 5, -9]
+    assert family.warnings == []
+    assert sorted(lane for lane in family.segments() if lane.startswith("/fork")) == [
+        "/fork#1", "/fork#2", "/fork#3", "/fork#3/fork#1", "/fork#4", "/fork#5",
+    ]  # fmt: skip
+
+
+FORKED = """
+import socket
+
+def main():
+    pid = os.fork()
+    if not pid:
+        if os.environ.get("CHANGED"):
+            {changed}
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ('pay("x")', "trace-exhausted"),
+        ('socket.create_connection(("127.0.0.1", 9))', "live-call-blocked"),
+        ('subprocess.run(["sh", "-c", "echo x >> effects"])', "live-call-blocked"),
+        ('os.fork() or open("effects", "a").write("x")', "live-call-blocked"),
+    ],
+)
+def test_a_forked_child_of_a_replay_reaches_nothing_live(family: Family, changed: str, told: str) -> None:
+    """What the recorded child did not do is refused in it, and fails the replay."""
+    family.program(FORKED.format(changed=changed))
+    family.record()
+    done = family.python("parent.py", family.run_id, "CHANGED", CHANGED="1")
+    assert (done.returncode, told in done.stderr, family.effects) == (1, True, []), done.stderr
 
 
 def test_uvloop(family: Family) -> None:

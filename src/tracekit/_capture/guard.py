@@ -49,8 +49,10 @@ __all__ = [
     "check",
     "deactivate",
     "descriptor",
+    "engaged",
     "everywhere",
     "forbidding",
+    "left_by_fork",
     "numeric",
     "observe",
     "peer",
@@ -991,8 +993,8 @@ _NEXT_RESUMED: Final = (
     "the log answers it; or give the run up with `tracekit recovery abort`"
 )
 _NEXT_FORK: Final = (
-    "a copy of the process can't be replayed: start it afresh (multiprocessing.get_context('spawn') or subprocess), so that it joins the "
-    "run; or fork in a @traced_tool, which the replay answers"
+    "look at what decides whether it is forked, and record again if the change is meant; a fork whose function was imported before the run "
+    "(`from os import fork`) is not in the trace: call it as `os.fork()`, or fork in a @traced_tool, which the replay answers"
 )
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
@@ -1176,6 +1178,16 @@ def everywhere() -> bool:
     return any(guard.scope == "process" for guard in _engaged.guards)
 
 
+def engaged() -> tuple[Guard, ...]:
+    """The guards that are engaged now."""
+    return _engaged.guards
+
+
+def left_by_fork() -> None:
+    """In a forked child, which is in the context in which it was forked: what was allowed for the fork is not allowed to the child."""
+    _allowed.set(False)
+
+
 @contextmanager
 def allow() -> Iterator[None]:
     """Let tracekit's own operations through, in this context and in tasks started from it.
@@ -1331,7 +1343,7 @@ class _Engagement:
     """The guards that are engaged in this process, and what is in place for them: hook, events, seams, the interpreter's flag."""
 
     def __init__(self) -> None:
-        self.lock: Final = RLock()
+        self.lock: Final = _reality.free_in_forks(RLock())
         self.guards: tuple[Guard, ...] = ()
         self._seams: Final = _Seams(self._note)
         #: How many runs are active, which observe what leaves the process.

@@ -12,6 +12,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
+from .._reality import free_in_forks
 from .._runtime.session import Session
 from . import callers, commands
 from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
@@ -19,7 +20,7 @@ from .plugins import CapturedClients, Integration, Patch, classify, discover, kn
 
 __all__ = ["instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
 
-_lock: Final = RLock()
+_lock: Final = free_in_forks(RLock())
 _stack: Final = PatchStack()
 #: What the program has asked for, for the whole process.
 _wanted: Final[dict[str, Integration]] = {}

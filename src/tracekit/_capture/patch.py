@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, Protocol
 
+from .._reality import free_in_forks
+
 __all__ = ["MISSING", "AttributePatch", "DecoratedPatch", "Patch", "PatchStack", "Switch", "when_imported"]
 
 #: What an attribute patch finds where there is no own attribute (it may be inherited).
@@ -117,7 +119,7 @@ class PatchStack:
     """Patches applied in order and restored in reverse; all or nothing; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock: Final = threading.RLock()
+        self._lock: Final = free_in_forks(threading.RLock())
         self._applied: list[Patch] = []
         self._lifted = False
 
@@ -183,7 +185,7 @@ class Switch:
         #: What ``patches()`` gave, and for what was there of the modules then.
         self._known: list[Patch] = []
         self._known_for: list[tuple[ModuleType | None, bool]] | None = None
-        self._lock: Final = threading.RLock()
+        self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
         self._made: Final[dict[object, list[Patch]]] = {}
         self.stack: Final = PatchStack()

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, below_seam, current, enter, here, passing
+from .._runtime.session import Scope, below, below_seam, current, enter, here, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard
@@ -40,7 +40,9 @@ __all__ = [
     "deactivate",
     "expect",
     "follow",
+    "forking",
     "joining_environment",
+    "left_by_fork",
     "os_entrances",
     "pools",
     "program_name",
@@ -54,8 +56,8 @@ __all__ = [
 #
 # Each call that is submitted to a process pool is a lane with a segment of its own, whichever worker makes it.
 #
-# Which worker takes a call is chance, so the trace has segments of calls, not of workers. Pools whose workers are forks, or were there
-# before the run, are left alone, and the run warns of it.
+# Which worker takes a call is chance, so the trace has segments of calls, not of workers. Pools whose workers were there before the run
+# are left alone, and the run warns of it.
 
 #: The place of a call in the run: what the worker needs to know of it.
 Place = dict[str, Any]
@@ -90,16 +92,16 @@ class PoolCall:
         return process.role.perform(place, self.call, args, kwargs)
 
 
-def _is_carried(scope: Scope | None, method: str, pids: Iterable[int | None], call: Any) -> bool:
+def _is_carried(scope: Scope | None, pids: Iterable[int | None], call: Any) -> bool:
     """Whether a pool's workers belong to the run of ``scope``; if not, the run warns, and a replay fails."""
     if scope is None or scope.session.state.children is None:
         return False
     session = scope.session
     own = session.state.extras.of(PoolWorkers).pids
     strangers = [pid for pid in pids if pid not in own]
-    if method != "fork" and not strangers:
+    if not strangers:
         return True
-    if strangers and not session.recording:
+    if not session.recording:
         raise session.fail(
             LiveCallBlockedError(
                 f"{name_of(call)!r} was handed to processes that were there before the replay, where it would be live",
@@ -126,9 +128,7 @@ def _submit(original: Any) -> Any:
     @functools.wraps(original)
     def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = current.get()
-        context = getattr(self, "_mp_context", None)
-        method = "fork" if context is None else str(context.get_start_method())
-        if _is_carried(scope, method, list(getattr(self, "_processes", None) or ()), fn):
+        if _is_carried(scope, list(getattr(self, "_processes", None) or ()), fn):
             assert scope is not None
             fn = PoolCall(fn, _next_place(scope, fn))
         return original(self, fn, *args, **kwargs)
@@ -140,10 +140,9 @@ def _submit(original: Any) -> Any:
 
 
 def _within(pool: Any, scope: Scope | None, call: Any) -> bool:
-    context = getattr(pool, "_ctx", None)
-    if type(pool).__name__ != "Pool" or context is None:  # a pool of threads
+    if type(pool).__name__ != "Pool" or getattr(pool, "_ctx", None) is None:  # a pool of threads
         return False
-    return _is_carried(scope, str(context.get_start_method()), [one.pid for one in pool._pool], call)
+    return _is_carried(scope, [one.pid for one in pool._pool], call)
 
 
 def _apply(original: Any) -> Any:
@@ -805,19 +804,31 @@ class Admission(ProcessObserver, Protocol):
 within: Final[ContextVar[bool]] = ContextVar("tracekit.process.within", default=False)
 
 
+#: The process that is being forked here, which has been admitted.
+forking: Final[ContextVar[Admission | None]] = ContextVar("tracekit.process.forking", default=None)
+
+
+def left_by_fork() -> None:
+    """In a forked child, whose context is that in which it was forked: nothing is being started here."""
+    forking.set(None)
+    within.set(False)
+    below.set(None)
+    guard.left_by_fork()
+
+
 def admission_of(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> Admission | None:
     """Ask the session to admit a process of which nothing is captured; ``None`` where it is not part of the run."""
     guard.refuse(Attempt("process", "process.start", name))  # before it has a line of execution
     if guard.Caller().probes:
         return None
-    lane, found = _admit(scope, name, words, pool)
+    lane, found = _admit(scope, f"process:{name}", words, pool)
     if not pool:  # a pool's worker does nothing by itself
         guard.observe(Attempt("process", "process.start", name), lane=None if found is None else lane.path)
     return found
 
 
-def _admit(scope: Scope, name: str, words: list[str] | None, pool: bool = False) -> tuple[Lane, Admission | None]:
-    lane, children = started(parent_lane(scope), f"process:{name}", scope.live), scope.session.state.children
+def _admit(scope: Scope, lane_name: str, words: list[str] | None, pool: bool = False) -> tuple[Lane, Admission | None]:
+    lane, children = started(parent_lane(scope), lane_name, scope.live), scope.session.state.children
     return lane, None if children is None else children.admit(scope, lane, words, pool)
 
 
@@ -996,6 +1007,44 @@ def _posix_spawn(original: Any) -> Any:
     return posix_spawn
 
 
+# -- os.fork, os.forkpty -------------------------------------------------------------------------------------------------
+#
+# The child is a copy, with a part of the run of its own from its first line: that is seen to where the interpreter has just forked it
+# (``_runs.forks`` in a recording, ``_runs.replaying`` in a replay).
+
+
+def _fork(original: Any) -> Any:
+    @functools.wraps(original)
+    def fork() -> Any:
+        scope = current.get()
+        if scope is None or within.get() or guard.Caller().passes("fork"):
+            return original()
+        guard.refuse(Attempt("process", f"os.{original.__name__}", "this process"))
+        lane, found = _admit(scope, "fork", None)
+        if found is None:
+            return original()
+        guard.observe(Attempt("fork", f"os.{original.__name__}", "this process"), lane=lane.path)
+        with _forked(found):
+            made = original()
+        pid = made if isinstance(made, int) else made[0]
+        if pid:
+            found.started(pid)
+        return made
+
+    return fork
+
+
+@contextmanager
+def _forked(found: Admission) -> Iterator[None]:
+    """The block in which an admitted process is forked."""
+    token = forking.set(found)
+    try:
+        with starting(found):
+            yield
+    finally:
+        forking.reset(token)
+
+
 # -- signals to processes ----------------------------------------------------------------------------------------------
 #
 # By the number of a process, which in a replay may be anybody's by now.
@@ -1115,6 +1164,7 @@ os_entrances: Final = (
         if hasattr(os, "killpg")
         else ()
     ),
+    *(("os", None, name, _fork) for name in ("fork", "forkpty") if hasattr(os, name)),
     ("os", None, "execv", lambda original: _exec(original, False)),
     ("os", None, "execve", lambda original: _exec(original, True)),
     ("uvloop", "Loop", "subprocess_exec", lambda original: _uvloop(original, False)),
@@ -1124,7 +1174,7 @@ os_entrances: Final = (
 # -- processes started by subprocess and multiprocessing ---------------------------------------------------------------
 #
 # Whatever uses ``subprocess.Popen`` (asyncio's processes too) gets its ticket in an environment variable; what ``multiprocessing`` starts
-# afresh (``spawn``, ``forkserver``) gets it with its preparation data. The run decides about the ticket.
+# afresh (``spawn``, ``forkserver``) gets it with its preparation data, what it forks has it as it is. The run decides about the ticket.
 
 #: Where ``env`` is among the arguments of ``Popen``, if it is given by its place.
 _ENV: Final = 10
@@ -1182,7 +1232,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     words, options = words_of(command), commands.one_of(_ARGUMENTS, args, kwargs)
     name = program_name(words)
     guard.refuse(Attempt("process", "process.start", name))
-    lane, found = _admit(scope, name, words)
+    lane, found = _admit(scope, f"process:{name}", words)
     size = options.get("bufsize", -1)
     size = -1 if size is None else size
     if found is not None and not found.live:  # one that joined the recorded run
@@ -1297,8 +1347,6 @@ def _start(original: Any) -> Any:
     @functools.wraps(original)
     def start(self: Any) -> Any:
         scope = current.get()
-        if _method(self) == "fork":
-            return original(self)
         target = getattr(self, "_target", None)
         name = getattr(target, "__qualname__", None) or type(self).__qualname__
         if scope is None:
@@ -1308,12 +1356,16 @@ def _start(original: Any) -> Any:
         found = admission_of(scope, name.replace("/", "_"), None, pool)
         if found is None:
             return original(self)
-        token = _starting.set(found.ticket)
-        try:
-            with starting(found):
+        if _method(self) == "fork":
+            with _forked(found):
                 original(self)
-        finally:
-            _starting.reset(token)
+        else:
+            token = _starting.set(found.ticket)
+            try:
+                with starting(found):
+                    original(self)
+            finally:
+                _starting.reset(token)
         if pool:
             scope.session.state.extras.of(PoolWorkers).pids.add(self.pid)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from .._reality import free_in_forks
 from . import clock, guard, inputs, processes, randomness, threads, timers
 
 __all__ = ["active", "enter", "leave"]
@@ -18,7 +19,7 @@ class _Hooks:
     """How many runs are active, and the hooks that are in place for them."""
 
     def __init__(self) -> None:
-        self._lock: Final = threading.Lock()
+        self._lock: Final = free_in_forks(threading.Lock())
         self._runs = 0
 
     def active(self) -> bool:

@@ -443,6 +443,10 @@ class Journal:
                 if self._owned():
                     os.close(self._fd)
 
+    def open(self) -> Journal:
+        """The journal itself; of a segment that is written later it is made now."""
+        return self
+
     def abandon(self) -> None:
         """Forget the file without touching it: for a forked child, whose parent goes on writing."""
         self._lock = threading.RLock()

@@ -40,7 +40,6 @@ from ..errors import (
     UnconsumedStepsError,
 )
 from .ending import IdleState, ask_file, state_file
-from .forks import Segment
 
 __all__ = [
     "NOT_STARTED",
@@ -651,9 +650,6 @@ class RecordedChildren:
         session = self.session
         return not session.state.ended and session.log.trace is None
 
-    def of_fork(self, session: Recording) -> RecordedChildren:
-        return RecordedChildren(session)
-
     def before_signal(self, pid: int) -> None:
         """A recording lets every signal through at once."""
 
@@ -781,8 +777,7 @@ def _cause(session: Recording) -> dict[str, Any]:
     share(session)
     journal: Any = session.log.journal
     with suppress(LogWriteError):
-        if isinstance(journal, Segment):
-            journal = journal.open()
+        journal = journal.open()
         journal.flush()
     with journal.held():
         cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
@@ -974,9 +969,6 @@ class ReplayedChildren:
                 "transcript": options.get("transcript"),
             },
         }
-
-    def of_fork(self, session: Any) -> NoReturn:
-        raise AssertionError("a replay forks nothing")
 
     def before_signal(self, pid: int) -> None:
         """Let a process run until it is idle, before the program sends it a signal that ends it."""

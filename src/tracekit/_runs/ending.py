@@ -30,7 +30,7 @@ from .._runtime.session import Session, current
 from .._runtime.spending import Spending
 from .._runtime.threads import asleep
 from .._values import exception_to_json
-from ..errors import BudgetExceededError, DivergenceError, LogWriteError, TracekitError
+from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
 
 __all__ = [
     "DRAIN_S",
@@ -41,6 +41,8 @@ __all__ = [
     "another_abort",
     "another_end",
     "ask_file",
+    "at_hard_exit",
+    "at_process_end",
     "drain",
     "drain_async",
     "end_log",
@@ -353,12 +355,10 @@ class _OsExit:
     def __init__(self) -> None:
         #: Who is asked, the last one first, each with the process that it is for.
         self._asked: Final[list[tuple[int, ExitStatus]]] = []
-        self._lock: Final = allocate_lock()
+        self._lock: Final = _reality.free_in_forks(allocate_lock())
         self.really: Callable[[int], Any] = os._exit
         #: The one function of it, so that it is known when it is found again.
         self._mine: Final = self._exit
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._lock._at_fork_reinit)  # type: ignore[attr-defined]
 
     def ask(self, exit_status: ExitStatus) -> Callable[[], None]:
         """Ask ``exit_status`` from now on, until the function that is returned is called."""
@@ -437,6 +437,54 @@ def _end_with(status: int) -> None:
     if not kept:  # the handlers that were registered before are lost
         sys.stdout.flush()
         _os_exit.really(status)
+
+
+def at_hard_exit(call: Callable[[], object]) -> None:
+    """``os._exit`` is how a forked child ends cleanly, and ``os.exec*`` how a process goes on as another program: ``call`` comes
+    first, but for the middle of a tool, which stays in doubt."""
+    pid = os.getpid()
+
+    def leave() -> None:
+        if os.getpid() == pid:
+            scope = current.get()
+            if scope is None or not scope.live:
+                with suppress(Exception):  # a disk that is full keeps nobody from leaving
+                    call()
+
+    def exit_status(status: int) -> int:
+        leave()
+        return status
+
+    on_os_exit(exit_status)
+    process.before_exec.append(leave)
+
+
+def at_process_end(end: Any, failed: Any) -> None:
+    """Call ``end()`` when this process ends, also by an exception (then ``failed(error)`` first) or by ``os._exit``."""
+    before = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        failed(error)
+        if not isinstance(error, ReplayError):  # reported once, at the very end
+            before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(end)
+    at_hard_exit(end)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        # Its processes drop registered exit handlers when they begin, and skip ``atexit`` when they end.
+        def finish() -> None:
+            error = sys.exception()
+            if isinstance(error, Exception):
+                failed(error)
+            end()
+
+        def begin(_: Any) -> None:
+            util.Finalize(None, finish, exitpriority=0)
+
+        util.register_after_fork(begin, begin)
+        process.kept.append(begin)
 
 
 # -- the idle state of a process ---------------------------------------------------------------------------------------

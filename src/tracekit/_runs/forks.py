@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,23 +13,27 @@ from threading import RLock, get_ident
 from typing import Any, Final
 
 from .. import _reality
+from .._capture import world
 from .._capture.guard import Attempt, observe
-from .._capture.processes import within
+from .._capture.processes import forking, left_by_fork, within
 from .._journal.store import Store, segment_of, writer
 from .._journal.writer import Durability, Journal
 from .._policy.once import inherit_keys, share, under_policies
 from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import say
 from .._runtime.lane import ROOT, Lane, Root, started
-from .._runtime.process import process
+from .._runtime.process import ProcessRole, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
-from .._runtime.session import Scope, current
+from .._runtime.session import Scope, current, enter
+from .._runtime.spending import Budget, Spending
 from .._values import dumps
 from ..errors import RunStateError
 from . import ending
+from .children import RecordedChildren, take_off
+from .run import JoinedProcess, Run, register
 
-__all__ = ["Segment", "at_end", "at_hard_exit", "follow", "seal", "successor"]
+__all__ = ["RecordedProcess", "Segment", "end_part", "follow", "successor"]
 
 
 class _Forks:
@@ -68,59 +73,91 @@ def _followed() -> list[tuple[Any, Store]]:
 
 
 def _before() -> None:
-    """In the parent: number the child, as any line of execution, when it is started."""
+    """In the parent: number the child, as any line of execution, when it is started, where the run has not been asked about it."""
     scope = current.get()
-    if scope is not None:
+    admitted = forking.get() is not None
+    if scope is not None and not admitted:
         session = scope.session
         session.state.extras.of(_Forks).lane = lane = started(scope.lane, "fork", scope.live)
         session.starts(lane)
-    if not within.get():
+    if not (within.get() or admitted):
         # Where nobody knows whose it is, the copy's own work is not observed either.
         copied = Attempt("process", "os.fork", "a copy of this process")
         observe(copied if scope is None else Attempt("fork", "os.fork", "this process"))
     for session, _ in _followed():
         share(session)
-        journal: object = session.log.journal
-        if isinstance(journal, Segment):  # the child names its entry
-            with suppress(Exception):
-                journal.open()
+        with suppress(Exception):  # the child names its entry
+            session.log.journal.open()
 
 
 def _in_child() -> None:
-    scope = current.get()
-    lane = None if scope is None else scope.session.state.extras.of(_Forks).lane
+    scope, found = current.get(), forking.get()
+    ticket = json.loads(found.ticket) if found is not None and found.live else None
     followed = [(session, store) for session, store in _followed() if not session.state.ended]
     for session, _ in _followed():
         process.closed(session)
     for session, _ in followed:  # whatever comes of the rest, nothing is written into a file of the parent's
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
+    if ticket is not None:
+        left_by_fork()
     for session, store in followed:
+        here = scope is not None and scope.session.state is session.state
         try:
-            segment = _forked(session, store, lane)
-            child = segment.session
+            child = _joined(session, store, ticket) if here and ticket is not None else _forked(session, store, scope)
         except Exception as error:  # the program goes on all the same
             say(f"a forked child of run {session.run_id} is not recorded: {error}")
             continue
         session.state.extras.of(_Forks).successor = child
-        if scope is not None and scope.session.state is session.state:
-            spending = None if scope.spending is None else scope.spending.copy()
-            own = Root(child.log.journal.lane, get_ident())  # type: ignore[attr-defined]
-            current.set(Scope(segment.seen, own, ROOT, scope.agent, spending=spending))
     if followed:
-        at_hard_exit(_seal_all)
+        ending.at_hard_exit(_seal_all)
 
 
-def _forked(parent: Recording, store: Store, lane: Lane | None) -> Segment:
+def _joined(parent: Recording, store: Store, ticket: Mapping[str, Any]) -> Recording:
+    """This process, a forked child, is a part of its parent's run as one that has been started is."""
+    segment = Segment(
+        store,
+        parent.run_id,
+        ticket["durability"],
+        ticket["lane"],
+        ticket["cause"],
+        parent.redactor,
+        ticket["program"],
+        ticket["arguments"],
+    )
+    inherit_keys(parent, segment.session)
+    opened = process.role.ordinal
+    process.role = RecordedProcess(segment, ticket)
+    process.role.ordinal = opened  # its next run is not one of its parent's
+    return segment.session
+
+
+def _forked(parent: Recording, store: Store, scope: Scope | None) -> Recording:
+    """The recording of a forked child of which the run does not know how it came about."""
+    mine = scope is not None and scope.session.state is parent.state
+    lane = parent.state.extras.of(_Forks).lane if mine else None
     journal = parent.log.journal
     cause = {"run_id": journal.run_id, "seq": journal.seq, "hash": journal.head.decode()}
     # A child that finds the file of an earlier one with its path (a fork outside the run's own lines) takes another.
     path = lane.path if lane is not None else f"/fork@{os.getpid()}"
-    child = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
+    segment = Segment(store, journal.run_id, journal.durability, path, cause, parent.redactor)
+    child = segment.session
     if parent.state.children is not None:
-        child.session.state.children = parent.state.children.of_fork(child.session)
-    inherit_keys(parent, child.session)
+        child.state.children = RecordedChildren(child)
+    inherit_keys(parent, child)
+    if mine and scope is not None:
+        spending = None if scope.spending is None else scope.spending.copy()
+        current.set(Scope(segment.seen, Root(path, get_ident()), ROOT, scope.agent, spending=spending))
     return child
+
+
+def end_part(session: Recording, error: BaseException | None = None) -> None:
+    """The block that was open in the parent ends in a forked child: only its own segment is its to end."""
+    role = process.role
+    if isinstance(role, RecordedProcess) and role.session is session:
+        role.end()
+    else:
+        seal(session, error)
 
 
 class Segment:
@@ -225,26 +262,6 @@ class Segment:
                 self.lane = self.root.path = f"{lane}+{n}"
 
 
-def at_hard_exit(call: Callable[[], object]) -> None:
-    """``os._exit`` is how a forked child ends cleanly, and ``os.exec*`` how a process goes on as another program: ``call`` comes
-    first, but for the middle of a tool, which stays in doubt."""
-    pid = os.getpid()
-
-    def leave() -> None:
-        if os.getpid() == pid:
-            scope = current.get()
-            if scope is None or not scope.live:
-                with suppress(Exception):  # a disk that is full keeps nobody from leaving
-                    call()
-
-    def exit_status(status: int) -> int:
-        leave()
-        return status
-
-    ending.on_os_exit(exit_status)
-    process.before_exec.append(leave)
-
-
 def _seal_all() -> None:
     for session, _ in _followed():
         with suppress(Exception):
@@ -275,3 +292,91 @@ def _how_it_ends(session: Recording, error: BaseException | None) -> ending.End:
     if session.state.spending is not None:
         meta["budget"] = ending.account(session.state.spending)
     return ending.End(meta, error)
+
+
+# -- this process as a part of a run -------------------------------------------------------------------------------------
+#
+# One that was started, or forked, by the program of a run that is being recorded.
+
+
+class RecordedProcess(JoinedProcess):
+    """This process as a segment of a run that is being recorded."""
+
+    def __init__(self, segment: Segment, ticket: Mapping[str, Any]) -> None:
+        super().__init__(ticket["program"])
+        self.segment: Final = segment
+        session = self.session = segment.session
+        self.pid: Final = os.getpid()
+        self._pool: Final = bool(ticket["pool"])
+        self.error: BaseException | None = None
+        root = segment.root = session.state.root = Root(segment.lane, get_ident())
+        follow(session, segment.store)
+        session.state.spending = _spending(ticket)
+        enter(Scope(segment.seen, root, ROOT, ticket["agent"], spending=session.state.spending))
+        self.run: Final = Run(session, segment.path, segment.lane.strip("/"))
+        register(session, self.run)
+        session.state.joined = True
+        session.state.children = RecordedChildren(session)
+        #: What the calls of a pool that have ended spent, by lane.
+        self._spent: Final[dict[str, Spending]] = {}
+        ending.at_process_end(self.end, self.failed)
+
+    def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call that this process got as a pool's worker, recorded in a segment of its own."""
+        own = self.segment
+        segment = Segment(
+            own.store,
+            own.run_id,
+            own.durability,
+            place["lane"],
+            place["cause"],
+            self.session.redactor,
+            self.program,
+        )
+        session, root = segment.session, Root(place["lane"], get_ident())
+        segment.root = session.state.root = root
+        session.state.joined = True
+        session.state.children = RecordedChildren(session)
+        session.state.spending = _spending(place)
+        if session.state.spending is not None:
+            take_off(session.state.spending, own.store, own.run_id, place, self._spent)
+        token = enter(Scope(segment.seen, root, ROOT, place["agent"], spending=session.state.spending))
+        try:
+            value = call(*args, **kwargs)
+        except BaseException as error:
+            seal(session, error if isinstance(error, Exception) else None)
+            raise
+        else:
+            seal(session)
+            return value
+        finally:
+            current.reset(token)
+            session.state.ended = True
+
+    def failed(self, error: BaseException) -> None:
+        self.error = error
+
+    def end(self) -> None:
+        """End the segment cleanly at the end of the process; it is written even if nothing happened in it."""
+        session = self.session
+        if session.state.ended or os.getpid() != self.pid:
+            return
+        error = self.error if isinstance(self.error, Exception) else None
+        with suppress(Exception):  # a disk that is full keeps nobody from leaving
+            if not self._pool:  # the pool ends those as soon as they are idle, perhaps in the middle of this
+                self.segment.open()
+            seal(session, error)
+
+    def withdraw(self) -> None:
+        session = self.session
+        session.state.ended = session.state.discarded = True
+        process.closed(session)
+        process.role = ProcessRole()
+        current.set(None)
+        world.leave()
+
+
+def _spending(source: Mapping[str, Any]) -> Spending | None:
+    """The budget left for this process or call, by its ticket or place; ``None`` without one."""
+    budget = source.get("budget")
+    return None if budget is None else Spending(Budget.of_dict(budget), name="process")

@@ -332,7 +332,7 @@ class RecordBlock(Block[Run]):
         self._scope_out()
         unregister(self._session)
         if child is not None:
-            forks.seal(child)
+            forks.end_part(child)
 
     def _seal(self, session: Recording, error: BaseException | None) -> None:
         if session.state.discarded:

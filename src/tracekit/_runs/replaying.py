@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import re
+import signal
+import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Final, Literal
+from functools import cache
+from typing import Any, Final, Literal, NoReturn
 
-from .._capture import callers, instrumentation, leftovers, plugins, randomness, stdout, world
+from .._capture import callers, instrumentation, leftovers, plugins, processes, randomness, stdout, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
-from .._journal.store import Store
+from .._journal.store import Store, segment_of
 from .._runtime.callsite import caller, say
+from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
-from .._runtime.session import current
+from .._runtime.session import Scope, Session, current, enter, owner
+from .._runtime.spending import Spending
 from .._runtime.verdict import CAN_BE_INEXACT, Report
 from .._values import from_json
-from ..errors import DivergenceError, LiveCallBlockedError, ReplayError, RunStateError
+from ..errors import (
+    DivergenceError,
+    LiveCallBlockedError,
+    ReplayError,
+    RunStateError,
+    TraceExhaustedError,
+    TracekitError,
+    UnconsumedStepsError,
+)
 from . import block, children
-from .block import Block, called_from
+from .block import Block, called_from, hand_out_tasks
+from .children import is_open
 from .ending import (
+    IdleReporter,
     another_abort,
     another_end,
+    at_process_end,
     drain,
     drain_async,
     failed,
@@ -36,10 +56,10 @@ from .ending import (
 )
 from .environment import drift, environment
 from .partial import PartialReplay, branch, seal_branch
-from .run import UNSET, Run, register, unregister
+from .run import UNSET, JoinedProcess, Run, register, unregister
 from .undoing import Undoing
 
-__all__ = ["ReplayBlock", "replay"]
+__all__ = ["ReplayBlock", "join_replay", "replay"]
 
 
 class ReplayBlock(Block["ReplayBlock"]):
@@ -60,6 +80,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         self.ended_as: str | None = None
         self._run: Run | None = None
         self._children: children.ReplayedChildren | None = None
+        self._pid: Final = os.getpid()
 
     @property
     def started(self) -> bool:
@@ -142,6 +163,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         options = self.options
         if self.called_from is not None:
             callers.include(self.called_from)
+        _watch_forks()
         self._session = session = self._open(options)
         session.break_at = self.break_at
         try:
@@ -275,7 +297,14 @@ class ReplayBlock(Block["ReplayBlock"]):
         code = "result" if self.ended_as is None else "exit_status"
         session.compare_end(code, "the program came to another result", last["seq"], value)
 
+    @property
+    def _is_parents(self) -> bool:
+        """Whether this is a forked child that has come to the end of its parent's block: its own replay ends with the process."""
+        return os.getpid() != self._pid
+
     def _exit(self, error: BaseException | None) -> None:
+        if self._is_parents:
+            return
         session = self.session
         try:
             if error is None or isinstance(error, Exception):
@@ -340,7 +369,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         )
 
     async def _settle(self) -> None:
-        await drain_async(self.session)
+        if not self._is_parents:
+            await drain_async(self.session)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:
         """The first failure itself ends the block, whatever else is in flight; else leftovers do, another end, or the verdict."""
@@ -485,3 +515,323 @@ def replay(
         "redact": block.patterns(redact),
     }
     return ReplayBlock(run, options, called_from())
+
+
+# -- joining a replay --------------------------------------------------------------------------------------------------
+#
+# A process that a replayed program has started: answered from its own segment, behind the guard from before its first line.
+#
+# At its end it writes a report to a file of its parent's. A failure ends it with exit code 1, and is its parent's failure too. Where it
+# serves tasks (``@on_task``), its handlers get the recorded ones when it would listen, or at the end of its program.
+
+_really_exit: Final = os._exit
+#: What the ticket of a replay must contain.
+_NEEDED: Final = ("run_id", "directory", "lane", "pool", "program", "redact", "instrument", "options", "reports")
+
+
+def join_replay(ticket: Mapping[str, Any]) -> None:
+    """Replay this process from its recorded segment, or end it: a process of a replay never goes live."""
+    try:
+        missing = [key for key in _NEEDED if key not in ticket]
+        if missing:
+            raise ValueError(
+                f"{processes.VARIABLE} is none of tracekit's: it names a replay, and has no {', '.join(missing)}"
+            )
+        if os.stat(ticket["reports"]).st_uid != os.getuid():
+            raise OSError("another user's")
+        process.role = role = ReplayedProcess(ticket)
+        role.begin(ticket)
+    except BaseException as error:
+        sys.stderr.write(f"tracekit: this process belongs to a replay and can't be part of it: {error}\n")
+        sys.stderr.flush()
+        with suppress(Exception):
+            _write_report(_claim_lane(ticket)[1], _report_on(error))
+        _really_exit(1)
+
+
+def _claim_lane(ticket: Mapping[str, Any]) -> tuple[str, str]:
+    """Claim a lane and its report file: another process may have come with the same ticket and taken the first one."""
+    base, n, lane = ticket["lane"], 1, ticket["lane"]
+    while True:
+        report = os.path.join(ticket["reports"], f"{segment_of(lane)}.json")
+        try:
+            os.close(os.open(f"{report}.claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            return lane, report
+        except FileExistsError:
+            n += 1
+            lane = f"{base}+{n}"
+
+
+def _write_report(path: str, report: Mapping[str, Any]) -> None:
+    with guards.allow():
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(report, file, default=repr)
+        os.replace(f"{path}.new", path)
+
+
+def _report_on(error: BaseException | None, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
+    failure: dict[str, Any] | None = None
+    if error is not None:
+        text = error.what if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+        where = getattr(error, "location", None)
+        failure = {
+            "type": type(error).__name__,
+            "text": f"{text} (at {where})" if where else text,
+            "next_action": getattr(error, "next_action", None),
+            "step": getattr(error, "step", None),
+        }
+    return {"pid": os.getpid(), "failure": failure, "warnings": list(warnings)}
+
+
+def _verdict(block: ReplayBlock | None) -> dict[str, Any]:
+    """What the replay of a segment contributes to the verdict on the run."""
+    if block is None or not block.started:
+        return {}
+    verdict = block.report.verdict.as_dict()
+    kinds = {kind: verdict[kind][:100] for kind in ("reasons", "allowed", "remarks")}
+    return {**kinds, "matched": block.report.matched}
+
+
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    """In a child that a replayed program has forked: nothing of its parent's replay is left, but the guard, until it has its own."""
+    found = processes.forking.get()
+    if found is None or found.live:
+        return
+    try:
+        before = guards.engaged()
+        for session in process.sessions:
+            session.state.ended = True
+            process.closed(session)
+        current.set(None)
+        join_replay({**json.loads(found.ticket), "instrument": False})
+        for guard in before:
+            guard.release()
+        processes.left_by_fork()
+    except BaseException as error:
+        with suppress(Exception):
+            sys.stderr.write(f"tracekit: this forked process belongs to a replay and can't be part of it: {error!r}\n")
+            sys.stderr.flush()
+        _really_exit(1)
+
+
+class _SegmentReplay(ReplayBlock):
+    """The replay of one segment, in its process."""
+
+    def __init__(self, path: str, options: dict[str, Any], lane: str, reports: str, agent: str | None) -> None:
+        super().__init__(path, options, None)
+        self._lane: Final = lane
+        self._reports: Final = reports
+        self._agent: Final = agent
+
+    def _lineage(self) -> tuple[str, str | None]:
+        return self._lane, self._reports
+
+    def idle_children(self) -> list[Any] | None:
+        """The idle states of the running processes below this one; ``None`` if one of them is busy, or this one may go on by itself."""
+        if self.session.schedule.may_hand_out:
+            return None
+        return [] if self._children is None else self._children.idle()
+
+    def waiting_for_children(self) -> set[int]:
+        """The threads that wait for the end of a process below this one."""
+        return set() if self._children is None else self._children.waiting
+
+    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        if options.get("transcript") is None:
+            return super()._session_of(trace, redactor, options)
+        from .determinism import TranscriptWriter, transcribed_session
+
+        with guards.allow():
+            transcript = TranscriptWriter(f"{options['transcript']}.{segment_of(self._lane)}")
+        return transcribed_session(transcript, trace, redactor, options)
+
+    def _scope_in(self, session: Session, agent: str | None, spending: Spending | None = None) -> Lane:
+        lane = Root(self._lane, owner())
+        self._token = enter(Scope(session, lane, ROOT, self._agent))
+        self.scope = Scope(session, lane, ROOT, self._agent)
+        return lane
+
+
+class ReplayedProcess(JoinedProcess):
+    """This process as a child process of a replay."""
+
+    def __init__(self, ticket: Mapping[str, Any]) -> None:
+        super().__init__(ticket["program"])
+        with guards.allow():
+            self._lane, self._report = _claim_lane(ticket)
+        self._pid: Final = os.getpid()
+        self._error: BaseException | None = None
+        self._blocked: LiveCallBlockedError | None = None
+        self._over = False
+        self._open = False
+        self._block: _SegmentReplay | None = None
+        patterns = tuple(re.compile(pattern, flags) for pattern, flags in ticket["redact"])
+        self._options: Final = {**ticket["options"], "store": None, "live": (), "redact": patterns}
+        self._directory: Final = ticket["directory"]
+        self._run_id: Final = ticket["run_id"]
+        self._reports: Final = ticket["reports"]
+
+    def begin(self, ticket: Mapping[str, Any]) -> None:
+        """Answer this process from its segment from now on, or, where it has none, guard it."""
+        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(self._lane)}.jsonl")
+        plugins.supply_placeholders()
+        if ticket["instrument"]:
+            instrumentation.instrument()
+        if os.path.exists(path):
+            self._play(path, ticket["agent"])
+        else:
+            self._watch(ticket["pool"])
+        at_process_end(self.end, self.failed)
+
+    def _play(self, path: str, agent: str | None) -> None:
+        self._open = is_open(path)
+        block = self._block = _SegmentReplay(path, self._options, self._lane, self._reports, agent)
+        block.__enter__()
+        block.session.state.joined = True
+        IdleReporter(self._report, self._left, block.waiting_for_children, block.idle_children)
+
+    def _left(self) -> list[dict[str, Any]]:
+        """The recorded steps that the program has not come to."""
+        assert self._block is not None
+        session = self._block.session
+        return [{**step, "ts_ns": session.trace.entry(step["seq"])["ts_ns"]} for step in session._unconsumed()]
+
+    def before_signal(self, pid: int) -> None:
+        """Write the report now if the signal may end this very process, which can't write it afterwards."""
+        if pid == self._pid and self._block is not None and self._open and not self._left():
+            _write_report(
+                self._report,
+                _report_on(None, (f"the process {self._lane} ended itself by a signal, where its log ends",)),
+            )
+
+    def _watch(self, pool: bool) -> None:
+        """Guard a pool's worker, which has no segment itself: each call that it gets is answered from the call's own."""
+        if not pool:
+            raise LiveCallBlockedError(
+                f"the recorded run has no process {self._lane}",
+                next_action="look at what decides whether it is started; record again if the change is meant",
+            )
+        options = self._options
+        guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._refused).engage()
+        process.refuse_outside(self._outside)
+
+    def _refused(self, error: LiveCallBlockedError) -> None:
+        self._blocked = self._blocked or error
+
+    def _outside(self, family: str, name: str) -> None:
+        error = LiveCallBlockedError(
+            f"{family} {name!r} was called in a process of the replay, outside what was recorded; it was not executed",
+            operation=f"{family} {name}",
+            next_action="look at what changed in the code; record again if the change is meant",
+        )
+        self._refused(error)
+        raise error
+
+    # -- what a pool gives to this process ---------------------------------------------------------------------------
+
+    def perform(self, place: Mapping[str, Any], call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        lane = place["lane"]
+        path = os.path.join(self._directory, f"{self._run_id}.{segment_of(lane)}.jsonl")
+        token = current.set(None)
+        block = _SegmentReplay(path, self._options, lane, self._reports, place["agent"])
+        report = _report_on(None)
+        try:
+            if not os.path.exists(path):  # the recorded call made no step, so it may make none now
+                return call(*args, **kwargs)
+            with block:
+                block.session.state.joined = True
+                return call(*args, **kwargs)
+        except ReplayError as failure:
+            if is_open(path) and isinstance(failure, TraceExhaustedError):
+                os.kill(os.getpid(), signal.SIGKILL)
+            report = _report_on(failure)
+            # A pool's worker that dies of it would leave the program waiting for ever.
+            raise RuntimeError(f"tracekit: {failure}") from None
+        finally:
+            if block.started or report["failure"] is not None:
+                written = {**report, "verdict": _verdict(block)}
+                _write_report(os.path.join(self._reports, f"{segment_of(lane)}.json"), written)
+            current.reset(token)
+
+    # -- tasks from outside ------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Give the handlers the recorded tasks where the program would listen, and end as if its server had been stopped."""
+        if self._over or not self._give_tasks():
+            return
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(0)
+        atexit._run_exitfuncs()
+        self._leave(0)
+
+    def _give_tasks(self) -> bool:
+        """Give each recorded task to its handler; false where there are no handlers."""
+        return self._block is not None and hand_out_tasks(self._block.scope)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> None:
+        self._error = error
+
+    def end(self) -> None:
+        """End the replay at the end of the process: compare, and write the report."""
+        if self._over or os.getpid() != self._pid:
+            return
+        self._over = True
+        failure = self._failure_at_end()
+        if failure is not None and self._open and isinstance(failure, TraceExhaustedError | UnconsumedStepsError):
+            self._end_unfinished(failure)
+        _write_report(self._report, {**_report_on(failure, tuple(self._warnings())), "verdict": _verdict(self._block)})
+        if failure is not None:
+            sys.stderr.write(f"tracekit: in the process {self._lane}: {failure}\n")
+            self._leave(1)
+
+    def _failure_at_end(self) -> BaseException | None:
+        block = self._block
+        if block is None:
+            return self._blocked
+        error = self._error
+        try:
+            if block.session.failure is None and error is None:
+                self._give_tasks()
+            kept = error if isinstance(error, Exception | ReplayError) else None
+            block.__exit__(type(kept) if kept else None, kept, kept.__traceback__ if kept else None)
+        except ReplayError as failure:
+            return failure
+        except BaseException as other:
+            return other
+        if block.session.failure is not None:
+            return block.session.failure
+        return error if isinstance(error, Exception) and not block.recorded_failure(error) else None
+
+    def _warnings(self) -> list[str]:
+        block = self._block
+        if block is None:
+            return []
+        sentences = [f"the process {self._lane}: {sentence}" for sentence in block.report.warnings]
+        return sentences[:20]
+
+    def _end_unfinished(self, failure: ReplayError) -> NoReturn:
+        """Write the report and kill this process: the recorded one was killed here, or outlived the run."""
+        assert self._block is not None
+        where = len(self._block.session.trace)
+        sentence = f"the process {self._lane} did not end its segment: it was replayed up to its entry {where}, where its log ends"
+        _write_report(
+            self._report, {**_report_on(None, (sentence,)), "verdict": {"matched": self._block.report.matched}}
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise failure
+
+    def _leave(self, status: int) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        _really_exit(status)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from contextvars import Token
+from typing import TYPE_CHECKING, Any, Final
 
-from .._runtime.session import Session, current
+from .._runtime.process import ProcessRole
+from .._runtime.session import Scope, Session, current, enter, here
+from .._runtime.step import Request, Spec
 from .undoing import Undoing, undo, undo_async
 
-__all__ = ["UNSET", "Run", "current_run", "register", "registered", "unregister"]
+if TYPE_CHECKING:
+    from .recording import RecordBlock
+
+__all__ = ["UNSET", "JoinedProcess", "Run", "current_run", "register", "registered", "unregister"]
 
 UNSET: Final[Any] = object()
 
@@ -78,3 +85,60 @@ def registered(session: Session) -> Run | None:
 def unregister(session: Session) -> None:
     """Nobody who is in ``session`` has a current run any more."""
     session.state.extras.of(_Current).run = None
+
+
+# -- record() in a joined process --------------------------------------------------------------------------------------
+#
+# A ``record()`` in a process that has joined a run: no run of its own, but a span of that one.
+
+
+class _Part:
+    """A ``record()`` in a process that has joined a run: a span of that run in place of a run of its own."""
+
+    def __init__(self, block: RecordBlock) -> None:
+        self._block: Final = block
+        self._step: Any = None
+        self._token: Token[Scope | None] | None = None
+        self._outer: Run | None = None
+
+    def begin_for(self, options: Mapping[str, Any]) -> Run:
+        scope = here()
+        assert scope is not None
+        session = scope.session
+        if options["agent"] is not None or options["identity"] is not None:
+            session.identify(options["agent"] or "agent", options["identity"])
+        self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.given}))
+        inside = self._step.body()
+        self._token = enter(inside if options["agent"] is None else inside.acting(options["agent"]))
+        run = Run(session, session.log.path, options["name"])
+        self._outer = registered(session)
+        register(session, run)
+        return run
+
+    def end_for(self, run: Run, error: BaseException | None) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            try:
+                current.reset(token)
+            except ValueError:  # left in another context than it was entered in
+                current.set(None)
+        session = run._session
+        unregister(session)
+        if self._outer is not None:
+            register(session, self._outer)
+        if error is not None:
+            self._step.failed(error)
+            return
+        result = None if run.result is UNSET else run.result
+        self._step.done(result)
+        session.part_ended(self._step.seq, self._step.spec.name, result)
+
+
+class JoinedProcess(ProcessRole):
+    """A process that has joined a run: a ``record()`` in it is a part of that run."""
+
+    def part(self, block: RecordBlock) -> _Part | None:
+        """The span in place of a ``record()``; ``None`` for a linked run, which is one of its own."""
+        scope = current.get()
+        inside = scope is not None and scope.session.state.joined
+        return _Part(block) if inside and block.options["nested"] != "link" else None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from .._reality import free_in_forks
+
 __all__ = ["CALLBACK", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
 #: The entry that encloses what happens in no step: the run's first.
@@ -24,7 +26,7 @@ UNLIMITED: Final = 1 << 62
 #: The name of the lane of what comes from another thread or task than the one whose context it has.
 CALLBACK: Final = "callback"
 
-_numbering = threading.Lock()
+_numbering = free_in_forks(threading.Lock())
 
 
 class Lane:

@@ -454,10 +454,6 @@ class Children(Protocol):
         """The place in the run of a call that is submitted to a process pool; ``None`` outside of it."""
         ...
 
-    def of_fork(self, session: Any) -> Children:
-        """The same for the recording of a forked child."""
-        ...
-
     def before_signal(self, pid: int) -> None:
         """The program is about to send a signal to process ``pid``."""
         ...

@@ -730,6 +730,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
     watchdog = Watchdog(resumed_runs, instructions["grace"])
     assert body is not None
     codes: list[int] = []
+    pid = os.getpid()
 
     def end(ended: Ended) -> None:
         error = ended.error
@@ -740,7 +741,8 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
                 whole.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except BaseException as failure:
             error = failure
-        codes.append(_report_resumption(resumed_runs, ended._replace(error=error)))
+        forked = os.getpid() != pid  # a child that has ended a part of the run
+        codes.append(ended.status if forked else _report_resumption(resumed_runs, ended._replace(error=error)))
 
     def exit_status(status: int) -> int:
         """The status for ``os._exit``: the run ends cleanly, except inside a live effect, which stays in doubt."""
@@ -944,8 +946,11 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         replay_block.__enter__()
     assert body is not None
     codes: list[int] = []
+    pid = os.getpid()
 
     def end(ended: Ended) -> None:
+        if os.getpid() != pid:  # a forked child, whose own replay ends with its process
+            return
         error = ended.error
         try:
             if instructions.get("entry") is None:
@@ -967,7 +972,9 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         return codes[0]
 
     ending.on_os_exit(exit_status)
-    go(body, end, silent=lambda error: isinstance(error, TracekitError) or type(error).__name__ == "BdbQuit")
+    ended = go(body, end, silent=lambda error: isinstance(error, TracekitError) or type(error).__name__ == "BdbQuit")
+    if os.getpid() != pid:
+        return ended.status
     watchdog.stop()
     closed.release()
     return codes[0]
