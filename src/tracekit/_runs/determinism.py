@@ -27,17 +27,16 @@ from .._runtime.redaction import Redactor
 from .._runtime.replayer import Bindings, Index, Replay, ReplayedStep, placeholders_of
 from .._runtime.session import Scope
 from .._runtime.step import Request
+from .._runtime.verdict import Report
 from .._values import dumps, exception_to_json, fingerprint, to_json
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
 from .ending import last_entry, text_of
-from .replaying import ReplayBlock
 
 __all__ = [
     "NOTHING",
     "Difference",
     "OutputPlaces",
     "Recorded",
-    "TranscribedReplayBlock",
     "Transcript",
     "TranscriptWriter",
     "first_difference",
@@ -209,14 +208,13 @@ class TranscriptWriter:
         code: int,
         status: int,
         error: BaseException | None,
-        replayed_runs: list[ReplayBlock],
+        reports: list[Report],
         out: OutputPlaces | None,
     ) -> None:
         """Write the end of the program: its exit ``status`` and uncaught exception; ``code`` is the verdict of the replay."""
-        for block in replayed_runs:
-            report = block.report
+        for report in reports:
             about = {"unconsumed": len(report.unconsumed), "verdict": report.verdict.as_dict()}
-            self.write({"kind": "report", "run": block.run_id, **to_json(about)})
+            self.write({"kind": "report", "run": report.run_id, **to_json(about)})
         if out is not None:
             self.write({"kind": "places", "places": out.places, "lines": out.lines})
         self.write(
@@ -227,25 +225,6 @@ class TranscriptWriter:
 def _error_summary(error: BaseException) -> dict[str, Any]:
     tree = Redactor.of_process([]).redact(exception_to_json(error, []))[0]
     return {"type": tree["type"], "text": text_of(tree)}
-
-
-class TranscribedReplayBlock(ReplayBlock):
-    """A ``replay()`` block that writes a transcript of its steps, result and failure."""
-
-    def __init__(self, path: str, options: dict[str, Any], writer: TranscriptWriter) -> None:
-        super().__init__(path, options, None)
-        self._writer: Final = writer
-
-    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
-        return transcribed_session(self._writer, trace, redactor, options)
-
-    def _hint(self, session: Replay) -> str | None:
-        return None  # the hash seed differs on purpose, to find out whether it matters
-
-    def compare_result(self, value: Any) -> None:
-        tree = steady(self.session.redactor.redact(to_json(value))[0])
-        self._writer.write({"kind": "result", "run": self.run_id, "result": tree}, caller())
-        super().compare_result(value)
 
 
 def transcribed_session(

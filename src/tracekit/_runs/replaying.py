@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from .._capture import callers, instrumentation, leftovers, plugins, processes, randomness, stdout, world
 from .._capture import guard as guards
@@ -21,6 +21,7 @@ from .._capture.guard import Attempt
 from .._journal.reader import ENDS, Trace, Verdict
 from .._journal.store import Store, segment_of
 from .._runtime.callsite import caller, say
+from .._runtime.divergence import steady
 from .._runtime.lane import ROOT, Lane, Root
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
@@ -28,7 +29,7 @@ from .._runtime.replayer import Replay
 from .._runtime.session import Scope, Session, current, enter, owner
 from .._runtime.spending import Spending
 from .._runtime.verdict import CAN_BE_INEXACT, Report
-from .._values import from_json
+from .._values import from_json, to_json
 from ..errors import (
     DivergenceError,
     LiveCallBlockedError,
@@ -59,7 +60,10 @@ from .partial import PartialReplay, branch, seal_branch
 from .run import UNSET, JoinedProcess, Run, register, unregister
 from .undoing import Undoing
 
-__all__ = ["ReplayBlock", "join_replay", "replay"]
+if TYPE_CHECKING:
+    from .determinism import TranscriptWriter
+
+__all__ = ["ReplayBlock", "TranscribedReplayBlock", "join_replay", "replay"]
 
 
 class ReplayBlock(Block["ReplayBlock"]):
@@ -445,6 +449,27 @@ class ReplayBlock(Block["ReplayBlock"]):
     def recorded_failure(self, error: BaseException) -> bool:
         """Whether the recorded run ended with this error as well: then the replay is judged as any other."""
         return same_error(self.session.trace, self.session.redactor, self.session.equal, error)
+
+
+class TranscribedReplayBlock(ReplayBlock):
+    """A ``replay()`` block that writes a transcript of its steps, result and failure."""
+
+    def __init__(self, path: str, options: dict[str, Any], writer: TranscriptWriter) -> None:
+        super().__init__(path, options, None)
+        self._writer: Final = writer
+
+    def _session_of(self, trace: Trace, redactor: Redactor, options: Mapping[str, Any]) -> Replay:
+        from .determinism import transcribed_session
+
+        return transcribed_session(self._writer, trace, redactor, options)
+
+    def _hint(self, session: Replay) -> str | None:
+        return None  # the hash seed differs on purpose, to find out whether it matters
+
+    def compare_result(self, value: Any) -> None:
+        tree = steady(self.session.redactor.redact(to_json(value))[0])
+        self._writer.write({"kind": "result", "run": self.run_id, "result": tree}, caller())
+        super().compare_result(value)
 
 
 def _kinds(live: Iterable[str]) -> tuple[str, ...]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .._runtime.process import ProcessRole
 from .._runtime.session import Scope, Session, current, enter, here
 from .._runtime.step import Request, Spec
 from .undoing import Undoing, undo, undo_async
-
-if TYPE_CHECKING:
-    from .recording import RecordBlock
 
 __all__ = ["UNSET", "JoinedProcess", "Run", "current_run", "register", "registered", "unregister"]
 
@@ -95,7 +92,7 @@ def unregister(session: Session) -> None:
 class _Part:
     """A ``record()`` in a process that has joined a run: a span of that run in place of a run of its own."""
 
-    def __init__(self, block: RecordBlock) -> None:
+    def __init__(self, block: Any) -> None:
         self._block: Final = block
         self._step: Any = None
         self._token: Token[Scope | None] | None = None
@@ -137,7 +134,7 @@ class _Part:
 class JoinedProcess(ProcessRole):
     """A process that has joined a run: a ``record()`` in it is a part of that run."""
 
-    def part(self, block: RecordBlock) -> _Part | None:
+    def part(self, block: Any) -> _Part | None:
         """The span in place of a ``record()``; ``None`` for a linked run, which is one of its own."""
         scope = current.get()
         inside = scope is not None and scope.session.state.joined

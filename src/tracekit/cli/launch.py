@@ -35,7 +35,7 @@ from .._runs import ending
 from .._runs.block import below_run, call_with, is_input
 from .._runs.environment import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
-from .._runs.replaying import ReplayBlock
+from .._runs.replaying import ReplayBlock, TranscribedReplayBlock
 from .._runs.resuming import ResumeBlock
 from .._runs.run import Run
 from .._runtime.callsite import caller
@@ -984,7 +984,7 @@ class _ComparedReplay:
     """A replay whose every step is written to a transcript, for a comparison with another replay."""
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
-        from .._runs.determinism import OutputPlaces, TranscribedReplayBlock, TranscriptWriter, perturb
+        from .._runs.determinism import OutputPlaces, TranscriptWriter, perturb
 
         perturb(instructions["number"])
         self._out = OutputPlaces.take() if instructions["stdout"] else None
@@ -999,7 +999,9 @@ class _ComparedReplay:
             failure = ended.error
         if failure is not None:
             self._transcript.failed(getattr(failure, "run_id", None), failure)
-        self._transcript.ended(code, ended.status, ended.error, replayed_runs.started, self._out)
+        self._transcript.ended(
+            code, ended.status, ended.error, [one.report for one in replayed_runs.started], self._out
+        )
 
 
 def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
