@@ -33,8 +33,9 @@ freezegun.configure(
     ]
 )  # fmt: skip
 
-#: What starts processes takes longest: it comes first, so that no worker waits at the end for the other's last file.
-LONGEST = ("e2e", "crash", "docs", "integrations", "surface")
+#: What takes longest, and what starts processes, comes first, so that no worker waits at the end for the other's last file.
+LONGEST = ("test_verify_determinism.py", "test_thread_order.py", "test_generated.py", "test_mcp.py", "test_progress.py")
+STARTING = ("e2e", "crash", "docs", "integrations", "surface")
 #: Comes last: gRPC keeps a thread, which looks like somebody at work to those who wait for nobody to be.
 LAST = "test_native.py"
 
@@ -51,7 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (item.path.name == LAST, item.path.parent.name not in LONGEST))
+    items.sort(
+        key=lambda item: (
+            item.path.name == LAST,
+            item.path.name not in LONGEST,
+            item.path.parent.name not in STARTING,
+        )
+    )
 
 
 def pytest_collection_finish() -> None:

@@ -73,6 +73,10 @@ def _curl(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     return _address(url.hostname, url.port or {"https": 443, "http": 80}.get(url.scheme))
 
 
+def _interpreter(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    return "a sub-interpreter"
+
+
 _PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy_expert")
 
 integration = Integration(
@@ -94,5 +98,8 @@ integration = Integration(
         *(Native("psycopg2.extensions", f"cursor.{name}", _cursor, keeps=True) for name in _PSYCOPG2),
         *(Native("pycurl", f"Curl.{name}", _curl) for name in ("perform", "perform_rb", "perform_rs")),
         *(Native("pycurl", f"CurlMulti.{name}") for name in ("perform", "socket_action")),
+        # A sub-interpreter has modules of its own, in which nothing is captured: what it does is not known.
+        Native("_xxsubinterpreters", "run_string", _interpreter),
+        *(Native("_interpreters", name, _interpreter) for name in ("exec", "run_string", "run_func", "call")),
     ),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from errno import ECONNREFUSED, ENOENT
 from functools import cache, partial, wraps
 from inspect import iscoroutinefunction
-from threading import RLock, current_thread, get_ident
+from threading import RLock, current_thread, get_ident, get_native_id
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -57,6 +57,7 @@ __all__ = [
     "observe",
     "peer",
     "refuse",
+    "signal_to_other",
     "thread_start",
     "warm",
     "watching",
@@ -309,14 +310,52 @@ def _harmless(path: object) -> bool:
     return text == os.devnull or (text.startswith("/dev/") and not text.startswith(_SHARED) and ".." not in text)
 
 
-def _signal(args: tuple[Any, ...]) -> None:
-    if args[1]:  # signal 0 only asks whether there is such a process
-        process.about_to_signal(abs(args[0]))
+def _signal(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
+    def describe(args: tuple[Any, ...]) -> Attempt | None:
+        number, sent = args
+        if sent:  # 0 only asks whether there is such a process
+            process.about_to_signal(abs(number))
+        return signal_to_other(operation, number, sent)
+
+    return describe
+
+
+@_reality.off_loop()
+def signal_to_other(operation: str, number: int, sent: int) -> Attempt | None:
+    """A signal that ``os.kill`` or ``os.killpg`` is about to send to a process, or a group, that is nobody the program has started here.
+
+    The program's own group counts for its own. ``None``, too, where the kernel does not say who has started whom.
+    """
+    if not sent or number in (0, os.getpid()):
+        return None
+    ours = {one for one in (os.getpid(), *_descendants(os.getpid())) if one not in _engaged.seams.before}
+    if operation == "os.killpg" or number < 0:
+        groups = {_group(one) for one in ours}
+        if abs(number) in groups:
+            return None
+    elif number in ours:
+        return None
+    if not _tells_of_children():
+        return None
+    return Attempt("send", operation, f"process {number}, signal {sent}")
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:  # it has ended
+        return 0
+
+
+@cache
+def _tells_of_children() -> bool:
+    return os.path.exists(f"/proc/self/task/{get_native_id()}/children")
 
 
 def _to_process(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
     def describe(args: tuple[Any, ...]) -> Attempt | None:
-        _signal(args)
+        if args[1]:
+            process.about_to_signal(abs(args[0]))
         return Attempt("act", operation, f"process {args[0]}") if args[1] else None  # 0 asks whether it is there
 
     return describe
@@ -349,8 +388,8 @@ LIVE: Final[_Table] = {
     "os.startfile": _process("os.startfile", 0),
     "os.fork": _process("os.fork", None),
     "os.forkpty": _process("os.forkpty", None),
-    "os.kill": _signal,
-    "os.killpg": _signal,
+    "os.kill": _signal("os.kill"),
+    "os.killpg": _signal("os.killpg"),
     "_winapi.CreateProcess": _process("_winapi.CreateProcess", 0),
 }
 
@@ -512,11 +551,14 @@ class _Seams:
         self._acts: Final = PatchStack()
         #: The places of native clients that are exchanged: one function can be reached by two names.
         self._native: Final[set[tuple[int, str]]] = set()
+        #: The processes that this one had started before, and theirs.
+        self.before: frozenset[int] = frozenset()
 
     def use(self, *, live: bool, observed: bool, files: bool, acts: bool) -> None:
         """Put them in place, or remove them. ``observed``: live operations are reported to somebody without an audit hook."""
         if (live or observed) and not self._live:
             self._live.apply(*_patches(_live_seams(self._note)))
+            self._look_around()
             if "uvloop" not in sys.modules:  # a program under the guard from its first line imports it later
                 when_imported("uvloop", self._add_uvloop)
             self._add_native()
@@ -530,12 +572,24 @@ class _Seams:
             if sys.version_info < (3, 12):  # later ones raise an audit event for it
                 seams += [(owner, name, _starting(check)) for owner, name in _thread_starts()]
             self._acts.apply(*_patches(seams))
-        wanted = ((observed, self._audited), (live or observed, self._live), (files, self._files), (acts, self._acts))
+        # The last first: two of them may have exchanged one function.
+        wanted = ((acts, self._acts), (files, self._files), (observed, self._audited), (live or observed, self._live))
         for on, stack in wanted:
             if not on:
                 stack.restore()
         if not self._live:
             self._native.clear()
+
+    def _look_around(self) -> None:
+        """The processes that are there already, and the entrances of pipes into them, where there is one."""
+        with _reality.off_loop():
+            self.before = frozenset(_descendants(os.getpid()))
+            pipes = _pipes_to_others(self.before) if self.before else {}
+        if pipes:
+            from .exchange import Unsupported
+
+            with suppress(Unsupported):
+                self._live.apply(*_pipe_seams(pipes))
 
     def _add_uvloop(self) -> None:
         if self._live:
@@ -658,6 +712,80 @@ def _listening(name: str) -> Make:
         return listening
 
     return make
+
+
+def _pipes_to_others(others: Collection[int]) -> dict[tuple[int, int], str]:
+    """The pipes that lead from here into these processes, by device and inode, with the name of who reads each.
+
+    One that is read here, too, counts for the process's own.
+    """
+    import fcntl
+
+    writing, reading = set[tuple[int, int]](), set[tuple[int, int]]()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # it was that of the directory
+            about = os.fstat(fd)
+            if stat.S_ISFIFO(about.st_mode):
+                reads = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+                (reading if reads else writing).add((about.st_dev, about.st_ino))
+    found: dict[tuple[int, int], str] = {}
+    for other in others if writing - reading else ():
+        with suppress(OSError):  # it has ended, or is another user's
+            for name in os.listdir(f"/proc/{other}/fd"):
+                about = os.stat(f"/proc/{other}/fd/{name}")
+                if (about.st_dev, about.st_ino) in writing - reading:
+                    with open(f"/proc/{other}/comm") as file:
+                        found.setdefault((about.st_dev, about.st_ino), file.read().strip())
+    return found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    with suppress(OSError):  # it has ended, or this kernel does not tell
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                for child in map(int, file.read().split()):
+                    yield child
+                    yield from _descendants(child)
+
+
+#: What writes to a pipe, by module or type and name.
+_FEEDING: Final = ("os.write", "os.writev", "FileIO.write", "BufferedWriter.write", "TextIOWrapper.write")
+
+
+def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
+    """The ways by which something is written to one of ``pipes``, at once or when a buffer is full."""
+    import io
+
+    from .exchange import MethodEntry
+
+    def feeding(operation: str) -> Make:
+        def make(original: Any) -> Any:
+            def write(to: Any, *args: Any, **kwargs: Any) -> Any:
+                reader = None if _idle() or _allowed.get() else _reader(to)
+                if reader is None:
+                    return original(to, *args, **kwargs)
+                cross(Attempt("send", operation, f"{reader} (there before the run)"))
+                with allow():  # what a buffer hands on is the same
+                    return original(to, *args, **kwargs)
+
+            write.__name__ = operation.rpartition(".")[2]
+            return write
+
+        return make
+
+    def _reader(to: Any) -> str | None:
+        try:
+            about = os.fstat(to if type(to) is int else to.fileno())
+        except (OSError, ValueError, AttributeError, TypeError):  # it is closed, or no file of the system's
+            return None
+        return pipes.get((about.st_dev, about.st_ino))
+
+    for operation in _FEEDING:
+        place, name = operation.split(".")
+        if place == "os":
+            yield AttributePatch(os, name, feeding(operation)(getattr(os, name)))
+        else:
+            yield MethodEntry(getattr(io, place), name, feeding(operation))
 
 
 def _noting(name: str, note: Note, addresses: Callable[[Any], Iterable[object]]) -> Make:
@@ -996,6 +1124,10 @@ _NEXT_FORK: Final = (
     "look at what decides whether it is forked, and record again if the change is meant; a fork whose function was imported before the run "
     "(`from os import fork`) is not in the trace: call it as `os.fork()`, or fork in a @traced_tool, which the replay answers"
 )
+_NEXT_PIPE: Final = (
+    "let a @traced_tool write to that process, so that the replay answers it; or start the process in the run; or replay(..., "
+    "guard='off')"
+)
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
 _PROBE: Final = "tracekit.guard"
@@ -1325,6 +1457,8 @@ def _next(attempt: Attempt) -> str:
         return _NEXT_SQLITE
     if attempt.operation in ("os.fork", "os.forkpty"):
         return _NEXT_FORK
+    if attempt.kind == "send" and attempt.operation in _FEEDING:
+        return _NEXT_PIPE
     return _NEXT.get(attempt.kind, _NEXT["lookup"]).format(host=attempt.text)
 
 
@@ -1345,7 +1479,7 @@ class _Engagement:
     def __init__(self) -> None:
         self.lock: Final = _reality.free_in_forks(RLock())
         self.guards: tuple[Guard, ...] = ()
-        self._seams: Final = _Seams(self._note)
+        self.seams: Final = _Seams(self._note)
         #: How many runs are active, which observe what leaves the process.
         self.observers = 0
         #: The audit events that are looked at, with what reads each.
@@ -1369,7 +1503,7 @@ class _Engagement:
         )
         self._listen_to(live or watched, files or watched, watched)
         observed = self.observers > 0
-        self._seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
+        self.seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
         self._forbid_bytecode(files)
         if not guards and self._hook is not None:
             self._hook.restore()

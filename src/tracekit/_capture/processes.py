@@ -1073,6 +1073,8 @@ def _kill(original: Any, group: bool) -> Any:
     def kill(number: Any, sig: Any, /) -> None:
         at = _by_number(number, group=group)
         if at is None:
+            if process.sessions:
+                guard.observe(guard.signal_to_other("os.killpg" if group else "os.kill", number, sig))
             original(number, sig)
             return
         steps, scope = at
