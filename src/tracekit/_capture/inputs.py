@@ -87,7 +87,9 @@ def _is_input(environment: Any, name: Any) -> bool:
 
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
-        scope = _asks() if current.get() is not None and _is_input(self, key) else None
+        if current.get() is None or _iterated.names.get(id(key)) is key:
+            return original(self, key)
+        scope = _asks() if _is_input(self, key) else None
         if scope is None:
             return original(self, key)
         try:

@@ -895,6 +895,8 @@ def look(binary: bool) -> Callable[[Any], bool]:
     after_k, after_p, after_c, after_equals, after_auth = map(of, ("k", "p", "c", "=", ""))
     underscore, dash, dot, tilde, slash = b"_-.~/" if binary else "_-.~/"
     a, z, k, j, b = b"AZKJB" if binary else "AZKJB"
+    # Bytes are whole values, and a URL with a password goes on with "@"; a text may end before that.
+    at: Any = b"@" if binary else "@"
     small_k, small_p, small_c, equals, question, ampersand, semicolon = b"kpc=?&;" if binary else "kpc=?&;"
     authorization: Any = b"auth" if binary else "auth"
 
@@ -906,7 +908,7 @@ def look(binary: bool) -> Callable[[Any], bool]:
             or (dash in data and at_dash(data))
             or (dot in data and at_dot(data))
             or (tilde in data and at_tilde(data))
-            or (slash in data and (at_slash(data) or at_colon(data)))
+            or (slash in data and (at_slash(data) or ((not binary or at in data) and at_colon(data))))
             or (a in data and at_a(data))
             or (z in data and at_z(data))
             or (k in data and at_k(data))

@@ -1,0 +1,126 @@
+"""How many instructions a request takes, bare and recorded, counted by Valgrind: what other programs do meanwhile doesn't matter.
+
+Run ``python -m benchmarks.instructions`` (``--only requests.post``, ``--json FILE``). Each figure comes from two processes that make few
+and many requests to a server in another process: their difference is what a request costs, without what a process does once. The kernel's
+own work (the socket, the file) is not counted, so that the share of a recording is greater here than in CPU time
+(``benchmarks.overhead``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from benchmarks.overhead import TEXT, web_server
+
+BODY = {"note": TEXT, "lines": [1, 2, 3]}
+FEW, MANY = 10, 60
+
+
+def requests_post(url: str, count: int) -> None:
+    import requests
+
+    for _ in range(count):
+        requests.post(url, json=BODY).json()
+
+
+def session_post(url: str, count: int) -> None:
+    import requests
+
+    with requests.Session() as session:
+        for _ in range(count):
+            session.post(url, json=BODY).json()
+
+
+def aiohttp_post(url: str, count: int) -> None:
+    import aiohttp
+
+    async def post() -> None:
+        async with aiohttp.ClientSession() as session:
+            for _ in range(count):
+                async with session.post(url, json=BODY) as response:
+                    await response.json()
+
+    asyncio.run(post())
+
+
+PROGRAMS: dict[str, Callable[[str, int], None]] = {
+    "requests.post": requests_post,
+    "Session.post": session_post,
+    "aiohttp post": aiohttp_post,
+}
+
+
+def program(name: str, kind: str, url: str, count: int) -> None:
+    """What is counted."""
+    import tracekit
+
+    warnings.simplefilter("ignore", RuntimeWarning)
+    if kind != "bare":
+        tracekit.instrument(http_classes={"POST 127.0.0.1": "read_only"})
+    with tracekit.record("requests") if kind == "recorded" else nullcontext():
+        PROGRAMS[name](url, count)
+
+
+def counted(name: str, kind: str, url: str, count: int) -> int:
+    """The instructions of a process."""
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
+        command = [
+            "valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={directory}/out",
+            sys.executable, "-m", "benchmarks.instructions", "--program", name, kind, url, str(count),
+        ]  # fmt: skip
+        variables = {
+            **os.environ,
+            "TRACEKIT_DIR": f"{directory}/store",
+            "PYTHONHASHSEED": "0",
+            "PYTHONMALLOC": "pymalloc",
+        }
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    found = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1].replace(",", ""))
+
+
+def measured(name: str) -> dict[str, int]:
+    """Instructions for each request, by kind."""
+    with web_server() as url:
+        return {
+            kind: (counted(name, kind, url, MANY) - counted(name, kind, url, FEW)) // (MANY - FEW)
+            for kind in ("bare", "recorded")
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as JSON")
+    parser.add_argument("--only", action="append", choices=list(PROGRAMS), help="this one (may be repeated)")
+    parser.add_argument("--program", nargs=4, metavar=("NAME", "KIND", "URL", "COUNT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.program:
+        name, kind, url, count = options.program
+        program(name, kind, url, int(count))
+        return
+    if shutil.which("valgrind") is None:
+        parser.error("this needs valgrind")
+    figures = {}
+    for name in options.only or PROGRAMS:
+        found = figures[name] = measured(name)
+        more = found["recorded"] / found["bare"] - 1
+        print(f"{name:<16}{found['bare']:>12,} bare {found['recorded']:>12,} recorded  {more:+.0%}", flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
