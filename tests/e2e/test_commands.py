@@ -156,6 +156,27 @@ async def main():
 
 asyncio.run(main())
 """,
+    "asyncio, ended before the loop says so": """
+import contextvars
+
+def ends(pid):
+    until = time.monotonic() + 20
+    try:
+        while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < until:
+            pass
+    except OSError:
+        pass
+
+async def main():
+    process = await asyncio.create_subprocess_exec("sh", "-c", "printf x >> effects")
+    contextvars.Context().run(ends, process.pid)  # no part of the run
+    process.kill()
+    process.kill()
+    await process.wait()
+    print(process.returncode is None)
+
+asyncio.run(main())
+""",
     "asyncio, side by side": """
 async def main():
     seen, ticks = [], 0

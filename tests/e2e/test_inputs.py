@@ -136,6 +136,43 @@ print(look(os.environ.setdefault("AREA", "north")), look(os.environ["AREA"]))
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
 
 
+def test_a_value_comes_when_it_came(place: Place) -> None:
+    """A variable that is not there at first, and is set by the program, by a library, by a tool: each reading sees what it saw, with steps
+    in between and without."""
+    library = place.directory / "site-packages"
+    library.mkdir()
+    (library / "variables.py").write_text("import os\ndef put(name, value):\n    os.environ[name] = value\n")
+    place.program(
+        BEGIN
+        + """
+sys.path.insert(0, "site-packages")
+import variables
+
+@traced_tool(side_effect="read_only")
+def login():
+    os.environ["TOKEN_OF_TOOL"] = "tool"
+
+def read(name):
+    return os.environ.get(name)
+
+def mode():
+    if read("MODE") is None:
+        variables.put("MODE", "library")
+    return read("MODE")
+
+print(read("AREA"), mode(), read("TOKEN_OF_TOOL"))
+os.environ["AREA"] = "program"
+print(read("AREA"), look(1))
+login()
+print(read("TOKEN_OF_TOOL"), read("AREA"), mode())
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert done.stdout.split() == ["None", "library", "None", "program", "1", "tool", "program", "library"]
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
 def test_what_a_library_sets_for_the_program_need_not_be_there(place: Place) -> None:
     """A ``.env`` file that the replay has not, or has otherwise."""
     library = place.directory / "site-packages"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from threading import RLock
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import LogWriteError
 from .callsite import caller, say
@@ -72,8 +72,9 @@ class RecordedInputs:
 
 
 class ReplayedInputs:
-    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one,
-    ``original`` with the secrets that were taken out of it, where they are known.
+    """What the recorded run has read, for one replay. ``recorded`` has the entries by kind and name, in order; ``value`` reads one and
+    where it was read, ``original`` the same with the secrets that were taken out of it, where they are known. ``between`` says whether a
+    step lies between two.
 
     ``observed`` are the kinds that were recorded at all; ``alike`` compares where placeholders may stand. ``today`` has patterns of
     names of which today's value is wanted, by kind.
@@ -82,8 +83,9 @@ class ReplayedInputs:
     def __init__(
         self,
         recorded: Mapping[tuple[str, str], Iterable[int]],
-        value: Callable[[int], Any],
+        value: Callable[[int], tuple[Any, str | None]],
         original: Callable[[int], Any],
+        between: Callable[[int, int], bool],
         observed: Iterable[str],
         alike: Callable[[Any, Any], bool],
         report: Report,
@@ -92,6 +94,7 @@ class ReplayedInputs:
         self._recorded: Final = recorded
         self._value: Final = value
         self._original: Final = original
+        self._between: Final = between
         self._observed: Final = frozenset(observed)
         self._alike: Final = alike
         self._report: Final = report
@@ -99,7 +102,7 @@ class ReplayedInputs:
         self.today: Mapping[str, Iterable[str]] = {}
         self._lock: Final = RLock()
         #: The values that are yet to come, the one that serves now first, with the entry of each.
-        self._rest: Final[dict[tuple[str, str], list[tuple[int, Any]]]] = {}
+        self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
         self._said: Final[set[tuple[str, str]]] = set()
 
     def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
@@ -115,14 +118,14 @@ class ReplayedInputs:
                 self._once(kind, name, self._unrecorded)
                 return value
             if any(fnmatchcase(name, pattern) for pattern in self.today.get(kind, ())):
-                if not self._is(kind, name, rest[0][1], value):
-                    self._once(kind, name, self._let, step=rest[0][0])
+                if not self._is(kind, name, rest[0].value, value):
+                    self._once(kind, name, self._let, step=rest[0].seq)
                 return value
             if own or (kind == "environment" and value is not None):
                 self._go_on_to(rest, kind, name, value)
-            elif len(rest) > 1:  # nothing here says which of them it is, but how far the program has come
+            elif len(rest) > 1:
                 self._go_on_before(rest, next_step())
-            seq, recorded = rest[0]
+            seq, recorded = rest[0].seq, rest[0].value
             # What the program has now stands for what was taken out (a secret), or was not kept (the content of a file).
             whole = self._with_secrets(seq, recorded)
             if whole is not None and type(recorded) is not dict:
@@ -162,23 +165,32 @@ class ReplayedInputs:
     def _holds_placeholder(self, value: Any) -> bool:
         return isinstance(value, str) and bool(self._redactor.placeholders.within(value))
 
-    def _values(self, kind: str, name: str) -> list[tuple[int, Any]]:
+    def _values(self, kind: str, name: str) -> list[_Seen]:
         key = (kind, name)
         found = self._rest.get(key)
         if found is None:
-            found = self._rest[key] = [(seq, self._value(seq)) for seq in self._recorded.get(key, ())]
+            found = self._rest[key] = [_Seen(seq, *self._value(seq)) for seq in self._recorded.get(key, ())]
         return found
 
-    def _go_on_to(self, rest: list[tuple[int, Any]], kind: str, name: str, value: Any) -> None:
+    def _go_on_to(self, rest: list[_Seen], kind: str, name: str, value: Any) -> None:
         """What the program has now may be a later value of the recording: it has set it, as it did then."""
-        for at, (_, recorded) in enumerate(rest):
-            if self._is(kind, name, recorded, value):
+        for at, seen in enumerate(rest):
+            if self._is(kind, name, seen.value, value):
                 del rest[:at]
                 return
 
-    @staticmethod
-    def _go_on_before(rest: list[tuple[int, Any]], seq: int) -> None:
-        while len(rest) > 1 and rest[1][0] < seq:
+    def _go_on_before(self, rest: list[_Seen], seq: int) -> None:
+        """Nothing here says which of the values it is, but where the program reads it, and how far it has come: ``seq`` is its next step.
+
+        One that came in the course of a step is there after that step. One that came without has been set by something that a replay
+        does as well, or which it lacks (a file with variables): then it is the one that was first seen at this line.
+        """
+        where = caller()
+        while len(rest) > 1 and rest[1].seq < seq:
+            now, then = rest[0], rest[1]
+            here = where in (now.where, then.where) and now.where != then.where
+            if not (where == then.where if here else self._between(now.seq, then.seq)):
+                return
             del rest[0]
 
     def _once(self, kind: str, name: str, say_so: Callable[..., None], **facts: Any) -> None:
@@ -218,6 +230,14 @@ class ReplayedInputs:
             return "there"
         text = repr(self._redactor.redact_environment([(name, value)])[name])
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+class _Seen(NamedTuple):
+    """A value that the recorded run has seen, the entry that says so, and the line that read it."""
+
+    seq: int
+    value: Any
+    where: str | None
 
 
 #: How much of a value is shown, in characters.

@@ -897,6 +897,7 @@ class Replay:
             self.index.inputs,
             self._input_of,
             self._original_input,
+            self._step_between,
             about.get("boundary", ()),
             self.bindings.equal,
             self.report,
@@ -1591,9 +1592,13 @@ class Replay:
             left = (seq for seq in self._followed(lane).ahead() if self.index.role[seq] != READ and not self._used[seq])
             return next(left, len(self.index) + 1)
 
-    def _input_of(self, seq: int) -> Any:
+    def _input_of(self, seq: int) -> tuple[Any, str | None]:
         entry = self.trace.entry(seq)
-        return from_json(self.trace.expand(entry["output"])).get(entry["input"]["name"])
+        about = entry["input"]
+        return from_json(self.trace.expand(entry["output"])).get(about["name"]), about.get("where")
+
+    def _step_between(self, first: int, last: int) -> bool:
+        return any(self.index.role[seq] in (INTENT, EVENT, SINGLE) for seq in range(first + 1, last))
 
     def _original_input(self, seq: int) -> Any:
         """The same where its secrets are known; else ``None``."""
