@@ -5,6 +5,7 @@
     demo [ARGUMENTS]   install, then run ``tracekit demo``
     test [ARGUMENTS]   install, then run the test suite, two files at a time; arguments go to pytest in place of that
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
+    sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
     lint               install, then mypy, import-linter and ruff side by side
     check              lint and test: everything that has to hold before a merge
 
@@ -41,6 +42,12 @@ def programs(*arguments: str) -> None:
     environment.run("-m", "tests.programs", *arguments)
 
 
+def sdk_tests(*arguments: str) -> None:
+    from tools.sdk_tests import main
+
+    main(*arguments)
+
+
 def lint() -> None:
     environment = Environment.find()
     environment.install("dev")
@@ -53,7 +60,7 @@ def check() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    commands = {"demo": demo, "test": test, "programs": programs, "lint": lint, "check": check}
+    commands = {"demo": demo, "test": test, "programs": programs, "sdk-tests": sdk_tests, "lint": lint, "check": check}
     if not arguments or arguments[0] not in commands:
         sys.exit((__doc__ or "").strip())
     commands[arguments[0]](*arguments[1:])

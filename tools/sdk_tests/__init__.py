@@ -1,0 +1,340 @@
+"""The test suites of SDKs and frameworks, as their authors run them: bare, with each test recorded, with each test replayed.
+
+``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--again] [PHASE ...] [-- PYTEST ARGUMENTS]``, with ``openai``,
+``anthropic``, ``pydantic-ai`` or ``agents``. It needs git, uv and the package index, for ``openai`` Node as well (its mock server),
+and takes from ten minutes to an hour. Without ``--checkout`` the suite is cloned into ``.sdk-tests``.
+
+A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
+``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
+``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, and keeps the
+rest; with arguments for pytest nothing is kept.
+
+What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
+asserts what its own mock was asked, below the seam: a replay asks it nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tools.environment import ROOT
+
+__all__ = ["main"]
+
+HERE: Final = Path(__file__).resolve().parent
+CLONES: Final = ROOT / ".sdk-tests"
+PHASES: Final = ("bare", "record", "replay")
+#: Seconds for one test: a replay that waits for something that never comes is a failure, not the end of the suite.
+TIMEOUT: Final = 60
+
+
+class Suite(NamedTuple):
+    """One suite, and how its authors run it."""
+
+    repository: str
+    distribution: str
+    #: What ``uv sync --frozen`` installs.
+    sync: tuple[str, ...]
+    #: What pytest gets.
+    tests: tuple[str, ...]
+    #: Extra packages that its pipeline installs beside the lock file.
+    extra: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+    #: The specification from which a mock server answers, in the checkout.
+    server: str = ""
+    #: What is not run, and why.
+    without: str = ""
+
+
+_STEADY: Final = "@stdy/cli@0.22.2"
+_STEADY_OPTIONS: Final = tuple(
+    f"--validator-{kind}-{what}-format=brackets" for kind in ("query", "form") for what in ("array", "object")
+)
+
+SUITES: Final[Mapping[str, Suite]] = {
+    "openai": Suite(
+        "https://github.com/openai/openai-python", "openai", ("--all-extras",), ("tests",),
+        variables={"DEFER_PYDANTIC_BUILD": "false"}, server="api_reference/openapi.transformed.yml",
+    ),
+    "anthropic": Suite(
+        "https://github.com/anthropics/anthropic-sdk-python", "anthropic", ("--all-extras",),
+        ("tests", "--ignore=tests/api_resources"), variables={"DEFER_PYDANTIC_BUILD": "false"},
+        without="`tests/api_resources`: its mock server needs a specification that is not in the repository",
+    ),
+    "pydantic-ai": Suite(
+        "https://github.com/pydantic/pydantic-ai", "pydantic-ai-slim",
+        ("--all-extras", "--no-extra=mcp-tasks", "--no-extra=sentence-transformers", "--all-packages",
+         "--no-install-package=strict-no-cover"),
+        ("tests", "--dist=loadgroup", *(f"--ignore=tests/test_{name}.py" for name in ("temporal", "prefect", "dbos"))),
+        variables={"COLUMNS": "150"}, without="tests of Temporal, Prefect and DBOS: they start those servers",
+    ),
+    "agents": Suite(
+        "https://github.com/openai/openai-agents-python", "openai-agents", ("--all-extras", "--all-packages", "--group=dev"),
+        ("tests", "--dist=worksteal", "-m", "not serial"), without="tests marked `serial`",
+    ),
+}  # fmt: skip
+
+
+def main(*arguments: str) -> None:
+    given, to_pytest = _split(arguments)
+    checkout: Path | None = None
+    if "--checkout" in given:
+        at = given.index("--checkout")
+        checkout = Path(given[at + 1]).resolve()
+        del given[at : at + 2]
+    if again := "--again" in given:
+        given.remove("--again")
+    if not given or given[0] not in SUITES or not set(given[1:]) <= {*PHASES, "table"}:
+        sys.exit((__doc__ or "").strip())
+    name, phases = given[0], given[1:] or list(PHASES)
+    place = Place(name, checkout or CLONES / name)
+    if phases != ["table"]:
+        place.prepare()
+        place.note_failed()
+        with place.server():
+            for phase in PHASES:
+                if phase in phases:
+                    place.run(phase, to_pytest, again)
+    if not to_pytest:
+        _keep(name, place)
+        _write_table()
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what is pytest's."""
+    if "--" not in arguments:
+        return list(arguments), []
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+class Place:
+    """A checkout of a suite with its environment, and what its runs leave beside it."""
+
+    def __init__(self, name: str, checkout: Path) -> None:
+        self.suite: Final = SUITES[name]
+        self.name: Final = name
+        self.checkout: Final = checkout
+        self.left: Final = CLONES / f"{name}-results"
+        self.python: Final = checkout / ".venv" / "bin" / "python"
+
+    def prepare(self) -> None:
+        if not self.checkout.exists():
+            _call("git", "clone", "--depth=1", self.suite.repository, str(self.checkout))
+        self.left.mkdir(parents=True, exist_ok=True)
+        uv = shutil.which("uv") or sys.exit("sdk-tests needs uv on the path")
+        _call(uv, "sync", "--quiet", "--frozen", *self.suite.sync, "--python", sys.executable, cwd=self.checkout)
+        wanted = ["--editable", str(ROOT), "pytest-timeout", "pytest-xdist", *self.suite.extra]
+        _call(uv, "pip", "install", "--quiet", "--python", str(self.python), *wanted)
+
+    def server(self) -> Server:
+        return Server(self.checkout / self.suite.server if self.suite.server else None)
+
+    def results(self, phase: str) -> Path:
+        return self.left / f"{phase}.jsonl"
+
+    def note_failed(self) -> None:
+        """Keep what has failed in any phase, for a run of just that."""
+        left_out = _left_out(self.name)
+        rows = [row for phase in PHASES for row in _read(self.results(phase)).values() if row["outcome"] == "failed"]
+        failed = sorted({row["id"] for row in rows if row["id"] not in left_out})
+        (self.left / "again.txt").write_text("".join(f"{one}\n" for one in failed))
+
+    def run(self, phase: str, to_pytest: Sequence[str], again: bool) -> None:
+        """All tests of the suite in one way, or ``again`` those that failed. That some fail is a result: only one that could not run
+        ends the command."""
+        results = self.left / "some.jsonl" if to_pytest else self.results(phase)
+        if not again:
+            results.unlink(missing_ok=True)
+        if phase == "record" and not again and not to_pytest:
+            shutil.rmtree(self.left / "store", ignore_errors=True)
+        command = [
+            str(self.python), "-m", "pytest", "-q", "-p", "each_test_a_run", *self.suite.tests, "-n1", f"--timeout={TIMEOUT}",
+            f"--basetemp={self.left / 'tmp'}", f"--tracekit={phase}", f"--tracekit-store={self.left / 'store'}",
+            f"--tracekit-results={results}",
+        ]  # fmt: skip
+        if again:
+            command.append(f"--tracekit-only={self.left / 'again.txt'}")
+        if phase == "replay":
+            command += [
+                f"--tracekit-recorded={self.results('record')}",
+                f"--tracekit-left-out={_left_out_file(self.name)}",
+            ]
+        variables = {
+            **os.environ, **self.suite.variables, "PYTHONPATH": str(HERE),
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(self.python.parent.parent),
+        }  # fmt: skip
+        print(f"tools: {self.name}: {phase}", file=sys.stderr, flush=True)
+        with (self.left / f"{phase}.log").open("a" if again else "w") as log:
+            status = subprocess.run(
+                [*command, *to_pytest],
+                cwd=self.checkout,
+                env=variables,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+        if status not in (0, 1):
+            sys.exit(f"pytest ended with {status}: see {self.left / f'{phase}.log'}")
+
+    def versions(self) -> dict[str, str]:
+        asked = "import importlib.metadata as m, sys; print(*(m.version(name) for name in sys.argv[1:]))"
+        names = (self.suite.distribution, "tracekit-replay", "pytest")
+        found = subprocess.run([self.python, "-c", asked, *names], capture_output=True, text=True, check=True).stdout
+        commit = ["git", "-C", str(self.checkout), "rev-parse", "--short", "HEAD"]
+        head = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
+        return {**dict(zip(names, found.split(), strict=True)), "commit": head, "python": platform.python_version()}
+
+
+class Server:
+    """The mock server that answers from a specification, while the block lasts."""
+
+    def __init__(self, specification: Path | None) -> None:
+        self._specification = specification
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> None:
+        if self._specification is None:
+            return
+        npm = shutil.which("npm") or sys.exit("the mock server of this suite needs npm on the path")
+        _call(npm, "install", "--silent", "--no-audit", "--no-fund", f"--prefix={CLONES / 'steady'}", _STEADY)
+        steady = CLONES / "steady" / "node_modules" / ".bin" / "steady"
+        self._process = subprocess.Popen(
+            [steady, "--host", "127.0.0.1", "-p", "4010", *_STEADY_OPTIONS, str(self._specification)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if b"Ready to accept" in line:
+                break
+        # Whatever it says from now on is read, else it would wait for a reader.
+        import threading
+
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def _left_out_file(name: str) -> Path:
+    return HERE / "left_out" / f"{name}.txt"
+
+
+def _left_out(name: str) -> dict[str, str]:
+    file = _left_out_file(name)
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(line.split("\t", 1) for line in lines if line and not line.startswith("#"))
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    if not file.exists():
+        return {}
+    return {row["id"]: row for row in map(json.loads, file.read_text().splitlines())}
+
+
+def _keep(name: str, place: Place) -> None:
+    """What the table needs of the last runs: counts, and each failure."""
+    outcome = {phase: _read(place.results(phase)) for phase in PHASES}
+    passed = {
+        phase: {one for one, row in rows.items() if row["outcome"] == "passed"} for phase, rows in outcome.items()
+    }
+    left_out = _left_out(name)
+    bare, recorded = passed["bare"], passed["record"] & passed["bare"]
+    empty = {one for one in recorded if outcome["replay"].get(one, {}).get("empty")}
+    mocks = {one for one, why in left_out.items() if one in recorded and why.startswith("mock:")}
+    others = {one for one, why in left_out.items() if one in recorded and not why.startswith("mock:")}
+    replayed = recorded - empty - mocks - others
+    kept: dict[str, Any] = {
+        "suite": name,
+        "versions": place.versions(),
+        "tests": len(outcome["bare"]),
+        "bare": len(bare),
+        "record": len(recorded),
+        "empty": len(empty),
+        "mocks": len(mocks),
+        "left_out": len(others),
+        "replayed": len(replayed),
+        "replay": len(replayed & passed["replay"]),
+        "not_run": len(replayed - set(outcome["replay"])),
+        "failures": {
+            "record": _failures(place, bare - passed["record"], outcome["record"]),
+            "replay": _failures(place, (replayed - passed["replay"]) & set(outcome["replay"]), outcome["replay"]),
+        },
+    }
+    file = HERE / "results" / f"{name}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What went wrong, in one line without the paths of this machine."""
+    texts = {one: str(rows.get(one, {}).get("error", "did not run")) for one in sorted(tests)}
+    return {one: " ".join(text.replace(f"{place.checkout}/", "").split())[:300] for one, text in texts.items()}
+
+
+_HEAD: Final = """\
+# The suites of SDKs and frameworks
+
+<!-- written by `python3 -m tools sdk-tests`: run it instead of changing this page -->
+
+Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
+*Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
+(`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason.
+
+| suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def _write_table() -> None:
+    rows, failures = [], []
+    without = [f"- {name}: {suite.without}.\n" for name, suite in SUITES.items() if suite.without]
+    for name in SUITES:
+        file = HERE / "results" / f"{name}.json"
+        if not file.exists():
+            rows.append(f"| {name} | not run | | | | | | | | |\n")
+            continue
+        kept = json.loads(file.read_text())
+        of = kept["versions"]
+        versions = f"{of[SUITES[name].distribution]} ({of['commit']}), Python {of['python']}, pytest {of['pytest']}"
+        not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
+        replayable = kept["replayed"] + kept["left_out"]
+        rows.append(
+            f"| {name} | {versions} | {kept['tests']} | {kept['bare']} | {_share(kept['record'], kept['bare'])} | {kept['empty']} | "
+            f"{kept['mocks']} | {replayable} | {_share(kept['left_out'], replayable)} | "
+            f"{_share(kept['replay'], kept['replayed'] - kept['not_run'])}{not_run} |\n"
+        )
+        for phase, found in kept["failures"].items():
+            if found:
+                failures.append(f"\n## {name}, {phase}\n\n")
+                failures += [f"- `{one}`: {_plain(why)}\n" for one, why in found.items()]
+    (ROOT / "docs" / "reference" / "sdk-suites.md").write_text(
+        _HEAD + "".join(rows) + "\nNot run:\n\n" + "".join(without) + "".join(failures)
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({part / whole:.1%})" if whole else str(part)
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "&lt;").replace("|", "\\|")
+
+
+def _call(*command: str, cwd: Path = ROOT) -> None:
+    status = subprocess.run(command, cwd=cwd, check=False).returncode
+    if status:
+        sys.exit(status)

@@ -1,0 +1,182 @@
+"""A pytest plugin for suites that know nothing of tracekit: each test's function is a run of its own, recorded or replayed.
+
+It is loaded by ``-p each_test_a_run`` and does one of three things (``--tracekit``): ``bare`` only notes how each test ends,
+``record`` puts each test function into ``record()``, ``replay`` into ``replay()`` of the run that an earlier session recorded for the
+test of that id. Fixtures stay outside: they are what the program finds, as in any other program.
+
+How each test ended goes to ``--tracekit-results``, one JSON object a line, written by the process that hears of every test (with
+xdist, not by those that run them).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODES = ("bare", "record", "replay")
+#: Beside the id of the run, what a report carries from the process that ran the test.
+CARRIED = ("tracekit_run", "tracekit_empty", "tracekit_error")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tracekit")
+    group.addoption("--tracekit", choices=MODES, default="bare")
+    group.addoption("--tracekit-store", help="the directory of the runs")
+    group.addoption("--tracekit-results", help="the file of the results, appended to")
+    group.addoption("--tracekit-recorded", help="to replay: the results of the session that recorded")
+    group.addoption("--tracekit-left-out", help="a file of tests that are not replayed: an id, a tab, a reason")
+    group.addoption("--tracekit-only", help="a file of test ids, one a line: no other test is run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        results = config.getoption("--tracekit-results")
+        if results:
+            config.pluginmanager.register(Results(Path(results)))
+    mode = config.getoption("--tracekit")
+    if mode == "bare":
+        return
+    import tracekit
+
+    tracekit.instrument()
+    config.pluginmanager.register(Wrapped(mode, config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    only, left_out = config.getoption("--tracekit-only"), config.getoption("--tracekit-left-out")
+    kept = items
+    if only:
+        wanted = _ids(only)
+        kept = [item for item in kept if item.nodeid in wanted]
+    if left_out and Path(left_out).exists():
+        unwanted = _ids(left_out)
+        kept = [item for item in kept if item.nodeid not in unwanted]
+    if kept is not items:
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _ids(file: str) -> set[str]:
+    return {line.partition("\t")[0] for line in Path(file).read_text().splitlines()}
+
+
+class Wrapped:
+    """Puts each test function into a run."""
+
+    def __init__(self, mode: str, config: pytest.Config) -> None:
+        self.mode = mode
+        self.store = config.getoption("--tracekit-store")
+        #: The run that is replayed for each test.
+        self.recorded: dict[str, str] = {}
+        if mode == "replay":
+            for line in Path(config.getoption("--tracekit-recorded")).read_text().splitlines():
+                about = json.loads(line)
+                if about.get("run"):
+                    self.recorded[about["id"]] = about["run"]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        if not isinstance(item, pytest.Function):
+            return (yield)
+        # Whoever drives coroutines (pytest-asyncio, anyio) makes their context before the test is called, so that only a
+        # block inside the function itself is where the test's own code is.
+        item.obj = self.wrapped(item)
+        try:
+            return (yield)
+        except BaseException as problem:
+            if self.mode == "replay" and "the recording holds no step and no read" in str(problem):
+                item.user_properties.append(("tracekit_empty", True))
+                pytest.skip("nothing was recorded")
+            item.user_properties.append(("tracekit_error", _words(problem)))
+            raise
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        try:
+            return (yield)
+        except AssertionError as problem:
+            # The mock of a fixture, which counts at the end what it was asked.
+            if self.mode != "replay" or "RESPX: some routes were not called" not in str(problem):
+                raise
+
+    def wrapped(self, item: pytest.Function) -> Callable[..., Any]:
+        function = item.obj
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def coroutine(*args: Any, **kwargs: Any) -> Any:
+                async with self.block(item) as run:
+                    self.note(item, run)
+                    return await function(*args, **kwargs)
+
+            return coroutine
+
+        @functools.wraps(function)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            with self.block(item) as run:
+                self.note(item, run)
+                return function(*args, **kwargs)
+
+        return plain
+
+    def block(self, item: pytest.Function) -> Any:
+        from tracekit import record, replay
+
+        if self.mode == "record":
+            return record(item.nodeid, store=self.store)
+        run = self.recorded.get(item.nodeid)
+        if run is None:
+            pytest.skip("it was not recorded")
+        return replay(run, store=self.store)
+
+    def note(self, item: pytest.Function, run: Any) -> None:
+        if self.mode == "record":
+            item.user_properties.append(("tracekit_run", run.id))
+
+
+class Results:
+    """How each test ended, as the reports say it: one line a test."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.outcomes: dict[str, dict[str, Any]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        about = self.outcomes.setdefault(report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0})
+        about["seconds"] = round(about["seconds"] + report.duration, 3)
+        for name, value in report.user_properties:
+            if name in CARRIED:
+                about[name.removeprefix("tracekit_")] = value
+        if report.outcome == "skipped":
+            about["outcome"] = "xfailed" if hasattr(report, "wasxfail") else "skipped"
+        elif report.outcome == "failed":
+            about["outcome"] = "failed"
+            about["when"] = report.when
+            about.setdefault("error", _last_line(report.longreprtext))
+        if report.when == "teardown":
+            with self.file.open("a") as lines:
+                lines.write(json.dumps(about) + "\n")
+            del self.outcomes[report.nodeid]
+
+
+def _words(problem: BaseException) -> str:
+    """The problem and where it arose, short: its type, its text, the last line of the suite's own code."""
+    root = os.getcwd() + os.sep
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(root) and "/.venv/" not in frame.filename]
+    place = f"{own[-1].filename.removeprefix(root)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    return f"{type(problem).__name__}: {str(problem)[:1500]}\n  at {place}"
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:500] if lines else ""
