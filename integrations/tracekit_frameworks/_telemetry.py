@@ -60,7 +60,10 @@ SENDERS = (
     Telemetry("Traceloop", ("traceloop.sdk.images", "traceloop.sdk.telemetry"), packages=("traceloop",)),
     Telemetry("OpenInference", (), packages=("openinference",)),
     Telemetry("OpenAI Agents", ("agents.tracing",), packages=("agents.tracing",)),
-    Telemetry("CrewAI", ("crewai.telemetry",), packages=("crewai.telemetry",)),
+    Telemetry(
+        "CrewAI", ("crewai.telemetry", "crewai_core.telemetry"), packages=("crewai.telemetry", "crewai_core.telemetry")
+    ),
+    Telemetry("Agno", ("agno.api.api",), packages=("agno.api",)),
     Telemetry("Haystack", ("haystack.telemetry",), packages=("haystack.telemetry",)),
     Telemetry("Hugging Face", ("huggingface_hub.utils._telemetry",)),
 )

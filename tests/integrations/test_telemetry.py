@@ -164,6 +164,9 @@ class Client:
             self.sent.wait()
         elif how == "wait a while":
             assert self.sent.wait(30)
+        elif how == "sleep":
+            while not self.sent.is_set():
+                time.sleep(0.003)
         elif how == "poll":
             until = time.monotonic() + 30
             while not self.sent.wait(0.003) and time.monotonic() < until:
@@ -344,7 +347,7 @@ def test_what_it_calls_of_the_users(package: Any, servers: Servers) -> None:
     assert servers.plain.hits["/mine"] == 2
 
 
-@pytest.mark.parametrize("how", ["join", "wait", "wait a while", "poll"])
+@pytest.mark.parametrize("how", ["join", "wait", "wait a while", "poll", "sleep"])
 def test_it_may_wait_for_its_threads(how: str, package: Any, servers: Servers) -> None:
     """A flush in the run's own line waits for a thread that is no part of the run: that is no event, and a replay that has nothing else
     to do is not taken for one that can't go on."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import current
-from .plugins import Telemetry, is_observer, telemetry_of
+from .plugins import Telemetry, callers_by_file, is_observer, sends_telemetry, telemetry_of
 
 __all__ = [
     "PASS",
@@ -131,23 +131,42 @@ def telemetry() -> Telemetry | None:
     reads something for it makes telemetry of that.
     """
     frame: FrameType | None = _getframe(1)
+    role_of = callers_by_file.get
     runs, found = current.get() is not None, None
     by_user = False
     while frame is not None:
         code = frame.f_code
-        sender = telemetry_of(frame.f_globals.get("__name__") or "", code.co_qualname)
-        if sender is not None:
-            if not by_user:
-                return sender
-            found = found or sender
-        else:
-            kind = _known(code.co_filename)
-            if (_kind_of(frame) if kind is None else kind) is True:
-                if runs:
-                    return None
-                by_user, found = True, None
+        role = role_of(code.co_filename)
+        if role is None:
+            role = _role_of(frame)
+        if role is True:
+            if runs:
+                return None
+            by_user, found = True, None
+        elif role:
+            sender = telemetry_of(role, code.co_qualname)
+            if sender is not None:
+                if not by_user:
+                    return sender
+                found = found or sender
         frame = frame.f_back
     return found
+
+
+def _role_of(frame: FrameType) -> str | bool:
+    """The name of a module that sends telemetry; else whether it is user code."""
+    file, module = frame.f_code.co_filename, frame.f_globals.get("__name__") or ""
+    role = module if sends_telemetry(module) else _kind_of(frame) is True
+    if not file.startswith("<"):
+        callers_by_file[file] = role
+    return role
+
+
+def _reclassify() -> None:
+    """What was found of files is to be found anew."""
+    _kinds.clear()
+    _libraries.clear()
+    callers_by_file.clear()
 
 
 def by_observer() -> bool:
@@ -274,8 +293,7 @@ def _add(places: set[str]) -> None:
     }
     if not places <= _included:
         _included.update(places)
-        _kinds.clear()
-        _libraries.clear()
+        _reclassify()
 
 
 def _packaged(path: str) -> bool:
@@ -294,15 +312,13 @@ def include_package(name: str) -> None:
         _add(_places(module))
     elif name not in _waiting:
         _waiting.add(name)
-        _kinds.clear()
-        _libraries.clear()
+        _reclassify()
 
 
 def exclude(path: str) -> None:
     """Never count the file or directory ``path`` as user code (an integration's own modules)."""
     _excluded.add(_abspath(path))
-    _kinds.clear()
-    _libraries.clear()
+    _reclassify()
 
 
 def exclude_package(name: str) -> None:
@@ -312,15 +328,13 @@ def exclude_package(name: str) -> None:
         _excluded.update(_places(module))
     else:
         _unwanted.add(name)
-    _kinds.clear()
-    _libraries.clear()
+    _reclassify()
 
 
 def pass_through(path: str) -> None:
     """See through the file or directory ``path``: its callers count (thin wrappers over clocks and random numbers)."""
     _passed.add(_abspath(path))
-    _kinds.clear()
-    _libraries.clear()
+    _reclassify()
 
 
 def forget() -> None:
@@ -329,8 +343,7 @@ def forget() -> None:
     _excluded.clear()
     _waiting.clear()
     _unwanted.clear()
-    _kinds.clear()
-    _libraries.clear()
+    _reclassify()
 
 
 def _places(module: ModuleType) -> set[str]:

@@ -35,6 +35,7 @@ __all__ = [
     "TaskSource",
     "Telemetry",
     "attach",
+    "callers_by_file",
     "classify",
     "detach",
     "discover",
@@ -45,6 +46,7 @@ __all__ = [
     "register",
     "register_tasks",
     "resolve",
+    "sends_telemetry",
     "shown",
     "supply_placeholders",
     "task_sources",
@@ -661,6 +663,8 @@ def _is_host(pattern: str, host: str) -> bool:
 _senders: dict[str, tuple[tuple[str, Telemetry], ...]] = {}
 
 
+#: A cache of who calls, by the name of a file; ``callers`` keeps it.
+callers_by_file: Final[dict[str, Any]] = {}
 #: A cache, by the name of a module: whether it is of a package that sends telemetry.
 _observers: dict[str, bool] = {}
 
@@ -679,6 +683,7 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 def _forget_telemetry() -> None:
     _senders.clear()
     _observers.clear()
+    callers_by_file.clear()
 
 
 def is_observer(module: str) -> bool:
@@ -693,6 +698,13 @@ def is_observer(module: str) -> bool:
         ]
         found = _observers[module] = any(module == one or module.startswith(one + ".") for one in packages)
     return found
+
+
+def sends_telemetry(module: str) -> bool:
+    """Whether some function of this module sends telemetry."""
+    if module not in _senders:
+        telemetry_of(module, "")
+    return bool(_senders[module])
 
 
 def _senders_in(module: str) -> tuple[tuple[str, Telemetry], ...]:
