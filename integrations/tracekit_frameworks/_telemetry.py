@@ -24,7 +24,15 @@ SENDERS = (
     ),
     Telemetry("Langfuse", ("langfuse._task_manager", "langfuse._client.span_exporter"), packages=("langfuse",)),
     Telemetry("OpenTelemetry", ("opentelemetry.exporter", "opentelemetry.sdk"), packages=("opentelemetry",)),
-    Telemetry("Logfire", ("logfire._internal.exporters",), packages=("logfire",)),
+    Telemetry(
+        "Logfire",
+        (
+            "logfire._internal.exporters",
+            "logfire._internal.config:LogfireConfig._initialize.<locals>.check_tokens",
+            "logfire._internal.config:get_git_revision_hash",
+        ),
+        packages=("logfire",),
+    ),
     Telemetry(
         "Sentry",
         (
