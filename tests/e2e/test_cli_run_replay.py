@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.place import TOOL, Place
+from tests.support.place import PACKAGES, TOOL, Place
 
 
 @pytest.fixture
@@ -326,3 +327,51 @@ def test_damage_is_told_before_anything_runs(place: Place) -> None:
     assert replayed.returncode == 1
     assert "line" in replayed.stderr
     assert "started" not in replayed.stdout
+
+
+def test_a_package_that_counts_as_the_programs_own(place: Place) -> None:
+    """``--user-module NAME``: the clock and random reads of an installed package are recorded, and served in a replay, which is told
+    nothing; without it they are the package's own."""
+    package = place.directory / "site-packages" / "vendored"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import random, time\n\ndef stamp():\n    return time.time(), random.random()\n"
+    )
+    script = place.program(TOOL + "import vendored\nprint(charge(vendored.stamp()))\n")
+    path = os.pathsep.join([str(place.directory / "site-packages"), *PACKAGES])
+    recorded = place.cli("run", "--user-module", "vendored", script, PYTHONPATH=path)
+    assert recorded.returncode == 0, recorded.stderr
+    replayed = place.cli("replay", place.run, PYTHONPATH=path)
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert place.cli("run", script, PYTHONPATH=path).returncode == 0
+    assert place.cli("replay", "last", PYTHONPATH=path).returncode == 1
+
+
+def test_some_kinds_go_live(place: Place) -> None:
+    """``--live KIND[:NAME]`` makes such calls of an unmodified program, answers the others, and says which new run has it all."""
+    script = place.program(
+        TOOL
+        + """
+@traced_tool(side_effect="read_only")
+def search(what):
+    with open("searched", "a") as file:
+        file.write("x")
+    return os.path.getsize("searched")
+
+print(charge(1)[:7], search("a"), search("b"))
+"""
+    )
+    assert place.cli("run", script).stdout == "receipt 1 2\n"
+    recorded = place.run
+    for live in ("tool", "tool:search"):
+        before = (place.directory / "searched").stat().st_size
+        replayed = place.cli("replay", recorded, "--live", live)
+        assert (replayed.returncode, replayed.stdout) == (0, f"receipt {before + 1} {before + 2}\n"), replayed.stderr
+        assert "exact but for 2 " in replayed.stderr
+        new = place.runs[-1].stem
+        assert new != recorded
+        assert f"as run {new}\n" in replayed.stderr
+        assert place.effects() == 1
+    assert place.cli("verify", "last").returncode == 0
+    wrong = place.cli("replay", recorded, "--live", "everything")
+    assert (wrong.returncode, "--live takes" in wrong.stderr) == (2, True), wrong.stderr

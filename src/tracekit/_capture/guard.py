@@ -170,13 +170,15 @@ Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native
 class Attempt:
     """One operation that would reach outside: ``operation`` (``"socket.connect"``) and its address, name or path."""
 
-    __slots__ = ("kind", "operation", "sock", "target")
+    __slots__ = ("kind", "operation", "replaces", "sock", "target")
 
-    def __init__(self, kind: Kind, operation: str, target: object, sock: Any = None) -> None:
+    def __init__(self, kind: Kind, operation: str, target: object, sock: Any = None, replaces: object = None) -> None:
         self.kind: Final = kind
         self.operation: Final = operation
         self.target: Final = target
         self.sock: Final = sock
+        #: Of a file that is renamed: what it is called then.
+        self.replaces: Final = replaces
 
     @property
     def text(self) -> str:
@@ -269,13 +271,32 @@ def _program(args: tuple[Any, ...], index: int | None) -> str:
     return text.split(None, 1)[0] if text.strip() else text
 
 
+#: What may be told of a descriptor of the directory, last.
+_BY_DIRECTORY: Final = frozenset(
+    f"os.{name}" for name in ("chmod", "chown", "link", "mkdir", "remove", "rmdir", "symlink", "utime")
+)
+
+
 def _change(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:
     index = 1 if operation in ("os.link", "os.symlink") else 0  # what is made, not what it points to
 
     def describe(args: tuple[Any, ...]) -> Attempt | None:
-        return None if _harmless(args[index]) else Attempt("file", operation, _path(args[index]))
+        if _harmless(args[index]):
+            return None
+        if operation == "os.rename":
+            return Attempt("file", operation, _from(args[0], args[2]), replaces=_from(args[1], args[3]))
+        return Attempt("file", operation, _from(args[index], args[-1] if operation in _BY_DIRECTORY else None))
 
     return describe
+
+
+def _from(path: object, directory: object) -> object:
+    """A path, from the directory of this descriptor where it is relative to one."""
+    path = _path(path)
+    if type(directory) is int and directory >= 0 and isinstance(path, str | bytes) and not os.path.isabs(path):
+        with suppress(OSError):
+            return os.path.join(os.readlink(f"/proc/self/fd/{directory}"), os.fsdecode(path))
+    return path
 
 
 def _open(args: tuple[Any, ...]) -> Attempt | None:
@@ -1130,6 +1151,11 @@ _NEXT_PIPE: Final = (
 )
 _NEXT_SQLITE: Final = "open it read-only (sqlite3.connect('file:...?mode=ro', uri=True)); or replay without dry_run"
 
+_NEXT_WRITTEN: Final = (
+    "it was there before, and a replay leaves such files as they were: run the program by `tracekit replay`, which gives it a layer of its "
+    "own to write to; let it write in a directory for temporary files; or replay(..., writes='real')"
+)
+
 _PROBE: Final = "tracekit.guard"
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
 
@@ -1137,14 +1163,66 @@ _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default
 Refuse = Callable[[Attempt, str | None], BaseException]
 
 
+#: Which files a replayed program may write: those that were not there before, or all of them.
+Writes = Literal["new", "real"]
+
+
+class _NewFiles:
+    """The files that a replay may write: in a directory for temporary files, and elsewhere those that were not there before it.
+
+    ``note`` gets the path of each of the others, once.
+    """
+
+    def __init__(self, note: Callable[[str, str | None], None], covered: Callable[[str], bool]) -> None:
+        self._note: Final = note
+        self._covered: Final = covered
+        self._made: Final[set[str]] = set()
+        self._lock: Final = RLock()
+
+    @_reality.off_loop()
+    def permit(self, attempt: Attempt) -> bool:
+        """Whether this change is one of a file that was not there before."""
+        return all(self._permits(path, attempt) for path in (attempt.target, attempt.replaces))
+
+    def _permits(self, path: object, attempt: Attempt) -> bool:
+        if not isinstance(path, str | bytes):  # a descriptor: it was asked about when it was opened
+            return True
+        text = os.fsdecode(path)
+        if attempt.operation == "sqlite3.connect" and text.startswith("file:"):
+            text = text[len("file:") :].partition("?")[0]
+        where = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
+        if any(where.startswith(place) for place in _temporary()) or self._covered(where):
+            return True
+        with self._lock:
+            if where in self._made:
+                return True
+            caller = Caller()
+            if caller.passes("file") or caller.keeps:
+                return True
+            if os.path.lexists(where):
+                return False
+            self._made.add(where)
+        self._note(where, caller.location)
+        return True
+
+
+def _temporary() -> tuple[str, ...]:
+    """Directories for temporary files, as prefixes."""
+    import tempfile
+
+    return (os.path.realpath(tempfile.gettempdir()) + os.sep, *_SHARED)
+
+
 class Guard:
     """Blocks live operations between :meth:`engage` and :meth:`release`, with :class:`LiveCallBlockedError`.
 
     ``scope`` is ``"process"`` (all threads and contexts), ``"context"`` (only code whose context belongs to a replay)
     or ``"off"``. ``allow_hosts`` as in :class:`Hosts`. ``dry_run`` blocks changes of files too, with
-    every scope (``"off"`` then means: everywhere, files only). ``failed`` is called with each refusal before it is
-    raised; the error's ``run_id`` is that of the caller's context, or ``None`` where a thread has lost it. ``permitted`` is called with
-    what ``allow_hosts`` lets through. ``resumes``: it stands until a resumed run has come to the end of its log, and no option opens it.
+    every scope (``"off"`` then means: everywhere, files only). With ``writes="new"`` a file that was there before is not changed, unless it
+    is in a directory for temporary files, and ``wrote`` is called with the path of each other one that is; what is ``covered`` by a layer
+    may be written. ``failed`` is called with each refusal before it is raised; the error's ``run_id`` is that of the caller's context, or
+    ``None`` where a thread has lost it. ``permitted`` is called with what ``allow_hosts`` lets through. ``resumes``: it stands until a
+    resumed run has come to the end of its log, and no option opens it.
 
     Guards nest and overlap in any order; an operation must be allowed by all that are engaged.
     """
@@ -1158,6 +1236,9 @@ class Guard:
         *,
         resumes: bool = False,
         permitted: Callable[[Attempt], None] | None = None,
+        writes: Writes = "real",
+        wrote: Callable[[str, str | None], None] = lambda path, where: None,
+        covered: Callable[[str], bool] = lambda path: False,
     ) -> None:
         if scope not in ("process", "context", "off"):
             raise RunStateError(f"guard={scope!r} is not known", next_action="use guard='process', 'context' or 'off'")
@@ -1166,14 +1247,20 @@ class Guard:
         self.hosts: Final = Hosts((allow_hosts,) if isinstance(allow_hosts, str) else allow_hosts)
         self.failed = failed
         self.resumes: Final = resumes
+        self._new: Final = _NewFiles(wrote, covered) if writes == "new" and not dry_run else None
         self._permitted: Final = permitted
         #: The sockets of which that has been told.
         self._let_through: Final[WeakSet[Any]] = WeakSet()
 
+    @property
+    def files(self) -> bool:
+        """Whether it looks at changes of files."""
+        return self.dry_run or self._new is not None
+
     def engage(self) -> None:
         """Begin to block. Each call needs one :meth:`release`."""
-        if self.scope != "off" or self.dry_run:
-            warm(files=self.dry_run)
+        if self.scope != "off" or self.files:
+            warm(files=self.files)
         with _engaged.lock:
             _engaged.set((*_engaged.guards, self))
 
@@ -1197,8 +1284,9 @@ class Guard:
         if attempt.kind == "act":
             return False
         if attempt.kind == "file":
-            if not self.dry_run:
+            if self.scope == "context" and _replaying() is None:
                 return False
+            return self.dry_run or (self._new is not None and not self._new.permit(attempt))
         elif self.scope == "off":
             return False
         elif attempt.kind == "lookup":
@@ -1393,7 +1481,7 @@ def check(attempt: Attempt | None) -> None:
         raise _unsent(attempt)
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
-    error = _error(attempt, caller, any(guard.resumes for guard in guards))
+    error = _error(attempt, caller, guards)
     for guard in guards:
         if guard.failed is not None:
             with suppress(Exception):
@@ -1436,7 +1524,11 @@ def _say() -> Refuse | None:
     return say
 
 
-def _error(attempt: Attempt, caller: Caller, resumes: bool) -> LiveCallBlockedError:
+def _error(attempt: Attempt, caller: Caller, guards: Iterable[Guard]) -> LiveCallBlockedError:
+    resumes = any(guard.resumes for guard in guards)
+    action = _NEXT_RESUMED if resumes and attempt.kind == "process" else _next(attempt)
+    if attempt.kind == "file" and not any(guard.dry_run for guard in guards):
+        action = _NEXT_WRITTEN
     thread = current_thread()
     where = "" if caller.own else f", in thread {thread.name!r}, in a package's code"
     scope = _replaying()
@@ -1445,7 +1537,7 @@ def _error(attempt: Attempt, caller: Caller, resumes: bool) -> LiveCallBlockedEr
         f"the {who} was about to {_VERBS[attempt.kind]} {attempt.text} ({attempt.operation}{where}); it was not done",
         run_id=None if scope is None else scope.session.run_id,
         location=caller.location,
-        next_action=_NEXT_RESUMED if resumes and attempt.kind == "process" else _next(attempt),
+        next_action=action,
         operation=attempt.operation,
         target=attempt.text,
         kind=attempt.kind,
@@ -1495,7 +1587,8 @@ class _Engagement:
         watched = len(strict) < len(guards)
         closely = any(isinstance(guard, Watch) and guard.say is not None for guard in guards)
         live = any(guard.scope != "off" for guard in strict)
-        files = any(guard.dry_run for guard in strict)
+        files = any(guard.files for guard in strict)
+        dry = any(guard.dry_run for guard in strict)
         if guards and not self.guards:
             self._hear()
         self.guards = (
@@ -1504,7 +1597,7 @@ class _Engagement:
         self._listen_to(live or watched, files or watched, watched)
         observed = self.observers > 0
         self.seams.use(live=live or closely, observed=observed, files=files or closely, acts=closely)
-        self._forbid_bytecode(files)
+        self._forbid_bytecode(dry)
         if not guards and self._hook is not None:
             self._hook.restore()
 

@@ -1,4 +1,4 @@
-"""What user code reads from outside: environment variables, files and directories."""
+"""What user code reads from outside: environment variables, files and directories; and how files were before it changed them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -171,6 +172,11 @@ class _Files:
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
 
+    def named(self, where: str) -> tuple[str, bool]:
+        """What a path is called, and whether it is in the working directory: from there, so that a run can be replayed elsewhere."""
+        inside = where == self.directory or where.startswith(self.directory + os.sep)
+        return (os.path.relpath(where, self.directory) if inside else where), inside
+
 
 @lru_cache(maxsize=8)
 def _opening(original: Any) -> Any:
@@ -184,8 +190,7 @@ def _opening(original: Any) -> Any:
         if type(mode) is not str or not isinstance(path, str | os.PathLike) or len(args) > 7 or kwargs.get("opener"):
             return original(*args, **kwargs)
         if not _WRITING.isdisjoint(mode):
-            with suppress(Exception):
-                _written.paths.add(os.path.realpath(path))
+            _about_to_write(path, whole="w" not in mode)
             return original(*args, **kwargs)
         if _asks() is None:
             return original(*args, **kwargs)
@@ -223,8 +228,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
         if where in _written.paths or installed(where):
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
-        inside = where.startswith(files.directory + os.sep)
-        name = os.path.relpath(where, files.directory) if inside else where
+        name, inside = files.named(where)
         value = None if file is None else _state(files, name, file.fileno(), inside and scope.session.recording)
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
@@ -234,6 +238,81 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     if found is value:
         return None if file is None else _AS_IT_IS
     return None if found is None else found["content"]
+
+
+# What the program changes is to be as it was when it did so for the first time, before a replay does it again. So it is kept as it was.
+
+
+@_reality.off_loop()
+def _about_to_write(path: Any, *, whole: bool = True, seen: bool = False) -> None:
+    """The program is about to change this file, or to make it. ``whole``: what is in it now matters, not only whether it is there.
+
+    ``seen``: it is no matter who in the program does so, a library too.
+    """
+    scope = current.get()
+    if scope is None or scope.live:
+        return
+    with suppress(Exception):  # observing never breaks the program
+        where = os.path.realpath(path)
+        if where in _written.paths:
+            return
+        asked = seen or _asks() is not None
+        _written.paths.add(where)
+        if asked and scope.session.recording and not installed(where):
+            _keep(scope, where, whole)
+
+
+def _keep(scope: Scope, where: str, whole: bool) -> None:
+    files = scope.session.state.extras.of(_Files)
+    name, inside = files.named(where)
+    try:
+        fd = os.open(where, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        scope.session.input_read(scope, "kept", name, None, own=False)
+        return
+    try:
+        directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+        value = None if not whole else {"directory": True} if directory else _state(files, name, fd, inside)
+    finally:
+        os.close(fd)
+    if value is not None:
+        scope.session.input_read(scope, "kept", name, value, own=False)
+
+
+def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
+    """A function that changes the files that these arguments name; of the one that argument ``made`` names nothing is left."""
+
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def change(*args: Any, **kwargs: Any) -> Any:
+            scope = current.get()
+            if (
+                scope is not None and not scope.live and not kwargs
+            ):  # relative to a directory that is open: a part of a larger removal
+                for at in names:
+                    if len(args) > at and isinstance(args[at], str | os.PathLike):
+                        _about_to_write(args[at], whole=at != made)
+            return original(*args, **kwargs)
+
+        return change
+
+    return make
+
+
+def _connecting(original: Any) -> Any:
+    """``sqlite3.connect``, which opens the file by itself, and the files beside it that a process left there when it was ended."""
+
+    @wraps(original)
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        database = args[0] if args else kwargs.get("database")
+        if current.get() is not None and isinstance(database, str | os.PathLike):
+            path = os.fspath(database)
+            if isinstance(path, str) and path not in ("", ":memory:") and not path.startswith("file:"):
+                for suffix in ("", "-wal", "-journal"):
+                    _about_to_write(path + suffix, seen=True)
+        return original(*args, **kwargs)
+
+    return connect
 
 
 def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | None:
@@ -369,8 +448,7 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
         where = os.path.realpath("." if path is None else path)
         if installed(where):
             return names
-        inside = where == files.directory or where.startswith(files.directory + os.sep)
-        name = os.path.relpath(where, files.directory) if inside else where
+        name, _ = files.named(where)
     except Exception:  # observing never breaks the program
         return names
     found = scope.session.input_read(scope, kind, name, names, own=False)
@@ -460,6 +538,13 @@ class _Around:
 
 
 def _patches() -> list[Patch]:
+    found = _switch.made("all", _always)
+    if "sqlite3" in sys.modules:
+        found = found + _switch.made("sqlite3", _of_sqlite)
+    return found
+
+
+def _always() -> list[Patch]:
     environment = type(os.environ)
     variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
     return [
@@ -467,10 +552,17 @@ def _patches() -> list[Patch]:
         *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
         _Around(os, "listdir", _listing),
         _Around(os, "scandir", _scanning),
+        *(_Around(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
+        *(_Around(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
+        _Around(os, "mkdir", _changing((0,), made=0)),
     ]
 
 
-_switch: Final = Switch(_patches)
+def _of_sqlite() -> list[Patch]:
+    return [_Around(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
+
+
+_switch: Final = Switch(_patches, ("sqlite3",))
 
 
 def activate() -> None:

@@ -1,34 +1,34 @@
-"""A network namespace for a replayed program: the second wall, for what connects below Python.
+"""What shuts a replayed program off below Python: a network of its own, and a layer of its own over the file system.
 
-On Linux a process can move itself into a network of its own that holds nothing, not even a loopback device that is
-up. It can't leave it again, so this is for ``tracekit replay``, which starts nothing else in its process; it must come
-before the first thread. Sockets in the file system (Unix sockets) are not part of the network and stay the guard's.
+On Linux a process can move itself into a network that holds nothing, not even a loopback device that is up, and into a view of the
+file system in which all that it writes goes to memory of its own. It can't leave either again by itself, so this is for ``tracekit
+replay``, which starts nothing else in its process; it must come before the first thread. What a process starts there is in it, too.
+Sockets in the file system (Unix sockets) are part of neither and stay the guard's.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
+import re
+import shutil
+import stat
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["available", "enter"]
+__all__ = ["Change", "ScratchLayer", "available", "enter"]
 
+_NEW_NS: Final = 0x00020000
 _NEW_USER: Final = 0x10000000
 _NEW_NET: Final = 0x40000000
 
 
 def available() -> bool:
     """Whether :func:`enter` would work here and now: tried in a child process, which ends at once."""
-    if not sys.platform.startswith("linux") or not _alone():
-        return False
-    child = os.fork()
-    if child == 0:
-        worked = False
-        with suppress(BaseException):
-            worked = _unshare()[0]
-        os._exit(0 if worked else 1)
-    return os.waitpid(child, 0)[1] == 0
+    return sys.platform.startswith("linux") and _alone() and not _tried(lambda: _unshare(_NEW_NET)[1])
 
 
 def enter(*, loopback: bool = False) -> str:
@@ -41,9 +41,9 @@ def enter(*, loopback: bool = False) -> str:
         return f"not isolated: network namespaces are Linux's, and this is {sys.platform}"
     if not _alone():
         return "not isolated: the process has several threads already"
-    worked, how = _unshare()
-    if not worked:
-        return f"not isolated: {how}"
+    how, reason = _unshare(_NEW_NET)
+    if reason:
+        return f"not isolated: {reason}"
     up = loopback and _loopback_up()
     reach = "nothing reachable but its own loopback" if up else "nothing reachable"
     return f"network namespace of its own ({how}), {reach}"
@@ -56,30 +56,51 @@ def _alone() -> bool:
         return False
 
 
-def _unshare() -> tuple[bool, str]:
-    """Try with the rights that the process has, since a user namespace hides other users' files; then with such a namespace."""
+def _tried(what: Any) -> str:
+    """What a child process, which ends at once, says of ``what``: empty when it worked, else the reason."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        reason = "it failed"
+        with suppress(BaseException):
+            reason = what()
+        with suppress(BaseException):
+            os.write(into, reason.encode()[:1024])
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out, "rb") as answer:
+        said = answer.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return said
+
+
+def _unshare(flags: int) -> tuple[str, str]:
+    """How it worked, and why it did not: one of them is empty.
+
+    First with the rights that the process has, since a user namespace hides other users' files; then with such a namespace.
+    """
     uid, gid = os.geteuid(), os.getegid()
-    reason = _call_unshare(_NEW_NET)
+    reason = _call("unshare", flags)
     if not reason:
-        return True, "privileged"
-    reason = _call_unshare(_NEW_USER | _NEW_NET)
+        return "privileged", ""
+    reason = _call("unshare", _NEW_USER | flags)
     if reason:
-        return False, reason
+        return "", reason
     for file, content in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with suppress(OSError), open(f"/proc/self/{file}", "w") as stream:
             stream.write(content)
-    return True, "unprivileged"
+    return "unprivileged", ""
 
 
-def _call_unshare(flags: int) -> str:
-    """Empty when it worked, else the system's reason."""
+def _call(name: str, *args: Any) -> str:
+    """Call a function of the C library: empty when it worked, else the system's reason."""
     import ctypes
 
     try:
-        unshare = ctypes.CDLL(None, use_errno=True).unshare
+        function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
-        return "this C library has no unshare"
-    return os.strerror(ctypes.get_errno()) if unshare(flags) else ""
+        return f"this C library has no {name}"
+    return os.strerror(ctypes.get_errno()) if function(*args) else ""
 
 
 def _loopback_up() -> bool:
@@ -94,3 +115,217 @@ def _loopback_up() -> bool:
         fcntl.ioctl(sock, put, struct.pack("16sH14s", b"lo", flags | up, b""))
         return True
     return False
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+#
+# Over each directory in which no other file system is mounted lies an overlay: what is read comes from below, what is written goes above,
+# into memory, and is gone with the last process that is in there. Where another file system is mounted below a directory, its own
+# directories are covered one by one, since nobody without privileges may look below what is mounted.
+
+_BIND: Final = 0x1000
+_RECURSIVE: Final = 0x4000
+_PRIVATE: Final = 0x40000
+_DETACH: Final = 2
+#: What holds no files of anybody's, or what is gone with the machine's next start.
+_OF_THE_SYSTEM: Final = ("/proc", "/sys", "/dev", "/run")
+#: More directories than these are not covered, but reported.
+_MOST: Final = 256
+#: How the system writes a space in a path.
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+#: Files that the interpreter keeps for itself.
+_CACHES: Final = "__pycache__"
+
+
+class Change(NamedTuple):
+    """What a program has changed in its layer: a path, and whether that was written or removed."""
+
+    path: str
+    removed: bool
+    copy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.path} (removed)" if self.removed else self.path
+
+
+class _Covered(NamedTuple):
+    path: str
+    below: int
+    above: int
+
+
+class ScratchLayer:
+    """A layer over the file system for what this process and its children write from now on."""
+
+    def __init__(self, memory: str, passes: set[str]) -> None:
+        self._memory: Final = memory
+        self._passes: Final = passes
+        self._covered: Final[list[_Covered]] = []
+        #: Directories that could not be covered: what is written there is written.
+        self.open: Final[list[str]] = []
+
+    @classmethod
+    def enter(cls, passes: Iterable[str] = ()) -> ScratchLayer | str:
+        """Lay it, except over ``passes`` and the directory for temporary files; the reason where that can't be done."""
+        if not sys.platform.startswith("linux"):
+            return f"overlays of the file system are Linux's, and this is {sys.platform}"
+        if not _alone():
+            return "the process has several threads already"
+        reason = _unshare(_NEW_NS)[1] or _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+        if reason:
+            return reason
+        mounted = _mounted()
+        temporary = os.path.realpath(tempfile.gettempdir())
+        memory = tempfile.mkdtemp(prefix="tracekit-", dir=temporary)
+        reason = _mount("tmpfs", memory, "tmpfs", 0, "mode=0700")
+        fd = os.open(memory, os.O_PATH | os.O_CLOEXEC)
+        try:
+            return reason or cls._entered(f"/proc/self/fd/{fd}", mounted, {temporary, *map(os.path.realpath, passes)})
+        except OSError as error:
+            return str(error)
+        finally:
+            # What holds the memory are the overlays: in the directory itself nothing is to be left behind, whatever ends the process.
+            _umount(memory)  # as it was brought back above a layer
+            _umount(f"/proc/self/fd/{fd}")
+            os.close(fd)
+            with suppress(OSError):
+                os.rmdir(memory)
+
+    @classmethod
+    def _entered(cls, memory: str, mounted: set[str], passes: set[str]) -> ScratchLayer | str:
+        cwd = os.getcwd()
+        layer = cls(memory, {one for one in passes if os.path.isdir(one)})
+        kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in sorted(layer._passes)}
+        layer._cover("/", mounted, _userxattr())
+        for path, fd in kept.items():
+            if layer._under(path):
+                _mount(f"/proc/self/fd/{fd}", path, "", _BIND | _RECURSIVE)
+            os.close(fd)
+        os.chdir(cwd)
+        if layer.open and not layer.covers(cwd) and not layer._passing(cwd):
+            layer.leave()
+            return f"{cwd} can't be covered"
+        return layer
+
+    def _cover(self, directory: str, mounted: set[str], more: str) -> None:
+        below = directory.rstrip(os.sep) + os.sep
+        if directory in self._passes or directory in _OF_THE_SYSTEM:
+            return
+        if not any(one.startswith(below) for one in mounted if one != directory) and directory != "/":
+            if (len(self._covered) >= _MOST or not self._lay(directory, more)) and os.access(directory, os.X_OK):
+                self.open.append(directory)
+            return
+        try:
+            with os.scandir(directory) as found:
+                children = sorted(one.path for one in found if one.is_dir(follow_symlinks=False))
+        except OSError:
+            return
+        for child in children:
+            self._cover(child, mounted, more)
+
+    def _lay(self, directory: str, more: str) -> bool:
+        below = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+        own = os.path.join(self._memory, str(len(self._covered)))
+        for name in ("above", "work"):
+            os.makedirs(os.path.join(own, name), exist_ok=True)
+        about = os.stat(directory)
+        shutil.copymode(directory, os.path.join(own, "above"))
+        with suppress(OSError):
+            os.chown(os.path.join(own, "above"), about.st_uid, about.st_gid)
+        base = os.open(own, os.O_PATH | os.O_CLOEXEC)
+        at = f"/proc/self/fd/{base}"
+        options = f"lowerdir=/proc/self/fd/{below},upperdir={at}/above,workdir={at}/work{more}"
+        if _mount("overlay", directory, "overlay", 0, options):
+            os.close(below)
+            os.close(base)
+            return False
+        self._covered.append(_Covered(directory, below, base))
+        return True
+
+    def covers(self, path: str) -> bool:
+        """Whether what is written to this path (a real one) goes into the layer."""
+        return self._under(path) and not self._passing(path)
+
+    def _under(self, path: str) -> bool:
+        return any(path == one.path or path.startswith(one.path + os.sep) for one in self._covered)
+
+    def _passing(self, path: str) -> bool:
+        return any(path == one or path.startswith(one + os.sep) for one in self._passes)
+
+    def changes(self) -> list[Change]:
+        """What has been written or removed so far, and is another than what lies below; in the order of the paths."""
+        found: list[Change] = []
+        for one in self._covered:
+            above = f"/proc/self/fd/{one.above}/above"
+            found += (change for change in _walk(above, f"/proc/self/fd/{one.below}", one.path))
+        return sorted(found)
+
+    def keep(self, directory: str) -> None:
+        """Copy what has been written into ``directory``: what is in the working directory by its path from there."""
+        cwd = os.getcwd()
+        for change in self.changes():
+            if not change.removed:
+                inside = os.path.relpath(change.path, cwd) if change.path.startswith(cwd + os.sep) else ""
+                target = os.path.join(directory, inside or change.path.lstrip(os.sep))
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                shutil.copy2(change.copy, target, follow_symlinks=False)
+
+    def leave(self) -> None:
+        """Take the layer away from this process: what it writes from now on is written, and what it has written is gone."""
+        cwd = os.getcwd()
+        for one in reversed(self._covered):
+            _umount(one.path)
+        with suppress(OSError):
+            os.chdir(cwd)
+        for one in self._covered:
+            os.close(one.below)
+            os.close(one.above)
+        self._covered.clear()
+
+
+def _walk(above: str, below: str, path: str) -> Iterator[Change]:
+    with os.scandir(above) as found:
+        entries = list(found)
+    for entry in entries:
+        name, lower = os.path.join(path, entry.name), os.path.join(below, entry.name)
+        about = entry.stat(follow_symlinks=False)
+        if stat.S_ISCHR(about.st_mode) and not about.st_rdev:
+            yield Change(name, True, entry.path)
+        elif stat.S_ISDIR(about.st_mode):
+            if entry.name != _CACHES:
+                yield from _walk(entry.path, lower, name)
+        elif not _is_same(entry.path, lower, about):
+            yield Change(name, False, entry.path)
+
+
+def _is_same(one: str, other: str, about: os.stat_result) -> bool:
+    try:
+        if stat.S_ISLNK(about.st_mode):
+            return os.readlink(one) == os.readlink(other)
+        return stat.S_ISREG(about.st_mode) and filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
+
+
+def _userxattr() -> str:
+    """How an overlay is to keep what it knows of files: in a user namespace it may not as it does elsewhere."""
+    with open("/proc/self/uid_map", encoding="utf-8") as lines:
+        return "" if lines.read().split() == ["0", "0", "4294967295"] else ",userxattr"
+
+
+def _mounted() -> set[str]:
+    """Where something is mounted."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines}
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> str:
+    import ctypes
+
+    number = ctypes.c_ulong(flags)
+    return _call("mount", os.fsencode(source), os.fsencode(target), kind.encode(), number, os.fsencode(options))
+
+
+def _umount(path: str) -> None:
+    _call("umount2", os.fsencode(path), _DETACH)

@@ -964,6 +964,7 @@ class ReplayedChildren:
                 "guard": options["guard"],
                 "allow_hosts": list(options["allow_hosts"]),
                 "dry_run": options["dry_run"],
+                "writes": options["writes"],
                 "live_env": list(options["live_env"]),
                 "live_files": list(options["live_files"]),
                 "transcript": options.get("transcript"),

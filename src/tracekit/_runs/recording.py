@@ -264,6 +264,9 @@ class RecordBlock(Block[Run]):
         }
         if self._program is not None:
             about["whole_program"] = True
+        own = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()
+        if own or options["user_modules"]:
+            about["user_modules"] = list(dict.fromkeys((*own, *options["user_modules"])))
         program = self._program or this_program()
         if program is not None:
             shown = session.redactor.redact_argv(list(program.arguments))

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
@@ -80,6 +80,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._partial: PartialReplay | None = None
         #: The step at which to stop in the debugger.
         self.break_at: int | None = None
+        #: Brings the files that the run changed to how they were before, where the program has a layer of its own over them.
+        self.lay_files: Callable[[Replay], None] | None = None
         #: How the program ended without an exception, where there is more to say of it than that.
         self.ended_as: str | None = None
         self._run: Run | None = None
@@ -169,6 +171,7 @@ class ReplayBlock(Block["ReplayBlock"]):
             callers.include(self.called_from)
         _watch_forks()
         self._session = session = self._open(options)
+        include_user_modules(session.trace)
         session.break_at = self.break_at
         try:
             self._check_environment(session, options)
@@ -184,6 +187,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         """Engage the guard and the hooks; ``taken`` releases everything in reverse order."""
         if options["live"]:
             self._partial = branch(session, _store(options), options["live"], self.input)
+        if self.lay_files is not None:
+            self.lay_files(session)
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
         taken.callback(plugins.supply_placeholders())
@@ -198,6 +203,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             options["dry_run"],
             failed=self._blocked,
             permitted=self._permitted,
+            writes=options["writes"],
+            wrote=self._wrote,
         )
         guard.engage()
         taken.callback(guard.release)
@@ -354,6 +361,9 @@ class ReplayBlock(Block["ReplayBlock"]):
         if error.run_id in (None, self.run_id):
             self.session.fail(error)
 
+    def _wrote(self, path: str, where: str | None) -> None:
+        self.session.report.remark("written", f"{path} was written, and stays", name=path, where=where)
+
     def _permitted(self, attempt: Attempt) -> None:
         """Something has reached one of the hosts that the caller allowed."""
         self.session.report.allow(
@@ -472,12 +482,21 @@ class TranscribedReplayBlock(ReplayBlock):
         super().compare_result(value)
 
 
-def _kinds(live: Iterable[str]) -> tuple[str, ...]:
+def kinds_that_go_live(live: Iterable[str]) -> tuple[str, ...]:
+    """The value of ``live=``, checked."""
     kinds = (live,) if isinstance(live, str) else tuple(live)
     for kind in kinds:
         if kind.partition(":")[0] not in ("llm", "tool", "http"):
             raise ValueError(f'live takes "llm", "tool" and "http", or one name as in "tool:search", not {kind!r}')
     return kinds
+
+
+def include_user_modules(trace: Trace) -> None:
+    """Count as the program's own code what the recording did, by name: nothing is imported for it."""
+    named = trace.entry(1).get("meta", {}).get("user_modules")
+    for name in named if isinstance(named, list) else ():
+        if isinstance(name, str):
+            callers.include(name)
 
 
 def _store(options: dict[str, Any]) -> Store:
@@ -495,6 +514,7 @@ def replay(
     guard: Literal["process", "context", "off"] = "process",
     allow_hosts: Iterable[str] = (),
     dry_run: bool = False,
+    writes: Literal["new", "real"] = "new",
     live_env: Iterable[str] = (),
     live_files: Iterable[str] = (),
     redact: Iterable[Any] = (),
@@ -507,10 +527,10 @@ def replay(
     came to its end and was not exact (outcomes in another order, say) ``InexactReplayError``; ``session.report.verdict`` says why.
 
     ``on_divergence="warn"`` goes on where that can do no harm, with an ``InexactReplayWarning`` at the end. ``strict`` makes the verdict's
-    remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``dry_run`` blocks file writes too, ``allow_hosts``
-    lets a test's own server be reached, ``redact`` repeats the patterns of the recording. Of the environment variables that ``live_env``
-    names (``"LOG_LEVEL"``, ``"MY_*"``), and of the files that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not
-    the recorded ones.
+    remarks of ``"environment"``, ``"clock"``, ``"output"`` or ``"redacted"`` inexact. ``writes="real"`` lets the program change files
+    that were there before, ``dry_run`` blocks all file writes, ``allow_hosts`` lets a test's own server be reached, ``redact`` repeats
+    the patterns of the recording. Of the environment variables that ``live_env`` names (``"LOG_LEVEL"``, ``"MY_*"``), and of the files
+    that ``live_files`` does (``"prompts/*.txt"``), the program is given today's, not the recorded ones.
 
     ``live={"llm"}`` (or ``"tool:search"`` for one name) lets these steps go live: a partial replay, written as a new run that names its
     origin (``session.new_run_id``), with the differences in the report. What is irreversible never goes live.
@@ -527,14 +547,17 @@ def replay(
         raise ValueError(f'on_divergence is "raise" or "warn", not {on_divergence!r}')
     if guard not in ("process", "context", "off"):
         raise ValueError(f'guard is "process", "context" or "off", not {guard!r}')
+    if writes not in ("new", "real"):
+        raise ValueError(f'writes is "new" or "real", not {writes!r}')
     options = {
         "store": store,
-        "live": _kinds(live),
+        "live": kinds_that_go_live(live),
         "on_divergence": on_divergence,
         "strict": wanted,
         "guard": guard,
         "allow_hosts": block.strings("allow_hosts", allow_hosts),
         "dry_run": dry_run,
+        "writes": writes,
         "live_env": block.strings("live_env", live_env),
         "live_files": block.strings("live_files", live_files),
         "redact": block.patterns(redact),
@@ -743,7 +766,13 @@ class ReplayedProcess(JoinedProcess):
                 next_action="look at what decides whether it is started; record again if the change is meant",
             )
         options = self._options
-        guards.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=self._refused).engage()
+        guards.Guard(
+            options["guard"],
+            options["allow_hosts"],
+            options["dry_run"],
+            failed=self._refused,
+            writes=options["writes"],
+        ).engage()
         process.refuse_outside(self._outside)
 
     def _refused(self, error: LiveCallBlockedError) -> None:

@@ -31,6 +31,7 @@ OBSERVED: Final = (
     "environment",
     "file",
     "fork",
+    "kept",
     "listen",
     "listing",
     "lookup",

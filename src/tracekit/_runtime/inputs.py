@@ -6,7 +6,7 @@ one follows where that has changed. In a replay the recorded value serves; where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from threading import RLock
 from typing import Any, Final, NamedTuple, Protocol
@@ -147,6 +147,17 @@ class ReplayedInputs:
                 return served if value is None or kind == "environment" else value
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
+
+    def kept(self) -> Iterator[tuple[str, Any]]:
+        """The files that the recorded run has changed, by name, as they were before: ``None`` where there was none."""
+        for (kind, name), seqs in self._recorded.items():
+            if kind == "kept" and not any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
+                yield name, self._value(next(iter(seqs)))
+
+    def not_kept(self, name: str) -> None:
+        """The recorded run has changed this file, and what was in it was too large to be kept, or not to be."""
+        text = f"{_named('file', name)}, which the program goes on writing, is another one here, and was not kept"
+        self._report.remark("not_kept", text, name=name)
 
     def _is(self, kind: str, name: str, recorded: Any, value: Any) -> bool:
         """Whether today's value is the recorded one."""

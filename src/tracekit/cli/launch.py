@@ -14,13 +14,15 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, Protocol
@@ -41,6 +43,7 @@ from .._runs.run import Run
 from .._runtime.callsite import caller
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals
+from .._runtime.replayer import Replay
 from .._runtime.session import current
 from .._runtime.verdict import Report
 from .._values import from_json
@@ -381,6 +384,8 @@ class ReplayedRuns(ProcessRole):
         self._store = store
         self._options = options
         self._break_at = break_at
+        #: See :attr:`~tracekit._runs.replaying.ReplayBlock.lay_files`.
+        self.lay_files: Callable[[Any], None] | None = None
         self._path = path
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
         self._siblings = {ordinal: one.path for ordinal, one in siblings(store, path).items()}
@@ -389,6 +394,7 @@ class ReplayedRuns(ProcessRole):
     def of(self, path: str) -> ReplayBlock:
         replay_block = self._make(path, self._options)
         replay_block.break_at = self._break_at if path == self._path else None
+        replay_block.lay_files = self.lay_files
         self.replay_blocks.append(replay_block)
         return replay_block
 
@@ -533,6 +539,7 @@ def command_line_text(failure: BaseException | None) -> str:
         ("replay(..., guard='off')", "`tracekit replay --guard off`"),
         ("replay(..., guard='context')", "`tracekit replay --guard context`"),
         ("replay without dry_run", "replay without --no-writes"),
+        ("replay(..., writes='real')", "`tracekit replay --writes real`"),
     ):
         text = text.replace(library, here)
     text = _STRICT.sub(
@@ -707,7 +714,7 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
 
     replay_options = {
         "store": store, "on_divergence": "raise", "strict": (), "guard": "process", "allow_hosts": (), "dry_run": False,
-        "live_env": (), "live_files": (), "redact": (), "live": (),
+        "writes": "real", "live_env": (), "live_files": (), "redact": (), "live": (),
     }  # fmt: skip
     resumption = {
         "supply": {int(step): value for step, value in instructions["supply"].items()},
@@ -840,10 +847,11 @@ def main() -> None:
 
 def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]) -> int:
     assert body is not None
-    instrument()
+    instrument(user_modules=instructions["user_modules"])
     stdin.capture()
     stdout.capture()
     process.role = role = RecordedProgram(command=program)
+    role.user_modules = tuple(instructions["user_modules"])
     block = RecordBlock.of_program(instructions.get("name") or program.module or program.script or "run", program, role)
     run = block.__enter__()
     pid = os.getpid()
@@ -920,19 +928,36 @@ def _print_recorded(block: RecordBlock) -> None:
 
 def _replay(command: Program | None, body: Body | None, instructions: Mapping[str, Any]) -> int:
     warnings.filterwarnings("ignore", "tracekit: replay of", RuntimeWarning)  # the summary says it
-    isolated = _isolate(instructions["isolate"], instructions["options"]["allow_hosts"])
+    reaches = [*instructions["options"]["allow_hosts"], *instructions["options"]["live"]]
+    isolated = _isolate(instructions["isolate"], reaches)
+    files = _Files(instructions)
     plugins.supply_placeholders()
     guard.warm()
     instrument()
     stdin.capture()
     stdout.capture()
     store, path = Store(instructions["store"]), instructions["path"]
-    options = dict(instructions["options"], store=store, transcript=instructions.get("transcript", {}).get("path"))
+    options = dict(
+        instructions["options"],
+        store=store,
+        writes=files.of_processes,
+        transcript=instructions.get("transcript", {}).get("path"),
+    )
     compared = _ComparedReplay(instructions["transcript"]) if "transcript" in instructions else None
     process.role = replayed_runs = ReplayedRuns(
         command, store, path, options, instructions.get("break"), None if compared is None else compared.replay_block
     )
-    closed = guard.Guard(options["guard"], options["allow_hosts"], options["dry_run"], failed=replayed_runs.blocked)
+    if instructions["trusted"]:
+        replayed_runs.lay_files = files.lay
+    closed = guard.Guard(
+        options["guard"],
+        options["allow_hosts"],
+        options["dry_run"],
+        failed=replayed_runs.blocked,
+        writes="real" if instructions["writes"] == "real" else "new",
+        wrote=files.wrote,
+        covered=files.covered,
+    )
     closed.engage()
     process.refuse_outside(replayed_runs.outside)
     threading.excepthook = _hide_replay_errors(threading.excepthook)
@@ -958,6 +983,7 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         except BaseException as failure:
             error = failure
         codes.append(_report_replay(replayed_runs, ended._replace(error=error), isolated, instructions))
+        files.report()
         if compared is not None:
             compared.ended(codes[0], replayed_runs, ended._replace(error=error))
 
@@ -977,6 +1003,7 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
         return ended.status
     watchdog.stop()
     closed.release()
+    files.leave()
     return codes[0]
 
 
@@ -1043,6 +1070,9 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     reports = [replay_block.report for replay_block in replayed_runs.started]
     for report in reports:
         report.isolation = isolated
+    for replay_block in replayed_runs.started:
+        if replay_block.new_run_id is not None:
+            print(f"tracekit: recorded what came of it as run {replay_block.new_run_id}", file=sys.stderr)
     step = instructions.get("break")
     for replay_block in replayed_runs.started:
         if step is not None and replay_block.break_at == step and not replay_block.came_to(step):
@@ -1113,9 +1143,9 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
     return ", ".join(counts).replace("llm calls", "model calls")
 
 
-def _isolate(mode: str, allowed: list[str]) -> str:
-    # In a network namespace of its own the program reaches no host at all, the allowed ones included.
-    if mode == "off" or (mode == "auto" and (allowed or not isolation.available())):
+def _isolate(mode: str, reaches: list[str]) -> str:
+    # In a network namespace of its own the program reaches no host at all, what it may reach included.
+    if mode == "off" or (mode == "auto" and (reaches or not isolation.available())):
         return "guarded in Python"
     in_force = isolation.enter()
     if mode == "on" and in_force.startswith("not isolated"):
@@ -1124,6 +1154,123 @@ def _isolate(mode: str, allowed: list[str]) -> str:
             next_action="replay with --isolate=auto, behind the guard in Python alone",
         )
     return in_force
+
+
+class _Files:
+    """Where the files go that a replayed program writes, and what it has written."""
+
+    def __init__(self, instructions: Mapping[str, Any]) -> None:
+        self._kept_in: Final[str | None] = instructions["writes_to"]
+        #: Whether somebody watches this process, and writes files of its own when it ends.
+        self._observed: Final = sys.gettrace() is not None or "coverage" in sys.modules
+        self._layer: isolation.ScratchLayer | None = None
+        self._why_not = ""
+        self._wrote: Final[set[str]] = set()
+        self._laid: Final[set[str]] = set()
+        self._reported = False
+        if instructions["writes"] == "scratch" and not instructions["options"]["dry_run"]:
+            self._enter([instructions["store"]])
+
+    def _enter(self, passes: list[str]) -> None:
+        if self._kept_in is not None:
+            os.makedirs(self._kept_in, exist_ok=True)
+            passes.append(self._kept_in)
+        found = isolation.ScratchLayer.enter(passes)
+        if isinstance(found, isolation.ScratchLayer):
+            self._layer = found
+            return
+        self._why_not = found
+        if self._kept_in is not None:
+            raise RunStateError(
+                f"--writes-to can't be had here, since there is no scratch layer: {found}",
+                next_action="replay without it: files that were there before are not changed, and new ones are written where they are",
+            )
+
+    def lay(self, session: Replay) -> None:
+        """Bring the files that the recorded run changed to how they were before, each once: the program changes them again."""
+        if self._layer is None:
+            return
+        with guard.allow():
+            for name, value in session.inputs.kept():
+                path = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(name))), os.path.basename(name))
+                if path in self._laid or not self._layer.covers(path):
+                    continue
+                self._laid.add(path)
+                with suppress(OSError):
+                    if not _lay(path, value):
+                        session.inputs.not_kept(name)
+
+    @property
+    def of_processes(self) -> guard.Writes:
+        """What the processes of the program may write: where there is a layer, they are in it."""
+        return "new" if self._why_not else "real"
+
+    def covered(self, path: str) -> bool:
+        """Whether what is written there goes into the layer."""
+        return self._layer is not None and self._layer.covers(path)
+
+    def wrote(self, path: str, where: str | None) -> None:
+        """The guard has let a new file be written."""
+        self._wrote.add(path)
+
+    def report(self) -> None:
+        """Print what was written, and keep what is to be kept; once."""
+        if self._reported:
+            return
+        self._reported = True
+        if self._layer is not None:
+            changes = self._layer.changes()
+            if changes and self._kept_in is not None:
+                self._layer.keep(self._kept_in)
+                self._print(f"written in a scratch layer and kept in {self._kept_in}", [one.text for one in changes])
+            elif changes:
+                self._print("written in a scratch layer, and gone", [one.text for one in changes])
+        if self._wrote:
+            why = f", since there is no scratch layer here ({self._why_not})" if self._why_not else ""
+            self._print(f"written, and there{why}", sorted(self._wrote))
+
+    @staticmethod
+    def _print(what: str, paths: list[str]) -> None:
+        cwd = os.getcwd() + os.sep
+        more = f" and {len(paths) - _MAX_REASONS} more" if len(paths) > _MAX_REASONS else ""
+        named = ", ".join(path.removeprefix(cwd) for path in paths[:_MAX_REASONS])
+        print(plain(f"tracekit: files: {what}: {named}{more}"), file=sys.stderr)
+
+    def leave(self) -> None:
+        """Whoever watches this process writes its own files when it ends."""
+        if self._layer is not None and self._observed:
+            self._layer.leave()
+
+
+def _lay(path: str, value: Any) -> bool:
+    """Bring one file to what it was; whether that was possible."""
+    if value is None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.remove(path)
+    elif not isinstance(value, Mapping):
+        return False
+    elif value.get("directory"):
+        os.makedirs(path, exist_ok=True)
+    elif not _is_as_it_was(path, value):
+        content = value.get("content")
+        if not isinstance(content, str | bytes):
+            return False
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    return True
+
+
+def _is_as_it_was(path: str, value: Mapping[str, Any]) -> bool:
+    try:
+        if os.path.getsize(path) != value.get("size"):
+            return False
+        with open(path, "rb") as file:
+            return value.get("sampled") is True or sha256(file.read()).hexdigest() == value.get("sha256")
+    except OSError:
+        return False
 
 
 def _ran_under_run(path: str) -> bool:

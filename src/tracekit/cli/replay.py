@@ -16,6 +16,7 @@ from .._journal.entry import FAMILIES
 from .._journal.reader import ENDS, Trace
 from .._journal.store import Store
 from .._runs.environment import Program
+from .._runs.replaying import kinds_that_go_live
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
@@ -169,6 +170,22 @@ def follow(
 @click.option("--dry-run", is_flag=True, help="Print the recorded result without running anything.")
 @click.option("--no-writes", is_flag=True, help="Block file writes and deletions of the replayed program too.")
 @click.option(
+    "--writes",
+    type=click.Choice(["scratch", "real"]),
+    default="scratch",
+    show_default=True,
+    help="Where the program's files go: into a layer of its own that is gone afterwards, or where they are.",
+)
+@click.option(
+    "--writes-to", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Keep what the program wrote there."
+)
+@click.option(
+    "--live",
+    multiple=True,
+    metavar="KIND[:NAME]",
+    help="Let llm, tool or http calls go live, or those of one name; writes a new run.",
+)
+@click.option(
     "--break", "break_at", type=int, metavar="STEP", help="Stop in the debugger at this step, in the user's frame."
 )
 @click.option("--on-divergence", type=click.Choice(["raise", "warn"]), default="raise", show_default=True)
@@ -211,6 +228,10 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
     allowed; 1 not exact, or damage; 2 usage error; 3 the recording has no end, so that nobody can know.
     """
     try:
+        kinds_that_go_live(options["live"])
+    except ValueError as error:
+        raise click.UsageError(f"--{error}") from None
+    try:
         where = Store(store)
         path = str(located(run, where))
         with Trace(path) as trace:
@@ -235,6 +256,10 @@ def replay(run: str, command: tuple[str, ...], store: str | None, dry_run: bool,
             "tracekit: arguments of it were redacted in the trace; if it needs them as they were, name them: "
             f"tracekit replay {run} -- {what} ARGS…"
         )
+    if options["live"] and options["isolate"] == "on":
+        raise click.UsageError("--live reaches the network, and --isolate=on cuts it off")
+    if options["writes_to"] is not None and options["writes"] == "real":
+        raise click.UsageError("--writes-to keeps what is written in a scratch layer, and --writes real wants none")
     launch(replay_instructions(run, path, where, program, options), environment, cwd)
 
 
@@ -284,6 +309,9 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
         "entry": options["entry"],
         "break": options["break_at"],
         "isolate": options["isolate"],
+        "trusted": trusted(store, path),
+        "writes": options["writes"],
+        "writes_to": options["writes_to"] and os.path.abspath(options["writes_to"]),
         "grace": options["grace"],
         "options": {
             "store": None,
@@ -295,7 +323,7 @@ def replay_instructions(run: str, path: str, store: Store, program: Program, opt
             "live_env": list(options["live_env"]),
             "live_files": list(options["live_files"]),
             "redact": [],
-            "live": [],
+            "live": list(options["live"]),
         },
     }
 
@@ -319,7 +347,7 @@ class _LikePython(click.Command):
                 if after <= len(args):
                     args = [*args[:after], "--", *args[after:]]
                 break
-            at += 2 if args[at] in ("--name", "--store") else 1
+            at += 2 if args[at] in ("--name", "--store", "--user-module") else 1
         return super().parse_args(ctx, args)
 
 
@@ -329,8 +357,17 @@ class _LikePython(click.Command):
 @click.option(
     "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
 )
+@click.option(
+    "--user-module",
+    "user_modules",
+    multiple=True,
+    metavar="NAME",
+    help="An installed package that counts as the program's own code.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(module: str | None, name: str | None, store: str | None, command: tuple[str, ...]) -> None:
+def run(
+    module: str | None, name: str | None, store: str | None, user_modules: tuple[str, ...], command: tuple[str, ...]
+) -> None:
     """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
 
     Its own record() blocks win; without one the whole program is one run. The program's stdout and exit status are its own.
@@ -351,5 +388,6 @@ def run(module: str | None, name: str | None, store: str | None, command: tuple[
         "script": None if module is not None else os.path.abspath(command[0]),
         "arguments": list(command if module is not None else command[1:]),
         "cwd": os.getcwd(),
+        "user_modules": list(user_modules),
     }
     launch(instructions, environment)

@@ -235,6 +235,9 @@ def _judge(
 ) -> _Judgement:
     how = {
         "break_at": None,
+        "writes": "scratch",
+        "writes_to": None,
+        "live": (),
         "allow_hosts": (),
         "live_env": (),
         "live_files": (),
