@@ -53,6 +53,17 @@ _HELPERS: Final = frozenset(
 _CLASS_MAKERS: Final = frozenset(
     ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
 )
+#: Installed files that call the program's own functions for it, and read no clock of their own: a column's ``default=datetime.utcnow``.
+_FOR_THE_PROGRAM: Final = tuple(
+    os.path.join(*path)
+    for path in (
+        ("sqlalchemy", "sql", "schema.py"),
+        ("django", "db", "models", "fields", "__init__.py"),
+        ("mongoengine", "base", "fields.py"),
+        ("tortoise", "fields", "base.py"),
+        ("peewee.py",),
+    )
+)
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 #: What the program has named as its own code and as none, for the whole process.
@@ -213,8 +224,8 @@ def _pseudo(name: str, frame: FrameType) -> Any:
     if name.startswith("<frozen "):
         return False
     module = frame.f_globals.get("__name__")
-    if module == "__main__":
-        return True
+    if module == "__main__" or (module in (None, "builtins") and name == "<string>"):
+        return True  # what a package runs for the program (``exec(code, {})``) is the program's
     file = getattr(sys.modules.get(module), "__file__", None) if isinstance(module, str) else None
     if file is None:
         return PASS
@@ -231,6 +242,8 @@ def _classify(file: str) -> Any:
     if _under(path, {_OWN, _INTEGRATIONS}) or _unwelcome(path):
         return False
     if _under(path, _included) or _arrived(path):
+        return True
+    if path.endswith(_FOR_THE_PROGRAM) and _packaged(path):
         return True
     if os.path.basename(_package_of(path)) in _CLASS_MAKERS and _packaged(path):
         return PASS

@@ -2,7 +2,7 @@
 
 Caught where they are made: ``Random.random`` and ``Random.getrandbits`` (every method of every generator ends there, seeded or
 not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds), and those functions of ``uuid``,
-``uuid_utils`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
+``uuid_utils``, ``fastuuid`` and ``Random.gauss`` whose draws depend on what the process did before, as a whole.
 """
 
 from __future__ import annotations
@@ -171,12 +171,38 @@ def _uuid_utils_patches() -> list[Patch]:
             continue
         freeze: Any = hex if name.endswith("_int") else None if name == "getnode" else lambda it: it.hex
         thaw: Any = _from_hex if name.endswith("_int") else None if name == "getnode" else module.UUID
-        try:
-            real = genuine(function)
-            patches.append(FunctionExchange(function, _whole(f"uuid_utils.{name.strip('_')}", freeze, thaw, real)))
-        except Unsupported as error:
-            _switch.degraded.append(f"uuid_utils.{name}: not captured ({error})")
+        patches += _builtin_patch(function, f"uuid_utils.{name.strip('_')}", freeze, thaw)
     return patches
+
+
+def _fastuuid_patches() -> list[Patch]:
+    package: Any = sys.modules["fastuuid"]
+    patches: list[Patch] = []
+    for name in (
+        "uuid1", "uuid4", "uuid7", "uuid_v1mc", "uuid4_bulk", "uuid7_bulk", "uuid4_as_strings_bulk", "uuid7_as_strings_bulk",
+    ):  # fmt: skip
+        function = getattr(package, name, None)
+        if function is None:
+            continue
+        freeze, thaw = _as_texts, partial(_as_uuids, package.UUID) if not name.endswith("strings_bulk") else None
+        patches += _builtin_patch(function, f"fastuuid.{name}", freeze, thaw)
+    return patches
+
+
+def _as_texts(value: Any) -> Any:
+    return [str(one) for one in value] if isinstance(value, list) else str(value)
+
+
+def _as_uuids(make: Any, value: Any) -> Any:
+    return [make(one) for one in value] if isinstance(value, list) else make(value)
+
+
+def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]:
+    try:
+        return [FunctionExchange(function, _whole(name, freeze, thaw, genuine(function)))]
+    except Unsupported as error:
+        _switch.degraded.append(f"{name}: not captured ({error})")
+        return []
 
 
 def _from_hex(value: str) -> int:
@@ -187,6 +213,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
     "random": _random_patches,
     "uuid": _uuid_patches,
     "uuid_utils._uuid_utils": _uuid_utils_patches,
+    "fastuuid": _fastuuid_patches,
 }
 
 
@@ -296,5 +323,7 @@ def align_numpy(session: Session) -> None:
 
 def _numpy_imported() -> None:
     scope = here() if _switch.active else None
-    if scope is not None and not scope.live:
+    if (
+        scope is not None
+    ):  # in the body of a tool, too: in a replay, which does not run it, the program comes to it later
         align_numpy(scope.session)

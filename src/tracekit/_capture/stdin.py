@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -15,12 +16,38 @@ __all__ = ["capture"]
 
 def capture() -> None:
     """Make ``input()`` and the reads of ``sys.stdin`` captured calls, for the rest of the process."""
-    builtins.input = _step("input", builtins.input)
+    builtins.input = _prompting(builtins.input)
     sys.stdin = _Stdin(sys.stdin)
 
 
 def _step(name: str, function: Any) -> Any:
     return wrap(Captured(function, Spec("tool", name, side_effect="read_only")), function)
+
+
+def _prompting(original: Any) -> Any:
+    """``input``, whose prompt is printed before the step, in a replay too: what is printed is the program's own.
+
+    On a terminal the line editor shows it, while the step is made.
+    """
+    shown: Any = _step("input", lambda prompt="": original())
+    edited: Any = _step("input", original)
+
+    def input(prompt: object = "", /) -> Any:
+        if _edits():
+            return edited(prompt)
+        sys.stderr.flush()
+        sys.stdout.write(str(prompt))
+        sys.stdout.flush()
+        return shown(prompt)
+
+    return input
+
+
+def _edits() -> bool:
+    try:
+        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 class _Stdin:

@@ -1,0 +1,98 @@
+"""What packages make or run for a program is recorded like its own: ids from native code, column defaults, code given to ``exec``, prompts."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.place import TOOL, Place
+from tracekit import record, replay, traced_tool
+
+
+@traced_tool(side_effect="read_only")
+def look(what: Any) -> Any:
+    return what
+
+
+def replayed(tmp_path: Path, program: Callable[[], Any]) -> None:
+    """What ``program`` returns reaches a step, and is the same in an exact replay."""
+    with record("r", store=tmp_path) as run:
+        recorded = look(program())
+    with replay(run.id, store=tmp_path) as session:
+        assert look(program()) == recorded
+    assert session.report.exact
+
+
+def test_ids_of_fastuuid(tmp_path: Path) -> None:
+    """litellm takes its ids from there: one by one, in bulk, and as texts."""
+    fastuuid = pytest.importorskip("fastuuid")
+
+    def program() -> list[str]:
+        ids = [fastuuid.uuid4(), fastuuid.uuid7(), fastuuid.uuid1(), *fastuuid.uuid4_bulk(3)]
+        assert all(isinstance(one, fastuuid.UUID) for one in ids)
+        return [*map(str, ids), *fastuuid.uuid4_as_strings_bulk(2)]
+
+    replayed(tmp_path, program)
+
+
+def test_column_defaults(tmp_path: Path) -> None:
+    """``default=datetime.utcnow`` of a column is called by the package, for the program."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    table = sqlalchemy.Table(
+        "t", sqlalchemy.MetaData(), sqlalchemy.Column("at", sqlalchemy.DateTime, default=datetime.datetime.now)
+    )
+
+    def program() -> str:
+        engine = sqlalchemy.create_engine("sqlite://")
+        table.create(engine)
+        with engine.begin() as connection:
+            connection.execute(table.insert())
+            return str(connection.execute(sqlalchemy.select(table.c.at)).scalar_one())
+
+    replayed(tmp_path, program)
+
+
+def test_code_that_a_package_executes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin's text, a model's code: what reads the clock and draws there is the program's, not the package's."""
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "plugging.py").write_text(
+        "def run(text):\n    names = {}\n    exec(text, names)\n    return names['f']()\n"
+    )
+    monkeypatch.syspath_prepend(str(package))
+    plugging = importlib.import_module("plugging")
+    text = "import random, time\ndef f():\n    return time.time(), random.random()\n"
+    replayed(tmp_path, lambda: list(plugging.run(text)))
+
+
+def test_prompts_and_a_library_that_a_tool_loads(tmp_path: Path) -> None:
+    """A prompt is printed in the replay of a program whose standard input is a pipe, too; NumPy's global generator has the recorded state
+    where the tool that loads it first does not run."""
+    pytest.importorskip("numpy")
+    here = tmp_path / "here"
+    here.mkdir()
+    place = Place(here)
+    place.program(
+        textwrap.dedent(TOOL)
+        + """
+@traced_tool(side_effect="read_only")
+def load():
+    import numpy.random
+    return "numpy" in sys.modules
+
+name = input("name> ")
+print(load(), name, input())
+import numpy
+print(charge(numpy.random.rand()))
+"""
+    )
+    done = place.python("-m", "tracekit", "run", "agent.py", input="Ann\nx\n", fresh=True)
+    assert (done.returncode, done.stdout[:17]) == (0, "name> True Ann x\n"), done.stderr
+    again = place.python("-m", "tracekit", "replay", "last", "--strict", "output", fresh=True)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
