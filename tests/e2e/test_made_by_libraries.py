@@ -1,4 +1,4 @@
-"""What packages make or run for a program is recorded like its own: ids from native code, column defaults, code given to ``exec``, prompts."""
+"""What packages make or run for a program is recorded like its own: native ids, column defaults, code given to ``exec``, prompts."""
 
 from __future__ import annotations
 
