@@ -562,3 +562,24 @@ def test_the_order_of_a_directory_is_the_recorded_one(tmp_path: Path, monkeypatc
     assert session.report.exact
     with pytest.raises(DivergenceError), replay(run.id, store=tmp_path / "store", live_files=["d"]):
         look(os.listdir("d"))
+
+
+def test_a_file_that_the_run_reads_and_then_writes(place: Place) -> None:
+    """Its state of the next day: a replay gives the program what it read, and calls that a remark, since the run itself changed it."""
+    place.program(
+        BEGIN
+        + """
+state = int(open("state").read())
+print(look(state))
+with open("state", "w") as file:
+    file.write(str(state + 1))
+print(open("state").read())
+"""
+    )
+    (place.directory / "state").write_text("1")
+    done = place.cli("run", "agent.py")
+    assert done.stdout == "1\n2\n", done.stderr
+    (place.directory / "state").write_text("7")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert "exact, 1 file as it was before" in again.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,23 @@ def test_ids_of_fastuuid(tmp_path: Path) -> None:
         return [*map(str, ids), *fastuuid.uuid4_as_strings_bulk(2)]
 
     replayed(tmp_path, program)
+
+
+def test_names_of_temporary_files(tmp_path: Path) -> None:
+    """They are the recorded ones; where such a file is still there, a replay takes another name, as the program would."""
+
+    def program() -> list[str]:
+        with tempfile.TemporaryDirectory() as directory, tempfile.NamedTemporaryFile() as file:
+            return [directory, file.name, tempfile.mktemp()]
+
+    replayed(tmp_path, program)
+    with record("r", store=tmp_path) as run:
+        left = tempfile.mkdtemp(dir=tmp_path)
+        look(1)
+    with replay(run.id, store=tmp_path) as session:
+        assert tempfile.mkdtemp(dir=tmp_path) != left
+        look(1)
+    assert session.report.exact
 
 
 def test_column_defaults(tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ def _about_to_write(path: Any, *, whole: bool = True, seen: bool = False) -> Non
 
 
 def _keep(scope: Scope, where: str, whole: bool) -> None:
+    """``whole``: it matters what is in it. Where that is lost with the change, it matters only if the program has read it before."""
     files = scope.session.state.extras.of(_Files)
     name, inside = files.named(where)
     try:
@@ -272,10 +273,10 @@ def _keep(scope: Scope, where: str, whole: bool) -> None:
         return
     try:
         directory = stat.S_ISDIR(os.fstat(fd).st_mode)
-        value = None if not whole else {"directory": True} if directory else _state(files, name, fd, inside)
+        value = {"directory": True} if directory and whole else _state(files, name, fd, inside)
     finally:
         os.close(fd)
-    if value is not None:
+    if value is not None and (whole or "content" in value):
         scope.session.input_read(scope, "kept", name, value, own=False)
 
 

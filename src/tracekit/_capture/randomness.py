@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import Scope, Session, current, here
-from .callers import by_user, pass_through
+from .callers import by_user, pass_through, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -205,6 +205,33 @@ def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Pat
         return []
 
 
+#: What stands between who wants a temporary file and its name: an opener is called by ``open``.
+_NAMING: Final = frozenset(("tempfile", "tracekit._capture.inputs"))
+
+
+def _tempfile_patches() -> list[Patch]:
+    """The random part of the names of temporary files. One that is taken is no draw of the program's: the next one is made for real."""
+    names: Any = getattr(sys.modules["tempfile"], "_RandomNameSequence", None)
+    if names is None:
+        return []
+    original = names.__next__
+
+    def next_name(self: Any) -> str:
+        scope = _scope()
+        if scope is None or scope.live:
+            return str(original(self))
+        frame: Any = sys._getframe(1)
+        if frame.f_locals.get("seq"):
+            return str(original(self))
+        while frame is not None and frame.f_globals.get("__name__") in _NAMING:
+            frame = frame.f_back
+        if not walk(frame):
+            return str(original(self))
+        return str(_answer(scope, "tempfile.name", lambda: _alone(None, original, (self,), {})))
+
+    return [AttributePatch(names, "__next__", next_name)]
+
+
 def _from_hex(value: str) -> int:
     return int(value, 16)
 
@@ -214,6 +241,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
     "uuid": _uuid_patches,
     "uuid_utils._uuid_utils": _uuid_utils_patches,
     "fastuuid": _fastuuid_patches,
+    "tempfile": _tempfile_patches,
 }
 
 

@@ -6,6 +6,7 @@ import builtins
 import os
 import sys
 from collections.abc import Iterator
+from functools import wraps
 from typing import Any
 
 from .._runtime.step import Spec
@@ -32,6 +33,7 @@ def _prompting(original: Any) -> Any:
     shown: Any = _step("input", lambda prompt="": original())
     edited: Any = _step("input", original)
 
+    @wraps(original)
     def input(prompt: object = "", /) -> Any:
         if _edits():
             return edited(prompt)

@@ -145,6 +145,9 @@ class ReplayedInputs:
             ours = served is recorded or whole is not None
             if (value is None and ours) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
+            if kind == "file" and ours and ("kept", name) in self._recorded:
+                self._once(kind, name, self._changed, step=seq)  # by the recorded run itself, when it had read it
+                return served
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
 
@@ -220,6 +223,10 @@ class ReplayedInputs:
     def _other_names(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} has other entries here than in the recording: the program was given the recorded ones"
         self._report.remark("other_entries", text, kind=kind, name=name, where=where, step=step)
+
+    def _changed(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = f"{_named(kind, name)}, which the recorded run has changed, was given as it was when that read it"
+        self._report.remark("changed_file", text, kind=kind, name=name, where=where, step=step)
 
     def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} is today's, which is another one than in the recording"

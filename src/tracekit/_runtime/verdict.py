@@ -62,6 +62,7 @@ _WORDS: Final = {
     "incomplete": ("recording without an end", "recordings without an end"),
     "input": ("input that is another one here", "inputs that are other ones here"),
     "other_entries": ("directory with other entries", "directories with other entries"),
+    "changed_file": ("file as it was before", "files as they were before"),
     "not_kept": ("file that is another one here", "files that are other ones here"),
     "written": ("file that was written", "files that were written"),
     "live_input": ("input of today", "inputs of today"),
