@@ -8,6 +8,7 @@ from tracekit.integration import Ambient, Endpoint, Integration, attach, detach,
 
 from ._chat import Chat, Completions, Embeddings
 from ._inference import Inference
+from ._realtime import Realtime
 from ._responses import Responses
 
 __all__ = ["integration", "unwrap", "wrap"]
@@ -37,7 +38,7 @@ _ENDPOINTS = (
 integration = Integration(
     "openai",
     modules=("openai",),
-    dialects=(Chat(), Responses(), Completions(), Embeddings(), Inference()),
+    dialects=(Chat(), Responses(), Completions(), Embeddings(), Inference(), Realtime()),
     agents=("OpenAI/Python", "AsyncOpenAI/Python", "AzureOpenAI/Python", "AsyncAzureOpenAI/Python"),
     endpoints=_ENDPOINTS,
     ambient=(Ambient("api.openai.com", "/v1/traces/ingest"),),

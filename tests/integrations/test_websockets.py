@@ -23,7 +23,7 @@ from tests.support.cut import cut
 from tests.support.programs import ran
 from tests.support.talker import Talker
 from tracekit import recovery
-from tracekit.errors import DivergenceError, ReplayError
+from tracekit.errors import BudgetExceededError, DivergenceError, ReplayError
 from tracekit.integration import Trace
 
 
@@ -171,11 +171,71 @@ def test_openai_realtime(program: Any, talker: Talker, instrumented: None) -> No
     """A conversation over OpenAI's Realtime API replays with the SDK's own events; it only reads."""
     run, saw = recorded(lambda: program(talker.url))
     assert [word for _, word in saw if word] == ["Hel", "lo ", "world"]
-    (request,) = [entry for entry in entries(run) if entry["type"] == "http.request"]
-    assert request["name"] == f"WEBSOCKET {talker.url.partition('//')[2]}/v1/realtime"
-    assert request["meta"]["side_effect"] == "read_only"
+    assert "http.request" not in {entry["type"] for entry in entries(run)}
+    (request,) = [entry for entry in entries(run) if entry["type"] == "llm.request"]
+    assert request["name"] == "gpt-realtime"
     talker.stop()
     assert replayed(run, lambda: program(talker.url)) == saw
+
+
+async def twice(root: str, path: str) -> None:
+    """Two responses over one connection."""
+    headers = {"User-Agent": "AsyncOpenAI/Python 3.0"}
+    async with connect(root + path, additional_headers=headers) as connection:
+        await connection.recv()
+        for _ in range(2):
+            await connection.send(json.dumps({"type": "response.create"}))
+            while json.loads(await connection.recv())["type"] not in ("response.done", "response.completed"):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "model"),
+    [("/v1/realtime?model=gpt-realtime", "gpt-realtime", None), ("/v1/responses", "responses", "gpt-5-mini")],
+)
+def test_what_a_conversation_takes(path: str, name: str, model: str, talker: Talker, instrumented: None) -> None:
+    """A conversation with a model is one model call: it has the tokens of all its responses, and counts against the budget."""
+    prices = {name: tracekit.Price(1.0, 2.0) for name in ("gpt-realtime", "gpt-5-mini")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with tracekit.record(budget=tracekit.Budget(usd=1.0, prices=prices)) as run:
+            asyncio.run(twice(talker.url, path))
+    (request,) = [entry for entry in entries(run) if entry["type"] == "llm.request"]
+    (answer,) = [entry for entry in entries(run) if entry["type"] == "llm.response"]
+    assert request["name"] == name
+    assert answer["meta"].get("model") == model
+    assert answer["meta"]["usage"] == {"input_tokens": 20, "output_tokens": 10, "cache_read_input_tokens": 8}
+    assert answer["meta"]["cost_usd"] == pytest.approx(20 * 1e-6 + 10 * 2e-6)
+    talker.stop()
+    with tracekit.replay(run.id):
+        asyncio.run(twice(talker.url, path))
+
+
+def test_a_conversation_that_a_budget_does_not_allow(talker: Talker, instrumented: None) -> None:
+    """After a conversation that has used up the budget none is begun."""
+
+    async def program() -> None:
+        await twice(talker.url, "/v1/realtime?model=gpt-realtime")
+        await twice(talker.url, "/v1/realtime?model=gpt-realtime")
+
+    with (
+        pytest.raises(BudgetExceededError),
+        tracekit.record(budget=tracekit.Budget(output_tokens=8, assumed_output_tokens=1)),
+    ):
+        asyncio.run(program())
+    assert talker.hits["/v1/realtime"] == 1
+
+
+def test_another_service_with_such_a_path(talker: Talker, instrumented: None) -> None:
+    """A websocket of another service is no model call, whatever its path is."""
+
+    async def program() -> None:
+        for path in ("/v1/realtime", "/v1/responses"):
+            async with connect(talker.url + path) as connection:
+                await connection.recv()
+
+    run, _ = recorded(program)
+    assert [entry["type"] for entry in entries(run)].count("http.request") == 2
 
 
 def test_the_log(talker: Talker, instrumented: None) -> None:

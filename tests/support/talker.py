@@ -49,7 +49,7 @@ class Talker:
 
     def _talk(self, connection: ServerConnection) -> None:
         try:
-            if connection.request is not None and connection.request.path.startswith("/v1/realtime"):
+            if connection.request is not None and connection.request.path.startswith(("/v1/realtime", "/v1/responses")):
                 self._realtime(connection)
             else:
                 for message in connection:
@@ -100,6 +100,14 @@ class Talker:
                     time.sleep(0.005)
                     delta = {"type": "response.output_text.delta", "event_id": f"d{i}", "delta": word, **ids}
                     connection.send(json.dumps(delta))
-                connection.send(
-                    json.dumps({"type": "response.done", "event_id": "e9", "response": {"id": "r", "output": []}})
-                )
+                usage = {
+                    "total_tokens": 15,
+                    "input_tokens": 10,
+                    "output_tokens": 5,
+                    "input_token_details": {"cached_tokens": 4},
+                }
+                answer = {"id": "r", "object": "realtime.response", "status": "completed", "output": [], "usage": usage}
+                done = "response.done"
+                if connection.request is not None and connection.request.path.startswith("/v1/responses"):
+                    answer, done = {**answer, "model": "gpt-5-mini"}, "response.completed"
+                connection.send(json.dumps({"type": done, "event_id": "e9", "response": answer}))

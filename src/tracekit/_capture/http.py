@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, ParamSpec
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -426,7 +427,7 @@ class Exchange:
     """One request and its answer, as an open step."""
 
     __slots__ = (
-        "_dialect", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
+        "_dialect", "_events", "_headers", "_kept", "_reported", "_scope", "_sent", "_started", "_text", "body",
         "elapsed", "open", "part", "step",
     )  # fmt: skip
 
@@ -435,6 +436,8 @@ class Exchange:
         self._scope: Final = scope
         self._dialect: Final = dialect
         self._kept: list[bytes] | None = None
+        #: Whether the answer is a websocket, whose messages its dialect reads.
+        self._events = False
         self._headers: Mapping[str, Any] = {}
         self._text = True
         self._reported = False
@@ -581,7 +584,7 @@ class Exchange:
         shown, content_type = response_headers(headers)
         self._text = textual(content_type)
         if self._dialect is not None and status < 400:
-            self._kept, self._headers = [], shown
+            self._kept, self._headers, self._events = [], shown, status == 101
         self.step.chunk({"head": {"status": status, "headers": shown, **also}}, info=_circumstances(suspended, early))
 
     def piece(self, data: bytes, *, suspended: bool = False, part: int = 0, received_with: str | None = None) -> None:
@@ -604,6 +607,11 @@ class Exchange:
         if received_with is not None:
             info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
+
+    def message(self, text: str) -> None:
+        """A message that was received over a websocket: its dialect reads those that say what was used."""
+        if self._events and self._kept is not None and '"usage"' in text:
+            self._kept.append(text.encode("utf-8", "surrogatepass"))
 
     def mark(self, what: str, *, suspended: bool = False) -> None:
         """A moment before the answer that the program may notice: ``opened`` (the connection), ``continue`` (the other side asks for the
@@ -647,7 +655,9 @@ class Exchange:
             return
         self._reported = True
         info["elapsed"] = self._lasted()
-        if self._kept and self._dialect is not None:
+        if self._events and self._dialect is not None:
+            info.update(_safely(self._dialect.stream, self._kept or []))
+        elif self._kept and self._dialect is not None:
             value = parsed(b"".join(self._kept)) if self._kept[0][:1] == b"{" else NOT_JSON
             if value is NOT_JSON:
                 info.update(_safely(self._dialect.stream, self._kept))
@@ -680,7 +690,10 @@ class Exchange:
             output = {"raised": kind, "text": str(error)}
             if response is not None:
                 output.update(message(*response))
-        self.step.failed(error, output=output, info=_circumstances(suspended, early))
+        info = _circumstances(suspended, early)
+        if self._events and self._dialect is not None:
+            info = {**(info or {}), **_safely(self._dialect.stream, self._kept or [])}
+        self.step.failed(error, output=output, info=info)
 
     # -- answered from the log -------------------------------------------------------------------------------------------
 
@@ -1057,13 +1070,14 @@ def begin(
         refuse(scope, f"a websocket to {netloc.decode('ascii', 'replace')}")
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     ambient = _is_ambient(route)
-    dialects = () if streamed or websocket else route.dialects
+    dialects = () if streamed else route.dialects
     if ambient and not dialects:
         return _ambient(route) if scope.session.recording else AMBIENT
     value = parsed(content)
     body, format = ({"streamed": True}, "stream") if streamed else request_body(content, value, about.content_type)
+    asked = _parameters(route) if websocket else body if value is NOT_JSON else value
     for dialect in dialects:
-        claim = _claim(dialect, route.path, body if value is NOT_JSON else value)
+        claim = _claim(dialect, route.path, asked)
         if claim is not None:
             note_captured(scope.session.state, route, dialect)
             return _model_call(scope, method, route, dialect, claim, about, body, format, content)
@@ -1099,7 +1113,8 @@ def outside(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, headers:
     model_call = False
     if route.dialects:
         value = parsed(content)
-        model_call = any(_claim(dialect, route.path, value) is not None for dialect in route.dialects)
+        asked = _parameters(route) if method == "WEBSOCKET" else value
+        model_call = any(_claim(dialect, route.path, asked) is not None for dialect in route.dialects)
     if ambient and not model_call:
         return AMBIENT if everywhere() else _ambient(route)
     if unasked:
@@ -1198,6 +1213,11 @@ def _info(
     if claim is not None and claim.info:
         info.update(claim.info)
     return info
+
+
+def _parameters(route: Route) -> dict[str, str]:
+    """The parameters in a URL: what a request for a websocket asks for."""
+    return dict(parse_qsl(route.target.partition("?")[2]))
 
 
 def _claim(dialect: Dialect, path: str, body: Any) -> Claim | None:

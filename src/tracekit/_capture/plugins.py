@@ -151,7 +151,8 @@ class Dialect(Protocol):
         ...
 
     def request(self, path: str, body: object) -> Claim | None:
-        """What is asked for, or ``None`` if the body (parsed JSON, the parts of a form, or text) is not of this protocol.
+        """What is asked for, or ``None`` if the body (parsed JSON, the parts of a form, or text) is not of this protocol. A websocket has
+        the parameters of its URL instead of a body, and the method ``WEBSOCKET``.
 
         A claimed request is a model call and counts as read-only, so the path alone must not be enough.
         """
@@ -165,7 +166,8 @@ class Dialect(Protocol):
         ...
 
     def stream(self, pieces: Sequence[bytes]) -> Mapping[str, Any]:
-        """The same of the raw pieces of a stream. It runs while recording: read as few of them as will do."""
+        """The same of the raw pieces of a stream. It runs while recording: read as few of them as will do. Of a websocket they are the
+        messages with a field ``usage``."""
         ...
 
     def finished(self, tail: bytes) -> bool:

@@ -161,7 +161,7 @@ def _on_wire(frame: Frame) -> bytes:
 class Conversation(Incoming):
     """A websocket that is recorded: its handshake, or the answer that it has instead of one, and then the frames of both directions."""
 
-    __slots__ = ("_inward", "_outward", "_parts")
+    __slots__ = ("_inward", "_message", "_outward", "_parts")
 
     upgrades = True
 
@@ -171,6 +171,8 @@ class Conversation(Incoming):
         super().__init__(exchange, "WEBSOCKET", "", quiet=False, brought=brought)
         self._inward: _Frames | None = None
         self._outward = _Frames(True, None)
+        #: The message whose frames are being received.
+        self._message = ""
 
     @property
     def open(self) -> bool:
@@ -185,6 +187,11 @@ class Conversation(Incoming):
             self._inward = self._shaken()
         for frame in self._inward.feed(data):
             self._exchange.step.chunk({"received": frame}, info={"suspended": True} if self._first() else None)
+            if frame["type"] in ("text", "continuation") and type(frame["data"]) is str:
+                self._message += frame["data"]
+                if "more" not in frame:
+                    self._exchange.message(self._message)
+                    self._message = ""
         if self._parts and self._first():
             self._exchange.mark("part", suspended=True)
 

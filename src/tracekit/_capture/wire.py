@@ -168,8 +168,7 @@ def completion_usage(given: object) -> dict[str, int]:
     """The token counts of OpenAI and of services like it, in both ways in which they count (``prompt_tokens``, ``input_tokens``)."""
     if not isinstance(given, Mapping):
         return {}
-    inside = given.get("input_tokens_details") or given.get("prompt_tokens_details") or {}
-    outside = given.get("output_tokens_details") or given.get("completion_tokens_details") or {}
+    inside, outside = _details(given, "input", "prompt"), _details(given, "output", "completion")
     return token_usage(
         input=given.get("input_tokens", given.get("prompt_tokens")),
         output=given.get("output_tokens", given.get("completion_tokens")),
@@ -177,6 +176,16 @@ def completion_usage(given: object) -> dict[str, int]:
         cache_creation=inside.get("cache_write_tokens"),
         reasoning=outside.get("reasoning_tokens"),
     )
+
+
+def _details(given: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """What a count is made of; the Realtime API has a name of its own for that."""
+    for name in names:
+        for key in (f"{name}_tokens_details", f"{name}_token_details"):
+            if isinstance(given.get(key), Mapping):
+                found: Mapping[str, Any] = given[key]
+                return found
+    return {}
 
 
 def answer_meta(
