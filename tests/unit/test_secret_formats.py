@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import random
 import string
-from typing import Any
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import orjson
 import pytest
 
-from tracekit._runtime.secrets import FORMATS, SECRETS, Format
+from tracekit._runtime.secrets import CREDENTIALS, FORMATS, KEYS, SECRETS, TOKENS, Format
 from tracekit.integration import Redactor
 
 _ALPHABETS = {
@@ -299,3 +304,302 @@ def test_every_name_is_a_name() -> None:
         ):
             assert len(Redactor().redact({name: CANARY})[1]) == 1, name
             assert Redactor().suspicious(orjson.dumps({name: CANARY})), name
+
+
+# -- every kind in every place ----------------------------------------------------------------------------------------------
+#
+# The default run takes a sample; all of it: ``pytest -m secrets_full tests/unit/test_secret_formats.py``.
+
+
+_UPPER = string.ascii_uppercase + "234567"
+_LOWER = string.ascii_lowercase + string.digits
+_CHARACTERS = {"n": ALNUM, "t": ALNUM + "_-", "h": HEX, "u": _UPPER, "d": ALNUM, "b": ALNUM + "+/", "l": _LOWER}
+
+
+def text(rng: random.Random, alphabet: str, length: int) -> str:
+    """A random text that begins and ends with a letter or digit, and has both of them."""
+    ends = [one for one in alphabet if one.isalnum()]
+    inner = "".join(rng.choice(alphabet) for _ in range(length - 4))
+    head = "a2" if "a" in alphabet else "A2"
+    return head + inner + rng.choice(ends) + head[1]
+
+
+class Planted(NamedTuple):
+    """A secret: the whole, what of it may not be stored, and the name that gives it away (``None``: its format does)."""
+
+    kind: str
+    whole: str
+    body: str
+    name: str | None = None
+
+
+# -- what ------------------------------------------------------------------------------------------------------------------
+
+
+def of_format(prefix: str) -> Callable[[random.Random], Planted]:
+    row = FORMATS[prefix]
+
+    def made(rng: random.Random) -> Planted:
+        body = text(
+            rng, _CHARACTERS[row.alphabet], row.least + (0 if row.alphabet in "uh" else rng.choice((8, 11, 24)))
+        )
+        head = text(rng, ALNUM, 14) if prefix.startswith(".") else ""
+        return Planted(prefix, head + prefix + body, body)
+
+    return made
+
+
+def _shaped(kind: str, make: Callable[[random.Random], tuple[str, str]]) -> Callable[[random.Random], Planted]:
+    return lambda rng: Planted(kind, *make(rng))
+
+
+def _with(before: str, alphabet: str, length: int, after: str = "") -> Callable[[random.Random], tuple[str, str]]:
+    def make(rng: random.Random) -> tuple[str, str]:
+        body = text(rng, alphabet, length)
+        return before + body + after, body
+
+    return make
+
+
+SHAPED: dict[str, Callable[[random.Random], tuple[str, str]]] = {
+    "jwt": _with("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.", ALNUM + "_-", 43),
+    "bearer": _with("Bearer ", ALNUM + "._-", 24),
+    "basic": _with("Basic ", ALNUM, 22, "=="),
+    "slack webhook": _with("https://hooks.slack.com/services/T0000AAAA/B0000AAAA/", ALNUM, 24),
+    "discord webhook": _with("https://discord.com/api/webhooks/123456789012345678/", ALNUM + "_-", 68),
+    "telegram": _with("110201543:AA", ALNUM + "_-", 33),
+    "azure": _with("a1B8Q~", ALNUM + "_-", 34),
+    "mailchimp": _with("", HEX, 32, "-us17"),
+    "cloudflare": _with("v1.0-0123456789abcdef01234567-", HEX, 146),
+    "url password": _with("postgres://bob:", ALNUM, 12, "@db.example/shop"),
+}
+
+NAMES = sorted(
+    {
+        *SECRETS,
+        *(f"{word}_key" for word in KEYS),
+        *(f"{word}_token" for word in CREDENTIALS),
+        *TOKENS,
+    }
+)
+
+
+def of_name(name: str) -> Callable[[random.Random], Planted]:
+    def made(rng: random.Random) -> Planted:
+        body = text(rng, ALNUM, rng.choice((20, 24, 40)))
+        return Planted(name, body, body, _spelled(rng, name))
+
+    return made
+
+
+def _spelled(rng: random.Random, name: str) -> str:
+    """The name as programs write it."""
+    words = name.split("_")
+    spelled = rng.choice(
+        [
+            name,
+            name.upper(),
+            "-".join(words),
+            "X-" + "-".join(word.title() for word in words),
+            words[0] + "".join(word.title() for word in words[1:]),
+            "my_" + name,
+            "DB_" + name.upper(),
+        ]
+    )
+    after = rng.choice(["", "", "", "_2", "_prod", "_backup", "_old_2"])
+    if spelled.isupper():
+        after = after.upper()
+    return spelled + after.replace("_", "-" if "-" in spelled else "_")
+
+
+WHAT: dict[str, Callable[[random.Random], Planted]] = {
+    **{f"format {prefix}": of_format(prefix) for prefix in FORMATS},
+    **{f"shape {kind}": _shaped(kind, make) for kind, make in SHAPED.items()},
+    **{f"name {name}": of_name(name) for name in NAMES},
+}
+
+# -- where -----------------------------------------------------------------------------------------------------------------
+
+
+def _raised(message: str) -> str:
+    try:
+        raise ValueError(message)
+    except ValueError:
+        return traceback.format_exc()
+
+
+def _tagged(data: bytes) -> dict[str, str]:
+    return {"$t": "bytes", "v": base64.b64encode(data).decode()}
+
+
+#: A text in which the secret stands as it is.
+TEXTS: dict[str, Callable[[str], Any]] = {
+    "alone": lambda s: s,
+    "in prose": lambda s: f"Der Schlüssel ist {s}, wie du weißt",
+    "at the end of a sentence": lambda s: f"The key is {s}.",
+    "in parentheses": lambda s: f"({s})",
+    "in quotes": lambda s: f"it said '{s}' and \"{s}\"",
+    "in backquotes": lambda s: f"`{s}`",
+    "on a line": lambda s: f"one\n{s}\ntwo",
+    "after a tab": lambda s: f"key\t{s}\tok",
+    "in a list of words": lambda s: f"a,{s},b;{s}",
+    "in an element": lambda s: f"<value>{s}</value>",
+    "in an attribute": lambda s: f'<a value="{s}"/>',
+    "in YAML": lambda s: f"a:\n  b: {s}\n",
+    "in TOML": lambda s: f'a = "{s}"\n',
+    "in dotenv": lambda s: f"A={s}\nB=1\n",
+    "in a field": lambda s: {"note": s},
+    "deep": lambda s: {"a": [{"b": [1, {"c": s}]}]},
+    "a name of a field": lambda s: {s: 1},
+    "in JSON": lambda s: json.dumps({"a": s}),
+    "in JSON in JSON": lambda s: json.dumps({"a": json.dumps({"b": [s]})}),
+    "in JSON in JSON in JSON": lambda s: json.dumps({"a": json.dumps({"b": json.dumps({"c": s})})}),
+    "in a repr": lambda s: repr({"a": [s]}),
+    "in a repr of bytes": lambda s: repr(s.encode()),
+    "an exception": lambda s: _raised(f"401: {s} is not valid"),
+    "an exception of a field": lambda s: _raised(repr(KeyError(s))),
+    "bytes": lambda s: _tagged(s.encode()),
+    "bytes that are no text": lambda s: _tagged(b"\xff\xfe\x00" + s.encode() + b"\x00\xff"),
+    "a tuple": lambda s: {"$t": "tuple", "v": [1, s]},
+    "a dictionary with other keys": lambda s: {"$t": "dict", "v": [[1, s]]},
+    "a word of a command": lambda s: ["tool", "--note", s],
+    "an option with its value": lambda s: ["tool", f"--note={s}"],
+    "a server-sent event": lambda s: f"event: message\ndata: {json.dumps({'text': s})}\n\n",
+    "an MCP message": lambda s: {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": s}]}},
+    "a frame of a websocket": lambda s: json.dumps({"type": "event", "delta": f"… {s} …"}, ensure_ascii=False),
+    "a log line": lambda s: f"2026-11-03T12:00:00Z INFO app: got {s} from 10.0.0.1",
+    "a diff": lambda s: f"@@ -1 +1 @@\n-A=\n+A={s}\n",
+    "Markdown": lambda s: f"| name | value |\n|---|---|\n| a | {s} |\n",
+    "a multipart body": lambda s: f'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n{s}\r\n--b--\r\n',
+    "twice": lambda s: [s, {"a": s}],
+}
+#: Texts of URLs: what has ``/`` in it would be another path.
+URLS: dict[str, Callable[[str], Any]] = {
+    "a parameter": lambda s: f"https://x.example/a?b={s}&c=1",
+    "an encoded parameter": lambda s: f"https://x.example/a?b=1&{urlencode({'c': s})}",
+    "a redirect": lambda s: {"headers": [["location", f"https://x.example/cb#state=1&x={s}"]]},
+    "a form": lambda s: f"a=1&b={s}&c=2",
+    "in an encoded address": lambda s: f"https://x.example/?next={quote('https://y.example/?a=' + s, safe='')}",
+}
+#: What the name gives away.
+NAMED: dict[str, Callable[[str, str], Any]] = {
+    "a field": lambda n, s: {n: s},
+    "a field, deep": lambda n, s: {"a": [{"b": {n: s, "c": 1}}]},
+    "a field of bytes": lambda n, s: {n: _tagged(s.encode())},
+    "a list in a field": lambda n, s: {n: [s, s]},
+    "a tuple in a field": lambda n, s: {n: {"$t": "tuple", "v": [s]}},
+    "a header": lambda n, s: {"headers": {n: s}},
+    "headers in pairs": lambda n, s: {"$t": "dict", "v": [[n, s]]},
+    "name and value": lambda n, s: {"name": n, "value": s},
+    "value and name": lambda n, s: {"value": s, "name": n},
+    "key and value": lambda n, s: [{"key": n, "type": "text", "value": s}],
+    "in JSON": lambda n, s: json.dumps({n: s, "b": 1}),
+    "in JSON without blanks": lambda n, s: orjson.dumps({"a": 1, n: s}).decode(),
+    "in indented JSON": lambda n, s: json.dumps({"a": {n: s}}, indent=2),
+    "in JSON in JSON": lambda n, s: json.dumps({"a": json.dumps({n: s})}),
+    "in JSON in JSON in JSON": lambda n, s: json.dumps({"a": json.dumps({"b": json.dumps({n: s})})}),
+    "in a repr": lambda n, s: repr({n: s}),
+    "a call": lambda n, s: f"Client({n.replace('-', '_')}='{s}', timeout=3)",
+    "an exception": lambda n, s: _raised(f"can't sign in with {n}={s}"),
+    "an exception with JSON": lambda n, s: _raised(f"400: {json.dumps({n: s})}"),
+    "a parameter": lambda n, s: f"https://x.example/a?b=1&{n}={s}",
+    "the first parameter": lambda n, s: f"https://x.example/a?{n}={s}&b=1",
+    "a fragment": lambda n, s: f"https://x.example/cb#{n}={s}&state=1",
+    "a form": lambda n, s: f"a=1&{n}={s}&b=2",
+    "a multipart body": lambda n, s: f'--b\r\nContent-Disposition: form-data; name="{n}"\r\n\r\n{s}\r\n--b--\r\n',
+    "dotenv": lambda n, s: f"A=1\n{n}={s}\nB=2\n",
+    "dotenv in quotes": lambda n, s: f"export {n}='{s}'\n",
+    "YAML": lambda n, s: f"a:\n  {n}: {s}\n  b: 1\n",
+    "YAML in quotes": lambda n, s: f'a:\n  {n}: "{s}"\n',
+    "TOML": lambda n, s: f'[a]\n{n} = "{s}"\n',
+    "INI": lambda n, s: f"[a]\n{n} = {s}\n",
+    "a connection string": lambda n, s: f"Server=a;Database=b;{n}={s};Timeout=3",
+    "a header in a text": lambda n, s: f"GET / HTTP/1.1\r\n{n}: {s}\r\nAccept: */*\r\n",
+    "curl": lambda n, s: f"curl -H '{n}: {s}' https://x.example",
+    "an option": lambda n, s: ["tool", f"--{n}", s],
+    "an option with its value": lambda n, s: ["tool", f"--{n}={s}"],
+    "Python": lambda n, s: f'{n.replace("-", "_")} = "{s}"\n',
+    "JavaScript": lambda n, s: f"const c = {{ {n.replace('-', '_')}: '{s}' }};",
+    "a server-sent event": lambda n, s: f"data: {json.dumps({'x': {n: s}})}\n\n",
+    "an MCP message": lambda n, s: {"method": "tools/call", "params": {"name": "login", "arguments": {n: s}}},
+    "a log line": lambda n, s: f"INFO signing in ({n}={s})",
+}
+
+COMBINATIONS: list[tuple[str, str]] = [
+    (what, f"{group} {place}")
+    for what in WHAT
+    for group, places in (("text", TEXTS), ("url", URLS), ("named", NAMED))
+    for place in places
+    if (group == "named") == what.startswith("name ")
+]
+
+# -- what is documented to stay ---------------------------------------------------------------------------------------------
+
+
+#: What has a sign in it by which it is known, and which an address encodes.
+_BY_A_SIGN = {
+    f"shape {kind}" for kind in ("bearer", "basic", "slack webhook", "discord webhook", "telegram", "url password")
+} | {"format 1//0"}
+
+
+def stays(what: str, where: str) -> bool:
+    """The combinations that docs/how-to/secrets.md says are not found."""
+    return what in _BY_A_SIGN and where in ("url an encoded parameter", "url in an encoded address")
+
+
+# -- the promise -----------------------------------------------------------------------------------------------------------
+
+
+def planted(what: str, where: str, rng: random.Random) -> tuple[Any, Planted]:
+    found = WHAT[what](rng)
+    group, _, place = where.partition(" ")
+    if group == "named":
+        assert found.name is not None
+        return NAMED[place](found.name, found.whole), found
+    return (TEXTS if group == "text" else URLS)[place](found.whole), found
+
+
+def left(what: str, where: str, rng: random.Random) -> str | None:
+    """What of the secret would be stored, or why it is not looked for; ``None`` where nothing is."""
+    value, secret = planted(what, where, rng)
+    data = orjson.dumps(value)
+    after, marks = Redactor().redact(value)
+    kept = orjson.dumps(after).decode()
+    kept += "".join(base64.b64decode(piece).decode("latin-1") for piece in _data(after))
+    if secret.body in kept or quote(secret.body, safe="") in kept:
+        return f"{what} {where}: {value!r} stays {after!r}"
+    if not marks:
+        return f"{what} {where}: nothing is marked in {after!r}"
+    if not Redactor().suspicious(data):
+        return f"{what} {where}: the quick look misses {value!r}"
+    return None
+
+
+def _data(tree: Any) -> list[str]:
+    if isinstance(tree, dict):
+        if tree.get("$t") == "bytes":
+            return [tree["v"]]
+        return [piece for item in tree.values() for piece in _data(item)]
+    return [piece for item in tree for piece in _data(item)] if isinstance(tree, list) else []
+
+
+def check(combinations: list[tuple[str, str]], seed: int) -> None:
+    wrong = []
+    for what, where in combinations:
+        found = left(what, where, random.Random(f"{seed} {what} {where}"))
+        if (found is not None) != stays(what, where):
+            wrong.append(found or f"{what} {where}: found, and documented not to be")
+    assert not wrong, f"{len(wrong)} of {len(combinations)} (seed {seed}):\n" + "\n".join(wrong[:40])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_sample_of_all_places(seed: int) -> None:
+    """A secret of any kind is replaced wherever it stands, and the quick look sees that there is one."""
+    check(random.Random(seed).sample(COMBINATIONS, 300), seed)
+
+
+@pytest.mark.secrets_full
+@pytest.mark.parametrize("seed", range(3))
+def test_all_places(seed: int) -> None:
+    """The same with every kind in every place."""
+    check(COMBINATIONS, seed)

@@ -621,9 +621,9 @@ class Redactor:
 
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
         """Where the secrets are: ``(start, end, kind)``, sorted, not overlapping. ``open``: the text may go on."""
-        found: list[Span] = (
-            [*find(text, open=open), *self._own_spans(text)] if len(text) >= _SHORTEST else self._own_spans(text)
-        )
+        found = self._own_spans(text)
+        if len(text) >= _SHORTEST and (open or look(False)(text)):
+            found += find(text, open=open)
         return _apart(found) if found else found
 
     def _own_spans(self, text: str) -> list[Span]:

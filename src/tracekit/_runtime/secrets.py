@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -166,6 +166,7 @@ _CASED: Final = re.compile("[A-Z]?[a-z]+(?:[A-Z][a-z]+){0,3}|[A-Z]+")
 _OF_FORMS: Final = frozenset(
     [
         "auth",
+        "authorization",
         "confirm",
         "credentials",
         "error",
@@ -200,13 +201,17 @@ _OF_FORMS: Final = frozenset(
     ]
 )
 _CAPITALS: Final = re.compile("[a-z][A-Z]")
+#: ``NextPartNumberMarker``.
+_HUMPS: Final = re.compile("[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})+")
 
 
 def _random(text: str) -> bool:
     """Whether a text has the entropy of a key: a run of letters and digits in it mixes both, or small letters and capitals."""
     for match in _SEGMENT.finditer(text[:512]):
         run = match[0]
-        if len(set(run)) >= 4 and ((not run.isalpha() and not run.isdigit()) or len(_CAPITALS.findall(run)) >= 2):
+        if len(set(run)) < 4 or run.isdigit():
+            continue
+        if not run.isalpha() or (len(_CAPITALS.findall(run)) >= 2 and not _HUMPS.fullmatch(run)):
             return True
     return False
 
@@ -224,6 +229,8 @@ def key_like(value: str) -> bool:
 
 def _ordinary(value: str) -> bool:
     """Whether a text is a word or a sentence, or code: what stands under the name of a secret in a form, a schema or a translation."""
+    if len(value) < 4:
+        return True
     head = value[:512]
     rest = _SIGNS.sub("", head)
     if not rest or rest.isalpha():
@@ -238,7 +245,7 @@ def _ordinary(value: str) -> bool:
         )
     if " " in head.strip():
         return not any(len(word) >= 6 and not word.isalpha() and _mixed(word) for word in head.split())
-    return len(value) < 4 or _CODE.fullmatch(value) is not None
+    return _CODE.fullmatch(value) is not None
 
 
 def _mixed(word: str) -> bool:
@@ -278,7 +285,7 @@ def _credential(value: str) -> bool:
 #: The characters of keys: digits and letters, with ``_`` and ``-``, hexadecimal, capitals, with dots, base64.
 _ALPHABETS: Final = {
     "n": "[A-Za-z0-9]", "t": "[A-Za-z0-9_-]", "h": "[a-f0-9]", "u": "[A-Z0-9]", "d": "[A-Za-z0-9_.~-]",
-    "b": "[A-Za-z0-9+/=_-]", "l": "[a-z0-9]",
+    "b": "(?:[A-Za-z0-9+/=_-]|%2[BFbf]|%3[Dd])", "l": "[a-z0-9]",
 }  # fmt: skip
 
 
@@ -293,7 +300,7 @@ class Format(NamedTuple):
 
 #: By provider: alphabet, least length after the prefix, prefixes.
 _TABLE: Final = """
-1password t100 ops_
+1password t100 ops_ | t30 A3-
 adafruit n28 aio_
 adobe h32 p8e-
 age u50 AGE-SECRET-KEY-
@@ -303,11 +310,13 @@ anthropic t16 sk-ant-
 anyscale n20 esecret_
 apify n30 apify_api_
 artifactory n60 AKCp
-asaas b60 $aact_
+asaas b60 aact_
 atlassian b100 ATATT3 ATCTT3
-aws u16 AKIA ASIA ABIA ACCA AROA AIDA | b100 ABSK
+aws u16 AKIA ASIA ABIA ACCA AROA AIDA | b100 ABSK | b40 bedrock-api-key-
+braintrust n30 bt-st-
 browserbase t20 bb_live_
 buildkite n30 bkua_
+cartesia n20 sk_car_
 cerebras n32 csk-
 clojars l60 CLOJARS_
 composio t16 comp_
@@ -339,12 +348,14 @@ harness d40 sat.
 heroku t50 HRKU-AA
 huggingface n24 hf_ api_org_
 infracost n32 ico-
+intra42 h60 s-s4t2ud- s-s4t2af-
 jina t40 jina_
 langfuse t30 sk-lf-
 langsmith h24 lsv2_pt_ lsv2_sk_ ls__
 linear n30 lin_api_ lin_oauth_
 llamacloud n40 llx-
 mapbox d60 sk.
+mem0 n30 m0-
 neon t40 napi_
 newrelic n20 NRAK- NRJS- NRII- NRAA- NRIQ- NRRA-
 notion n40 ntn_ secret_
@@ -473,9 +484,39 @@ _ELSEWHERE: Final = frozenset(("1//0", "dapi", "EZTK"))
 
 
 _BODY: Final = "[A-Za-z0-9_-]"
-_IS: Final = r"(?:[ \t]?[=:]|[\\\"'\]]{1,9}[ \t]?[=:,}]|\\?\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n){2}|\\?\"?(?:\r?\n){2})"
-_MORE: Final = (
-    r"(?:[_-]?(?:[0-9]{1,2}|dev|prod|production|staging|test|live|old|new|current|value|header|confirm|confirmation))?"
+#: The same, where the key may be base64, in an address too.
+_BODY_64: Final = "[A-Za-z0-9_+/%-]"
+#: What a name may go on with: see ``_AFTER``.
+_MORE: Final = rf"(?:(?=[_.0-9a-z-])[_.-]{{0,2}}(?:[0-9]{{1,8}}|{'|'.join(sorted(_AFTER, key=len, reverse=True))})){{0,3}}[_.-]{{0,2}}"
+#: Between a name and its value, in a text or in JSON: then an assignment, a next item, or the empty line of a form's field.
+_CLOSED: Final = r"[\\\"'\]]{0,9}[ \t]?"
+_FORM: Final = r"\\{0,3}\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
+#: What can't be a value of one word: a quoted one, one in a list or an object of the log, or what has a digit or a sign.
+_QUOTED: Final = r"(?!\"(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])[bruf]?\\{0,15}[\"']|\[(?!\])"
+_SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\]{0,500}?[0-9!@#^*~+]"
+
+
+def _is(value: str, kind: str, *, parameter: bool = True) -> str:
+    """An expression for what follows a name that has a ``value``. Its groups say where what stands further off decides, too.
+
+    ``field``: a next item, or none, of an object of the log, in which the name may be a value itself, of a field like ``name``.
+    ``parameter``: what is a value in a URL or a connection string, and may be a word of code elsewhere.
+    """
+    no_sentence = r"(?![ \t][^=:])"
+    assigned = rf"[=:](?=[>=]?(?:[ \t]|\\t){{0,3}}(?:{value}))"
+    item = r"(?<=[\"'\]]),[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
+    decided = [assigned, item, rf"(?P<field_{kind}>(?<=[^\\]\")[,}}])"]
+    if parameter:
+        decided.append(rf"(?P<parameter_{kind}>=)(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))")
+    return rf"{no_sentence}{_MORE}(?:{_CLOSED}(?:{'|'.join(decided)})|{_FORM}(?={value}))"
+
+
+_IS: Final = _is(rf"{_QUOTED}|\{{\"\$t\"|{_SIGNED}", "of_secret")
+_IS_COOKIE: Final = _is(rf"{_QUOTED}|\{{\"", "of_cookie", parameter=False)
+_IS_CREDENTIAL: Final = _is(
+    rf"{_QUOTED}|\{{\"\$t\"|(?:(?:bearer|basic|token|apikey|digest)[ ]{{1,4}})?[^\s\"'<>,;\\]{{8}}",
+    "of_header",
+    parameter=False,
 )
 #: How the words of ``KEYS`` end.
 _BEFORE_KEY: Final = "|".join(sorted({word[-2:] for word in KEYS}))
@@ -538,6 +579,7 @@ def _body(text: str, row: Format, start: int, at: int, open: bool) -> Span | Non
     return start, end, row.name
 
 
+_PIECES: Final = 10
 #: What goes on may be words: ``sk-learn-con…``.
 _NO_KEY_YET: Final = r"(?:[a-z]{1,15}[-_.]){0,20}[a-z]{0,15}\Z"
 
@@ -546,7 +588,11 @@ def _is_key(text: str, row: Format, at: int, end: int) -> bool:
     body = text[at : min(end, at + _SEEN)]
     if row.alphabet in "uh":
         return len(set(body)) >= 4
-    return _random(body) or _compiled("[A-Za-z0-9]{20}").search(body) is not None  # no word is that long
+    if _random(body) or _compiled("[A-Za-z0-9]{20}").search(body) is not None:  # no word is that long
+        return True
+    # Cut into short pieces by the signs in it, a key is still no series of words and numbers.
+    pieces = _compiled("[A-Za-z0-9]+").findall(body)
+    return sum(len(piece) for piece in pieces if _mixed(piece) or _CAPITALS.search(piece)) >= _PIECES
 
 
 def _run(text: str, at: int, alphabet: str, most: int) -> int:
@@ -603,9 +649,11 @@ _HOOKS: Final = (
     r"|discord(?:app)?\.com/api/webhooks/[0-9]{5,25}/(?P<d>[A-Za-z0-9_-]{20,200})"
     r"|webhook\.office\.com/webhookb2/(?P<o>[A-Za-z0-9@/-]{36,300})"
 )
-_CLOUDFLARE: Final = r"(?<![A-Za-z0-9])v1\.0-[a-f0-9]{24}-[a-f0-9]{100,200}"
-_MAILCHIMP: Final = r"(?<![A-Za-z0-9])[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"
-_AZURE: Final = r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])"
+_CLOUDFLARE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))v1\.0-[a-f0-9]{24}-[a-f0-9]{100,200}"
+_MAILCHIMP: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"
+_AZURE: Final = (
+    r"(?:(?<![A-Za-z0-9_~.-])|(?<=%[0-9A-Fa-f]{2}))[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])"
+)
 
 
 def _hook(text: str, match: re.Match[str], open: bool) -> Span | None:
@@ -623,7 +671,7 @@ def _hook(text: str, match: re.Match[str], open: bool) -> Span | None:
 
 def _near(text: str, match: re.Match[str], pattern: str, kind: str, back: int) -> Span | None:
     """What matches ``pattern`` and has the place in it."""
-    for found in _compiled(pattern).finditer(text, max(0, match.start() - back), match.start() + 100):
+    for found in _compiled(pattern).finditer(text, max(0, match.start() - back), match.start() + 400):
         if found.start() <= match.start() < found.end():
             return (*found.span("s" if "s" in found.re.groupindex else 0), kind)
     return None
@@ -662,7 +710,7 @@ _WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 _SEPARATED: Final = (
     r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,)[ ]?"
     r"|\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
-    r"|\\{0,3}\"?(?:(?:\\{1,3}r)?\\{1,3}n|\r?\n){2})[bBrRuUfF]?(?P<q>\\{0,7}[\"'])?"
+    r"|\\{0,3}\"(?:(?:\\{1,3}r)?\\{1,3}n|\r?\n){2})[bBrRuUfF]?(?P<q>\\{0,7}[\"'])?"
 )
 _BARE: Final = r"(?![/$%]|https?:|\.{1,2}/)[^\s\"'<>,;&()\[\]{}\\]{1,500}"
 
@@ -709,7 +757,7 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
         if strength in ("secret", "credential") and len(value) >= 6 and not value.isalpha():
             stands = _STAND_IN.fullmatch(value) or _PATH.fullmatch(value)
             return None if stands else (*bare.span(), "field")
-    if strength == "secret" and ahead.rstrip(" ").endswith(";"):  # a connection string
+    if strength == "secret" and ahead.rstrip(" ").endswith(";") and "=" in between[0]:  # a connection string
         return None if _STAND_IN.fullmatch(value) else (*bare.span(), "field")
     if open and bare.end() == len(text) and len(value) < 500:
         return (*bare.span(), "field") if len(value) >= 6 and _sign(value) else None
@@ -809,24 +857,26 @@ _ANCHORS: Final = (
     # the names of secrets, each by a letter that not every word has
     Anchor(
         "k",
-        rf"k(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=token)|ies?(?<=cookie)|ies(?<=cookies)){_MORE}{_IS}",
+        rf"k(?:(?:ey(?:(?<=(?:{_BEFORE_KEY})key)|(?<=(?:{_BEFORE_KEY})[_.-]key))|en(?<=token)){_IS}"
+        rf"|ies?(?:(?<=cookie)|(?<=cookies)){_IS_COOKIE})",
         True,
         _named,
     ),
     Anchor(
         "p",
-        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd){_MORE}{_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
+        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
     ),
-    Anchor("c", rf"c(?:ret(?<=secret)|redentials?){_MORE}{_IS}", True, _named),
-    Anchor("", rf"auth(?:orization)?(?:[_-]?header)?{_IS}", True, _named),
+    Anchor("c", rf"c(?:ret(?<=secret)|redentials?){_IS}", True, _named),
+    Anchor("j", rf"jwt{_IS}", True, _named),
+    Anchor("", rf"auth(?:orization)?{_IS_CREDENTIAL}", True, _named),
     Anchor("=", r"=(?<=(?:key|sig|ure|uth)=)(?=[^&;#\s\"'<>\\]{8})", True, _query, "?&;"),
     # keys: where their prefix ends, or begins
-    Anchor("_", rf"_(?={_BODY}{{{_FOLLOW}}}){_after('_')}", False, _key),
+    Anchor("_", rf"_(?={_BODY_64}{{{_FOLLOW}}}){_after('_')}", False, _key),
     Anchor(
         "-",
-        rf"-(?:{_after('-')}(?={_BODY}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt]-.)(?=[^a-z])"
+        rf"-(?:{_after('-')}(?={_BODY_64}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt]-.)(?=[^a-z])"
         rf"|-(?:user|proxy-user|(?:[a-z]{{1,20}}-){{0,3}}(?:password|passwd|passphrase|pass|token|secret|key)[ ]))",
         False,
         _dash,
@@ -888,27 +938,39 @@ def look(binary: bool) -> Callable[[Any], bool]:
         one = by_first[first]
         return re.compile(one.pattern.encode() if binary else one.pattern).search
 
+    def named(first: str) -> Callable[[Any], bool]:
+        pattern = re.compile(by_first[first].pattern.encode() if binary else by_first[first].pattern)
+        search, every = pattern.search, pattern.finditer
+
+        def found(data: Any) -> bool:
+            match = search(data)
+            return match is not None and (match.lastgroup is None or _any(data, every(data), binary))
+
+        return found
+
     # Written out: a loop over them takes three times as long on the small values that most are.
     by_first = {one.first: one for one in _ANCHORS}
     at_underscore, at_dash, at_dot, at_tilde, at_slash, at_colon = map(of, ("_", "-", ".", "~", "/", ":"))
-    at_a, at_z, at_k, at_j, at_b = map(of, ("A", "Z", "K", "J", "B"))
-    after_k, after_p, after_c, after_equals, after_auth = map(of, ("k", "p", "c", "=", ""))
+    at_a, at_z, at_k, at_j, at_b, after_equals = map(of, ("A", "Z", "K", "J", "B", "="))
+    after_k, after_p, after_c, after_j, after_auth = map(named, ("k", "p", "c", "j", ""))
     underscore, dash, dot, tilde, slash = b"_-.~/" if binary else "_-.~/"
     a, z, k, j, b = b"AZKJB" if binary else "AZKJB"
     # Bytes are whole values, and a URL with a password goes on with "@"; a text may end before that.
-    at: Any = b"@" if binary else "@"
-    small_k, small_p, small_c, equals, question, ampersand, semicolon = b"kpc=?&;" if binary else "kpc=?&;"
+    at_sign: Any = b"@" if binary else "@"
+    small_k, small_p, small_c, small_j = b"kpcj" if binary else "kpcj"
+    equals, question, ampersand, semicolon = b"=?&;" if binary else "=?&;"
     authorization: Any = b"auth" if binary else "auth"
+    most = _PIECE + _OVERLAP
 
     def hot(data: Any) -> bool:
-        if len(data) > _PIECE + _OVERLAP:
-            return any(hot(data[at : at + _PIECE + _OVERLAP]) for at in range(0, len(data), _PIECE))
+        if len(data) > most:
+            return any(hot(data[at : at + most]) for at in range(0, len(data), _PIECE))
         if (
             (underscore in data and at_underscore(data))
             or (dash in data and at_dash(data))
             or (dot in data and at_dot(data))
             or (tilde in data and at_tilde(data))
-            or (slash in data and (at_slash(data) or ((not binary or at in data) and at_colon(data))))
+            or (slash in data and (at_slash(data) or ((not binary or at_sign in data) and at_colon(data))))
             or (a in data and at_a(data))
             or (z in data and at_z(data))
             or (k in data and at_k(data))
@@ -921,11 +983,50 @@ def look(binary: bool) -> Callable[[Any], bool]:
             (small_k in data and after_k(data))
             or (small_p in data and after_p(data))
             or (small_c in data and after_c(data))
+            or (small_j in data and after_j(data))
             or (authorization in data and after_auth(data))
             or (equals in data and (question in data or ampersand in data or semicolon in data) and after_equals(data))
         )
 
     return hot
+
+
+#: The fields that may hold the value of a name which is the value of another field.
+_VALUE_FIELDS: Final = tuple(f'"{name}":'.encode() for name in ("value", "content", "text", "default", "body"))
+_PARAMETER: Final = r"(?=[^\s\"'<>&;#\\]{6})[A-Za-z]*[^A-Za-z\s\"'<>&;#\\]"
+
+
+def _any(small: Any, matches: Iterable[re.Match[Any]], binary: bool) -> bool:
+    """Whether a value may stand after one of these names, or in another field, where the expression of the names leaves that open."""
+    fields = parameters = None
+    for match in matches:
+        group = match.lastgroup
+        if group is None:
+            return True
+        if group.startswith("parameter"):
+            if parameters is None:
+                parameters = any(sign in small for sign in (b"?&;#" if binary else "?&;#"))
+            if parameters and _is_parameter(small, match, binary):
+                return True
+        elif binary:
+            if fields is None:
+                fields = any(name in small for name in _VALUE_FIELDS)
+            if fields:
+                return True
+    return False
+
+
+def _is_parameter(small: Any, match: re.Match[Any], binary: bool) -> bool:
+    """Whether the name of a match is that of a parameter, or of a part of a connection string."""
+    start = match.start()
+    head = small[max(0, start - 80) : start]
+    if binary:
+        head = head.decode("latin-1")
+    before = head.rstrip(_WORD_CHARACTERS)
+    return before.rstrip(" ").endswith(";") or (
+        before.endswith(("?", "&", "#"))
+        and _compiled(_PARAMETER.encode() if binary else _PARAMETER).match(small, match.end()) is not None
+    )
 
 
 def _ascii_lower(text: str) -> str:
@@ -948,7 +1049,7 @@ def find(text: str, *, open: bool = False) -> Iterator[Span]:
             continue
         after = 0
         for match in pattern.finditer(source):
-            if match.start() >= after:
+            if match.start() >= after and (match.lastgroup is None or _any(source, (match,), False)):
                 found = one.verify(text, match, open)
                 if found is not None:
                     yield found
