@@ -30,7 +30,12 @@ def _reported(original: Any) -> Any:
 
 #: What the library calls on the protocol of a connection, and what its event loop does.
 _PROTOCOL = ("set_response_params", "_reschedule_timeout", "_on_read_timeout")
-_REPORTED = ("data_received", "connection_lost")
+_REPORTED = (
+    ("aiohttp.client_proto", "ResponseHandler.data_received"),
+    ("aiohttp.client_proto", "ResponseHandler.connection_lost"),
+    ("aiohttp.base_protocol", "BaseProtocol.pause_writing"),
+    ("aiohttp.base_protocol", "BaseProtocol.resume_writing"),
+)
 
 integration = Integration(
     "aiohttp",
@@ -40,6 +45,6 @@ integration = Integration(
         Patch("aiohttp.connector", "BaseConnector._release", _wrapped("release")),
         Patch("aiohttp.client", "ClientSession.close", _wrapped("close")),
         *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _wrapped(name)) for name in _PROTOCOL),
-        *(Patch("aiohttp.client_proto", f"ResponseHandler.{name}", _reported) for name in _REPORTED),
+        *(Patch(module, name, _reported) for module, name in _REPORTED),
     ],
 )

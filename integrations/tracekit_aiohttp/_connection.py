@@ -112,6 +112,7 @@ class Observed(ObservedTransport):
         answer = self._conversation or Incoming(exchange, asked.method, asked.codings, quiet=False, brought=True)
         super().__init__(proto, exchange, answer, exchange.scope if asked.websocket else None)
         self._upload: Final = Upload(asked) if asked.streamed else None
+        self.program_sends = asked.streamed or asked.websocket
 
     def sent(self, data: bytes) -> None:
         if self._upload is not None:
@@ -189,6 +190,7 @@ class Replayed(ReplayedTransport):
             if asked.websocket
             else Arrivals(exchange, asked.method, proto.data_received, self._lost)
         )
+        self.arrivals.flow = self.flow
 
     def ready(self) -> None:
         """The library has said how it wants the answer."""

@@ -38,7 +38,7 @@ integration = Integration(
         ),
         *(
             Patch("websockets.asyncio.connection", f"Connection.{name}", _reported)
-            for name in ("data_received", "eof_received", "connection_lost")
+            for name in ("data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing")
         ),
         Patch("websockets.sync.client", "connect", _wrapped("threads", "connect")),
         Patch("websockets.sync.client", "reconnect.open_connection", _wrapped("threads", "open_connection")),

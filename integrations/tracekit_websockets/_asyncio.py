@@ -91,6 +91,7 @@ class Replayed(ReplayedTransport):
         self.arrivals: ReplayedConversation = ReplayedConversation(
             exchange, connection.data_received, self._lost, connection.eof_received
         )
+        self.arrivals.flow = self.flow
 
     def can_write_eof(self) -> bool:
         return True

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
+import hashlib
 import json
 import socket
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import aiohttp
 import httpx
 import pytest
 import uvloop
+import websockets
 
 import tracekit
 from tests.integrations.aiohttp_programs import PROGRAMS, trusting
@@ -597,3 +602,115 @@ def test_outside_runs_nothing_changes(servers: Servers, instrumented: None) -> N
             return type(transport).__name__, transport.get_extra_info("peername")[0]
 
     assert asyncio.run(program()) == ("_SelectorSocketTransport", "127.0.0.1")
+
+
+class Sluggish:
+    """A server that takes what it is sent a little at a time, over a websocket, too."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()
+        self.origin = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def stop(self) -> None:
+        self._socket.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._socket.accept()[0]
+                with client, client.makefile("rb", buffering=1 << 16) as file:
+                    self._answer(client, file)
+
+    def _answer(self, client: socket.socket, file: Any) -> None:
+        head = b"".join(iter(file.readline, b"\r\n"))
+        if b"Upgrade: websocket" in head:
+            key = head.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
+            digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
+            client.sendall(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+                + base64.b64encode(digest)
+                + b"\r\n\r\n"
+            )
+            while (start := file.read(2)) and start[0] & 15 == 2:
+                size = int.from_bytes(file.read(8 if start[1] & 127 == 127 else 2), "big")
+                file.read(size + 4)
+                client.sendall(b"\x81\x02ok")
+            client.sendall(b"\x88\x00")
+            return
+        while size := int(file.readline(), 16):
+            file.read(size + 2)
+        file.readline()
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
+def small(address: Any) -> socket.socket:
+    """A socket that keeps little of what is sent."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    return made
+
+
+async def uploading(origin: str, seen: list[int], rounds: list[int]) -> Any:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            seen.append(rounds[0])
+            yield b"x" * 300_000
+
+    connector = aiohttp.TCPConnector(socket_factory=small)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post(f"http://{origin}/", data=pieces()) as response,
+    ):
+        return await response.text()
+
+
+async def sending(origin: str, seen: list[int], rounds: list[int]) -> Any:
+    connector = aiohttp.TCPConnector(socket_factory=small)
+    async with aiohttp.ClientSession(connector=connector) as session, session.ws_connect(f"ws://{origin}/") as talk:
+        for _ in range(3):
+            seen.append(rounds[0])
+            await talk.send_bytes(b"x" * 300_000)
+        return [await talk.receive_str() for _ in range(3)]
+
+
+async def sending_by_websockets(origin: str, seen: list[int], rounds: list[int]) -> Any:
+    async with websockets.connect(f"ws://{origin}/", compression=None) as talk:
+        kept = talk.transport.get_extra_info("socket")
+        if kept is not None:  # there is none in a replay
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        for _ in range(3):
+            seen.append(rounds[0])
+            await talk.send(b"x" * 300_000)
+        return [await talk.recv() for _ in range(3)]
+
+
+@pytest.mark.parametrize("send", [uploading, sending, sending_by_websockets])
+def test_who_sends_more_than_is_taken(send: Any, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has to wait with what it sends waits in a replay where it waited, as another task sees it."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    server = Sluggish()
+
+    async def program() -> Any:
+        seen: list[int] = []
+        rounds = [0]
+        task = asyncio.create_task(send(server.origin, seen, rounds))
+        while not task.done():
+            rounds[0] += 1
+            await asyncio.sleep(0)
+        return [await task, seen]
+
+    run, saw = recorded(program)
+    moments = [
+        entry["output"]["moment"]
+        for entry in entries(run)
+        if isinstance(entry.get("output"), dict) and "moment" in entry["output"]
+    ]
+    assert moments.count("paused") == moments.count("resumed") > 1
+    server.stop()
+    assert replayed(run, program) == saw

@@ -603,6 +603,7 @@ class Arrivals:
         "_rendering",
         "_sent",
         "_withdraw",
+        "flow",
     )
 
     def __init__(
@@ -620,6 +621,8 @@ class Arrivals:
         self._withdraw: Callable[[], object] | None = None
         self._over = False
         self._sent: Final = SentBody(exchange)
+        #: Called where sending is paused (true) or goes on.
+        self.flow: Callable[[bool], object] = lambda paused: None
         #: Whether the program has sent all of it.
         self._complete = False
 
@@ -634,7 +637,7 @@ class Arrivals:
             return
         step = self._exchange.step
         entry = step.upcoming()
-        if entry is not None and not (_says(entry, "abandoned") or self._is_sent(entry)):
+        if entry is not None and not (_says(entry, "abandoned") or self._is_own(entry)):
             self._withdraw = step.on_next(self._came)
 
     def sent(self, data: bytes, *, complete: bool = False) -> None:
@@ -644,6 +647,7 @@ class Arrivals:
         self._sent.sent(data)
         self._complete = self._complete or complete
         self._compare()
+        self._pause()
         self.ask()
 
     def close(self) -> None:
@@ -687,7 +691,7 @@ class Arrivals:
         try:
             data, end = self._taken(outcome)
             while end is None and (entry := step.upcoming()) is not None:
-                if self._is_sent(entry) or _says(entry, "suspended") or _says(entry, "abandoned"):
+                if self._is_own(entry) or _says(entry, "suspended") or _says(entry, "abandoned"):
                     break
                 more, end = self._taken(step.take_next())
                 data += more
@@ -705,6 +709,7 @@ class Arrivals:
     def _go_on(self) -> None:
         try:
             self._compare()
+            self._pause()
         except ReplayError as failure:
             self._end("failed", failure)
         else:
@@ -719,10 +724,26 @@ class Arrivals:
         output = entry.get("output")
         return isinstance(output, dict) and "sent" in output and entry["type"].endswith(".chunk")
 
+    @classmethod
+    def _is_own(cls, entry: Mapping[str, Any]) -> bool:
+        """Whether the program brings it about: it sends something, or more than the other side takes."""
+        return cls._is_sent(entry) or _moment(entry.get("output")) == "paused"
+
+    def _pause(self) -> None:
+        """Sending is paused where it was, after what had been sent by then."""
+        if self._withdraw is None and not self._over:
+            entry = self._exchange.step.upcoming()
+            if entry is not None and _moment(entry.get("output")) == "paused":
+                self._exchange.step.take_next()
+                self.flow(True)
+
     def _taken(self, outcome: Outcome) -> tuple[bytes, tuple[str, BaseException | None] | None]:
         """The bytes of what came, and how the answer ended, where it did: an empty kind where the connection outlived it."""
         rendering = self._rendering
         if outcome.entry["type"].endswith(".chunk"):
+            if _moment(outcome.output) == "resumed":
+                self.flow(False)
+                return b"", None
             if rendering is not None:
                 return rendering.piece(piece_of(outcome), outcome.meta.get("part", 0)), None
             if "moment" in outcome.output:
@@ -748,6 +769,10 @@ class Arrivals:
         ):
             return data, ("closed", None)
         return data, ("", None)
+
+
+def _moment(output: object) -> object:
+    return output.get("moment") if isinstance(output, dict) else None
 
 
 def _says(entry: Any, key: str) -> bool:

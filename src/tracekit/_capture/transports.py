@@ -71,17 +71,18 @@ class StandIn:
 
 def transport_of(protocol: Any) -> Any:
     """The :class:`ObservedTransport` or :class:`ReplayedTransport` of a protocol; ``None`` where it has another."""
-    return vars(protocol).get(_KEY)
+    attributes = getattr(protocol, "__dict__", None)  # a server's protocol may have slots alone
+    return None if attributes is None else attributes.get(_KEY)
 
 
 def reported(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what an event loop calls on a protocol (``data_received``, ``eof_received``, ``connection_lost``): its transport is the first to
-    know."""
+    """Wrap what an event loop calls on a protocol (``data_received``, ``connection_lost``, ``pause_writing`` …): its transport is the first
+    to know."""
     name = original.__name__
 
     @wraps(original)
     def method(self: Any, *args: Any) -> Any:
-        transport = vars(self).get(_KEY)
+        transport = transport_of(self)
         if transport is None:
             return original(self, *args)
         with serving():
@@ -97,6 +98,9 @@ class ObservedTransport(StandIn):
 
     ``scope``: in which the library reads what is received, where it goes by the run's clock and has timers of the run's there.
     """
+
+    #: Whether what is sent is produced meanwhile, by code of the program that waits where sending is paused.
+    program_sends = True
 
     def __init__(self, protocol: Any, exchange: Exchange, incoming: Incoming, scope: Scope | None) -> None:
         super().__init__(protocol.transport)
@@ -153,6 +157,15 @@ class ObservedTransport(StandIn):
             self.real.resume_reading()
 
     # -- what the event loop reports -------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The other side takes less than is sent: whoever sends waits, where that is the program's own code (:attr:`program_sends`)."""
+        if self.program_sends and not self.incoming.complete:
+            self.exchange.mark("paused")
+
+    def resume_writing(self) -> None:
+        if self.program_sends and not self.incoming.complete:
+            self.exchange.mark("resumed", suspended=True)
 
     def data_received(self, data: bytes) -> None:
         self.incoming.feed(data)
@@ -232,7 +245,20 @@ class ReplayedTransport(asyncio.Transport):
     def set_protocol(self, protocol: Any) -> None:
         pass
 
+    def flow(self, paused: bool) -> None:
+        """Sending is paused, or goes on, where it did."""
+        if paused:
+            self.protocol.pause_writing()
+        else:
+            self.protocol.resume_writing()
+
     # -- what `reported` says: the log has it ----------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
 
     def data_received(self, data: bytes) -> None:
         pass

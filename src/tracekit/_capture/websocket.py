@@ -270,6 +270,7 @@ class ReplayedConversation(Arrivals):
             self._opening, self._accept = None, _accept(head)
         self._made += self._outward.feed(data)
         self._compare()
+        self._pause()
         self.ask()
 
     # -- for who reads from a socket -------------------------------------------------------------------------------------
@@ -331,6 +332,8 @@ class ReplayedConversation(Arrivals):
                     self._ended()
                 elif output["moment"] == "part":
                     self._receive(b"")
+                elif output["moment"] == "resumed":
+                    self.flow(False)
                 return b"", None
             if output.get("head", {}).get("status") == 101:
                 self.open = True
