@@ -135,6 +135,11 @@ PLACES = [
     {"credentials": CANARY},
     {"args": ["-H", f"Authorization: Bearer {CANARY}"]},
     f"curl -u bob:{CANARY} http://x",
+    ["/usr/bin/curl", "-u", f"bob:{CANARY}", "http://x"],
+    f"GET / HTTP/1.1\r\nCookie: theme=dark; session={CANARY}; b=2\r\n",
+    f"Set-Cookie: sid={CANARY}; Path=/",
+    {"SecretString": CANARY},
+    {"pw": CANARY},
 ]
 
 
@@ -250,6 +255,13 @@ ORDINARY: list[Any] = [
     {"name": "token", "value": "Hello"},
     {"field": "password", "text": "Your password"},
     {"password": ""},
+    {"token": "NextContinuationToken"},
+    {"output_token": "CloudFrontOriginAccessIdentityList.NextMarker"},
+    {"secret": "n/a"},
+    {"authorization": "Proxy-Authorization"},
+    "if password > 5: pass",
+    "<password>required</password>",
+    "cookie: consent=accepted",
 ]
 
 
@@ -518,6 +530,10 @@ NAMED: dict[str, Callable[[str, str], Any]] = {
     "curl": lambda n, s: f"curl -H '{n}: {s}' https://x.example",
     "an option": lambda n, s: ["tool", f"--{n}", s],
     "an option with its value": lambda n, s: ["tool", f"--{n}={s}"],
+    "the repr of a command": lambda n, s: repr(["tool", f"--{n}", s, "-v"]),
+    "the JSON of a command": lambda n, s: json.dumps(["tool", f"--{n}", s]),
+    "an element of XML": lambda n, s: f"<a><{n}>{s}</{n}></a>",
+    "an attribute of XML": lambda n, s: f'<add key="{n}" value="{s}" />',
     "Python": lambda n, s: f'{n.replace("-", "_")} = "{s}"\n',
     "JavaScript": lambda n, s: f"const c = {{ {n.replace('-', '_')}: '{s}' }};",
     "a server-sent event": lambda n, s: f"data: {json.dumps({'x': {n: s}})}\n\n",

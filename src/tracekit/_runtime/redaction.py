@@ -686,10 +686,24 @@ class Redactor:
         """A command line, perhaps: what follows an option that names a secret is one where it can be."""
         done: list[tuple[Tree, list[Mark]]] = []
         strength: Strength = ""
+        before: Tree = ""
+        signs_in = any(type(item) is str and item.rpartition("/")[2] == "curl" for item in tree)
         for item in tree:
-            done.append(self._secret(item, strength) if type(item) is str and strength else self.redact(item))
+            if signs_in and type(item) is str and type(before) is str and before in _USER_OPTIONS and ":" in item:
+                done.append(self._user_and_password(item))
+            else:
+                done.append(self._secret(item, strength) if type(item) is str and strength else self.redact(item))
             strength = names_secret(item) if type(item) is str and item[:1] == "-" and "=" not in item else ""
+            before = item
         return _listed(tree, done)
+
+    def _user_and_password(self, text: str) -> tuple[str, list[Mark]]:
+        """A user and a password."""
+        user, _, password = text.partition(":")
+        found, marks = self._secret(password, "secret")
+        return (
+            (f"{user}:{found}", [[at, start + len(user) + 1, one] for at, start, one in marks]) if marks else (text, [])
+        )
 
     def _secret(self, text: str, strength: Strength) -> tuple[str, list[Mark]]:
         """A text under the name of a secret."""
@@ -797,14 +811,19 @@ class Redactor:
     def redact_argv(self, argv: Iterable[str]) -> list[str]:
         """Command-line words without the values of ``--api-key X``, ``--password=X``, ``TOKEN=X``, and without key formats."""
         words: list[str] = []
-        option, program = "", ""
+        option, program, before = "", "", ""
         for word in argv:
+            of_user, before = program == "curl" and before in _USER_OPTIONS and ":" in word, word
+            if of_user:
+                words.append(self._user_and_password(word)[0])
+                option = ""
+                continue
             if option and not word.startswith("-") and self._is_argument(option, word):
                 words.append(self.placeholder(word))
                 option = ""
                 continue
             base = word.rpartition("/")[2]
-            program = base if base in _PASSWORD_OPTIONS else program
+            program = base if base in _PASSWORD_OPTIONS or base == "curl" else program
             option = ""
             if word.startswith("-") and "=" not in word:
                 option = "password" if word == _PASSWORD_OPTIONS.get(program) else word
@@ -865,6 +884,8 @@ _PASSWORD_OPTIONS: Final = {
     "mongo": "-p", "redis-cli": "-a",
     "ldapsearch": "-w",
 }  # fmt: skip
+#: Options of curl that are followed by a user and a password.
+_USER_OPTIONS: Final = ("-u", "--user", "-U", "--proxy-user")
 #: Where a dictionary has a name and a value of its own, as headers, variables and the fields of forms do.
 _NAME_FIELDS: Final = ("name", "key", "header", "field", "Name", "Key")
 _VALUES: Final = frozenset(("value", "Value", "content", "text", "default", "body"))

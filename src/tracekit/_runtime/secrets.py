@@ -39,7 +39,7 @@ Span = tuple[int, int, str]
 Strength = Literal["", "secret", "credential", "token", "authorization", "cookie", "key"]
 
 #: Last words of a name, however it is written: ``clientSecret`` and ``X-Api-Key`` count as ``client_secret`` and ``x_api_key``.
-SECRETS: Final = frozenset("password passwd pwd pass passphrase passcode secret".split())  # noqa: SIM905
+SECRETS: Final = frozenset("password passwd pwd pw pass passphrase passcode secret".split())  # noqa: SIM905
 #: What before ``key`` makes it one of these.
 KEYS: Final = frozenset(
     [
@@ -87,12 +87,12 @@ OPAQUE_FIELDS: Final = frozenset(
 _AFTER: Final = frozenset(
     """
     dev prod production staging test live old new current value default primary secondary backup again confirm confirmation
-    repeat header
+    repeat header string
     """.split()  # noqa: SIM905
 )
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TOGETHER: Final = (
-    *sorted(SECRETS - {"pass", "pwd"}),
+    *sorted(SECRETS - {"pass", "pwd", "pw"}),
     *(f"{word}key" for word in sorted(KEYS - {"client", "license", "service"})),
 )
 #: A cache of :func:`names_secret`, of nothing but the name.
@@ -505,14 +505,18 @@ def _is(value: str, kind: str, *, parameter: bool = True) -> str:
     no_sentence = r"(?![ \t][^=:])"
     assigned = rf"[=:](?=[>=]?(?:[ \t]|\\t){{0,3}}(?:{value}))"
     item = r"(?<=[\"'\]]),[ ]?(?=\\{0,15}[\"'\[{])(?!\\{0,15}\"(?!value)[^\"\\]{0,60}\\{0,15}\"[ ]?:)"
-    decided = [assigned, item, rf"(?P<field_{kind}>(?<=[^\\]\")[,}}])"]
+    attribute = r"(?<=[\"'])[ ]{1,4}value=(?=\\{0,15}[\"'])"
+    element = rf">(?=(?:{value})[^<]{{0,500}}</)"
+    decided = [assigned, item, attribute, element, rf"(?P<field_{kind}>(?<=[^\\]\")[,}}])"]
     if parameter:
         decided.append(rf"(?P<parameter_{kind}>=)(?=[a-z]{{0,500}}(?:[^a-z\s<>&#]|\Z))")
     return rf"{no_sentence}{_MORE}(?:{_CLOSED}(?:{'|'.join(decided)})|{_FORM}(?={value}))"
 
 
 _IS: Final = _is(rf"{_QUOTED}|\{{\"\$t\"|{_SIGNED}", "of_secret")
-_IS_COOKIE: Final = _is(rf"{_QUOTED}|\{{\"", "of_cookie", parameter=False)
+_PAIR: Final = r"[A-Za-z0-9_.-]{1,80}=[^\s;,\"'<>\\]"
+_COOKIE: Final = rf"(?:{_PAIR}{{0,200}};[ ]?){{0,8}}{_PAIR}{{16}}"
+_IS_COOKIE: Final = _is(rf"{_QUOTED}|\{{\"|{_COOKIE}", "of_cookie", parameter=False)
 _IS_CREDENTIAL: Final = _is(
     rf"{_QUOTED}|\{{\"\$t\"|(?:(?:bearer|basic|token|apikey|digest)[ ]{{1,4}})?[^\s\"'<>,;\\]{{8}}",
     "of_header",
@@ -708,7 +712,7 @@ def _option(text: str, match: re.Match[str], open: bool) -> Span | None:
 
 _WORD_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 _SEPARATED: Final = (
-    r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,)[ ]?"
+    r"(?:(?P<p>\\{0,7}[\"'])(?:,[ ]?\\{0,7}[\"'](?i:value)\\{0,7}[\"'][ ]?:|,|[ ]{1,4}(?i:value)=)[ ]?"
     r"|\\{0,7}[\"'\]]{0,2}[ \t]?(?:=>|:=|=(?!=)|:(?![:=]))[ \t]{0,3}"
     r"|\\{0,3}\"(?:(?:\\{1,3}r)?\\{1,3}n|\r?\n){2})[bBrRuUfF]?(?P<q>\\{0,7}[\"'])?"
 )
@@ -727,12 +731,18 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
     strength = names_secret(name.lstrip("-"))
     if not strength or (strength == "key" and ahead[-1:] not in ("?", "&", ";")):
         return None
+    if text.startswith(">", end):
+        return _element(text, ahead, end + 1, strength)
     between = _compiled(_SEPARATED).match(text, end)
     if between is None:
         return None
     if between["p"] and (
         not between["q"]
-        or (strength not in ("authorization", "cookie", "credential") and "alue" not in between[0].lower())
+        or (
+            strength not in ("authorization", "cookie", "credential")
+            and "alue" not in between[0].lower()
+            and name[:1] != "-"  # an option in the repr of a command
+        )
     ):
         return None
     at = between.end()
@@ -748,7 +758,9 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
         ):
             return None
         return (*bare.span("s"), "authorization")
-    if bare is None or strength == "cookie":
+    if strength == "cookie":
+        return _cookies(text, at)
+    if bare is None:
         return None
     value = bare[0]
     if ahead[-1:] in ("?", "&", "#"):
@@ -764,6 +776,25 @@ def _named(text: str, match: re.Match[str], open: bool) -> Span | None:
     if len(value) < 6 or not _sign(value) or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     return (*bare.span(), "field") if holds_secret(strength, value) else None
+
+
+def _cookies(text: str, at: int) -> Span | None:
+    """The cookies of a header in a text, from the first that looks like a key."""
+    line = _compiled(rf"(?:{_PAIR}{{0,2000}}(?:;[ ]?|(?![^\s,\"'<>\\]))){{1,40}}").match(text, at)
+    if line is None:
+        return None
+    for pair in _compiled("=([^;]{16,})").finditer(text, at, line.end()):
+        if key_like(pair[1]):
+            return pair.start(1), at + len(line[0].rstrip("; ")), "field"
+    return None
+
+
+def _element(text: str, ahead: str, at: int, strength: Strength) -> Span | None:
+    """What stands in an element of XML whose name it is."""
+    found = _compiled(r"[^<>\s]{1,500}(?=</)").match(text, at)
+    if found is None or not ahead.endswith("<") or not holds_secret(strength, found[0]):
+        return None
+    return (*found.span(), "field")
 
 
 def _sign(value: str) -> bool:
@@ -864,7 +895,7 @@ _ANCHORS: Final = (
     ),
     Anchor(
         "p",
-        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
+        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd?){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
     ),
@@ -876,7 +907,7 @@ _ANCHORS: Final = (
     Anchor("_", rf"_(?={_BODY_64}{{{_FOLLOW}}}){_after('_')}", False, _key),
     Anchor(
         "-",
-        rf"-(?:{_after('-')}(?={_BODY_64}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt]-.)(?=[^a-z])"
+        rf"-(?:{_after('-')}(?={_BODY_64}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt\"]-.)(?=[^a-z])"
         rf"|-(?:user|proxy-user|(?:[a-z]{{1,20}}-){{0,3}}(?:password|passwd|passphrase|pass|token|secret|key)[ ]))",
         False,
         _dash,
