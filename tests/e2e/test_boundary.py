@@ -109,7 +109,6 @@ PROGRAMS = {
     "a look-up": ("socket.gethostbyname('localhost')\n", "lookup"),
     "asyncio": ("asyncio.run(asyncio.wait_for(asyncio.open_connection('127.0.0.1', PORT), None))\n", "connect"),
     "uvloop": ("__import__('uvloop').run(asyncio.open_connection('127.0.0.1', PORT))\n", "connect"),
-    "posix_spawn": ("os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)\n", "process"),
     "a fork that is killed at once": ("pid = os.fork()\nif not pid:\n    os.kill(os.getpid(), 9)\nos.waitpid(pid, 0)\n", "fork"),
     "a thread's socket": ("threading.Thread(target=lambda: socket.create_connection(('127.0.0.1', PORT)).close()).start()\n", "connect"),
 }  # fmt: skip

@@ -113,6 +113,32 @@ with os.popen("printf x >> effects; echo y") as file:
     print(file.read())
 print(os.popen("exit 2").close())
 """,
+    "by number": """
+def status(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+words = ["sh", "-c", "exit 3"]
+print(os.spawnl(os.P_WAIT, "/bin/sh", "sh", "-c", "printf x >> effects"))
+print(os.spawnv(os.P_WAIT, "/bin/sh", words), os.spawnlp(os.P_WAIT, "sh", *words))
+pid = os.spawnvpe(os.P_NOWAIT, "sh", words, dict(os.environ))
+print(status(pid), pid)
+print([status(start("/bin/sh", words, os.environ)) for start in (os.posix_spawn, os.posix_spawnp)])
+pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+print(os.waitpid(pid, os.WNOHANG))
+os.kill(pid, signal.SIGTERM)
+print(status(pid))
+pids = {os.posix_spawn("/bin/sh", ["sh", "-c", f"sleep 0.0{n}; exit {n}"], {}): n for n in (5, 1)}
+print([(pids[pid], os.waitstatus_to_exitcode(word)) for pid, word in (os.wait(), os.waitpid(-1, 0))])
+for ask in (os.wait, lambda: os.waitpid(pid, 0)):
+    try:
+        ask()
+    except ChildProcessError as error:
+        print(error)
+try:
+    os.posix_spawn("/nowhere/program", ["program"], {})
+except FileNotFoundError as error:
+    print(error)
+""",
     "threads": """
 process = subprocess.Popen(["sh", "-c", "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.02; done"], stdout=PIPE, stderr=PIPE, text=True)
 found = []

@@ -315,7 +315,8 @@ class CapturedProcess(ProcessSteps):
         super().__init__(session, path)
         self.step: Final = step
         self.live = self.real = step.live
-        self._joining: Final = joining
+        #: The consent to its start, where it may join.
+        self.joining: Final[Any] = joining
         self._pid = 0
         self._outcome: Outcome | None = None
         #: What an event loop has at the end of a pipe, by descriptor; ``None`` where the recorded end came before it was there.
@@ -350,8 +351,8 @@ class CapturedProcess(ProcessSteps):
         if not self._ends():
             return False
         self.step.done({"status": status, **(output or {})}, info={"pid": str(self._pid)})
-        if self._joining is not None:
-            self._joining.heard()
+        if self.joining is not None:
+            self.joining.heard()
         return True
 
     def communicated(self, scope: Scope, status: int, found: tuple[Any, Any]) -> None:

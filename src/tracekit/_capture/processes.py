@@ -11,7 +11,7 @@ import subprocess
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
@@ -958,55 +958,80 @@ def _patiently(process: subprocess.Popen[Any]) -> int:
 def _spawn(original: Any) -> Any:
     @functools.wraps(original)
     def _spawnvef(mode: int, file: Any, args: Any, env: Any, func: Any) -> Any:
-        at = _admission(args, file) if isinstance(args, list | tuple) and args else None
-        if at is None:
-            if not within.get():
-                guard.check(Attempt("process", "os.spawn", words_of([file])[0]))
-            return original(mode, file, args, env, func)
-        scope, found = at
-        become = {"execv": "execve", "execvp": "execvpe"}.get(func.__name__, func.__name__)
-        with starting(found):
-            pid = original(os.P_NOWAIT, file, args, joining_environment(found, env), getattr(os, become))
-        found.started(pid)
-        if mode == os.P_NOWAIT:
+        def start(env: Any) -> int:
+            guard.check(Attempt("process", "os.spawn", words_of([file])[0]))
+            become = func if env is None else getattr(os, _WITH_ENVIRONMENT.get(func.__name__, func.__name__))
+            pid: int = original(os.P_NOWAIT, file, args, env, become)
             return pid
-        return _ended(scope, found, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        if within.get() or not (isinstance(args, list | tuple) and args):
+            return original(mode, file, args, env, func)
+        pid = _started(args, file, env, {}, start)
+        return pid if mode == os.P_NOWAIT else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     return _spawnvef
 
 
-def _ended(scope: Scope, found: Admission, wait: Callable[[], int]) -> int:
-    """Wait for a process where it was started, and return its exit status: the recorded one in a replay."""
-    token = current.set(None)
-    try:
-        if not found.live:
-            found.let_end()
-        real = wait()
-    finally:
-        current.reset(token)
-    if scope.live:
-        return real
-    if found.live:
-        found.note(scope, real)
-        return real
-    status: int = found.recall(scope)
-    found.ended(real, status)
-    return status
+_WITH_ENVIRONMENT: Final = {"execv": "execve", "execvp": "execvpe"}
 
 
 def _posix_spawn(original: Any) -> Any:
     @functools.wraps(original)
     def posix_spawn(path: Any, argv: Any, env: Any, /, **options: Any) -> Any:
-        at = _admission(argv, path) if isinstance(argv, list | tuple) and argv else None
-        if at is None:
+        if within.get() or not (isinstance(argv, list | tuple) and argv):
             return original(path, argv, env, **options)
-        _, found = at
-        with starting(found):
-            pid = original(path, argv, joining_environment(found, env), **options)
-        found.started(pid)
-        return pid
+        return _started(argv, path, env, options, lambda env: original(path, argv, env, **options))
 
     return posix_spawn
+
+
+def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], start: Callable[[Any], int]) -> int:
+    """Start a process that its program knows by its number: ``start`` does, with an environment. Returns the number."""
+    scope = current.get()
+    if scope is None:
+        _unattributed([program])
+        return start(env)
+    scope = here() or scope
+    words = words_of(argv)
+    words[0] = words_of([program])[0]
+    if scope.live or below_seam():
+        found: Any = admission_of(scope, program_name(words), words)
+        return start(env) if found is None else _with_ticket(found, env, start)
+    # Where its descriptors go besides is not seen.
+    streams = {"stdout": 0} if options.get("file_actions") else {}
+    found = _begun(scope, argv, words, streams, one_program=True)
+    if found is None:
+        return start(env)
+    if not isinstance(found, CapturedProcess):
+        pid = _with_ticket(found, env, start)
+    elif found.live:
+        try:
+            pid = _with_ticket(found.joining, env, start)
+        except BaseException as error:
+            found.not_started(error)
+            raise
+        found.started(pid)
+    else:
+        found.start()
+        pid = found.pid
+    _is_known_by(scope, pid, found)
+    if options.get("setsid") or options.get("setpgroup") == 0:
+        scope.session.state.extras.of(_Numbers).groups[pid] = scope.session.state.extras.of(_Numbers).steps[pid]
+    return pid
+
+
+def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int]) -> int:
+    if found is None:
+        token = within.set(True)
+        try:
+            with passing():
+                return start(env)
+        finally:
+            within.reset(token)
+    with starting(found):
+        pid = start(joining_environment(found, env))
+    found.started(pid)
+    return pid
 
 
 # -- os.fork, os.forkpty -------------------------------------------------------------------------------------------------
@@ -1031,6 +1056,7 @@ def _fork(original: Any) -> Any:
         pid = made if isinstance(made, int) else made[0]
         if pid:
             found.started(pid)
+            _is_known_by(scope, pid, found)
         return made
 
     return fork
@@ -1053,11 +1079,23 @@ def _forked(found: Admission) -> Iterator[None]:
 
 
 class _Numbers:
-    """The processes of a run whose pipes are steps, by their numbers and those of their groups."""
+    """The processes of a run that are steps, by their numbers and those of their groups."""
 
     def __init__(self) -> None:
         self.steps: Final[dict[int, ProcessSteps]] = {}
         self.groups: Final[dict[int, ProcessSteps]] = {}
+        #: Those whose status the program asks for by their numbers.
+        self.awaited: Final[dict[int, ProcessObserver | CapturedProcess]] = {}
+
+
+def _is_known_by(scope: Scope, pid: int, found: Admission | CapturedProcess) -> None:
+    """The program knows this process by its number."""
+    numbers = scope.session.state.extras.of(_Numbers)
+    numbers.awaited[pid] = found
+    if isinstance(found, CapturedProcess):
+        numbers.steps[pid] = found
+    elif found.is_step:
+        numbers.steps[pid] = ProcessSteps(scope.session, found.path)
 
 
 def _by_number(number: Any, *, group: bool = False) -> tuple[ProcessSteps, Scope] | None:
@@ -1102,6 +1140,97 @@ def _getpgid(original: Any) -> Any:
         return group
 
     return getpgid
+
+
+# -- the status of a process by its number -----------------------------------------------------------------------------
+
+
+def _waitpid(original: Any) -> Any:
+    @functools.wraps(original)
+    def waitpid(pid: Any, options: Any, /) -> tuple[int, int]:
+        scope = current.get()
+        scope = None if scope is None or scope.live or not isinstance(pid, int) else here()
+        if scope is None or scope.session.state.ended or options & ~os.WNOHANG:
+            return original(pid, options)  # type: ignore[no-any-return]
+        awaited = scope.session.state.extras.of(_Numbers).awaited
+        if pid == -1 and awaited:
+            return _wait_for_any(original, scope, awaited, options)
+        found = awaited.get(pid)
+        if found is None:
+            return original(pid, options)  # type: ignore[no-any-return]
+        return _wait_for(original, scope, awaited, pid, found, options)
+
+    return waitpid
+
+
+def _wait_for(
+    original: Any,
+    scope: Scope,
+    awaited: dict[int, ProcessObserver | CapturedProcess],
+    pid: int,
+    found: ProcessObserver | CapturedProcess,
+    options: int,
+) -> tuple[int, int]:
+    if found.live:
+        number, word = _outside_the_run(original, pid, options)
+        if number:
+            del awaited[pid]
+        found.note(scope, os.waitstatus_to_exitcode(word) if number else None)
+        return number, word
+    status = found.recall(scope)
+    if status is None:
+        return 0, 0
+    del awaited[pid]
+    return pid, _end_of(original, pid, found, status)
+
+
+def _end_of(original: Any, pid: int, found: ProcessObserver | CapturedProcess, status: int) -> int:
+    """The recorded end of a process as ``waitpid`` has it; one that runs in the replay ends first, and is compared."""
+    if isinstance(found, CapturedProcess):
+        found.recalled()
+    else:
+        _outside_the_run(found.let_end)
+        _, word = _outside_the_run(original, pid, 0)
+        found.ended(os.waitstatus_to_exitcode(word), status)
+    return status << 8 if status >= 0 else -status
+
+
+def _wait_for_any(
+    original: Any, scope: Scope, awaited: dict[int, ProcessObserver | CapturedProcess], options: int
+) -> tuple[int, int]:
+    session = scope.session
+    if next(iter(awaited.values())).live:
+        number, word = _outside_the_run(original, -1, options)
+        found = awaited.pop(number, None)
+        session.clock_read(scope, _ANY, lambda: found.path if found is not None else _OTHER if number else "")
+        if found is not None:
+            found.note(scope, os.waitstatus_to_exitcode(word))
+        return number, word
+    path = session.question(scope, _ANY, lambda: _OTHER, lambda _: None)
+    if not path:
+        return 0, 0
+    for pid, found in awaited.items():
+        if found.path == path:
+            del awaited[pid]
+            return pid, _end_of(original, pid, found, found.recall(scope))
+    return original(-1, options)  # type: ignore[no-any-return]
+
+
+#: The name under which it is recorded which of the processes had ended, where the program asked for any; and what stands for one that is
+#: none of the run's.
+_ANY: Final = "process.any"
+_OTHER: Final = "other"
+
+
+def _wait_any(original: Any) -> Any:
+    @functools.wraps(original)
+    def wait() -> tuple[int, int]:
+        scope = current.get()
+        if scope is None or not scope.session.state.extras.of(_Numbers).awaited:
+            return original()  # type: ignore[no-any-return]
+        return os.waitpid(-1, 0)
+
+    return wait
 
 
 # -- os.exec* --------------------------------------------------------------------------------------------------------------
@@ -1159,6 +1288,7 @@ os_entrances: Final = (
     ("os", None, "system", _system),
     *((("os", None, "_spawnvef", _spawn),) if hasattr(os, "_spawnvef") else ()),
     *(("os", None, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp") if hasattr(os, name)),
+    *(("os", None, name, wrap) for name, wrap in (("waitpid", _waitpid), ("wait", _wait_any)) if hasattr(os, name)),
     *((("os", None, "kill", lambda original: _kill(original, False)),) if hasattr(os, "kill") else ()),
     *(
         (
@@ -1234,22 +1364,48 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     scope = here() or scope
     session = scope.session
     words, options = words_of(command), commands.one_of(_ARGUMENTS, args, kwargs)
-    name = program_name(words)
-    guard.refuse(Attempt("process", "process.start", name))
-    lane, found = _admit(scope, f"process:{name}", words)
+    text = isinstance(command, str | bytes | os.PathLike)
+    one_program = getattr(words, "simple", False) if text else not options.get("shell")
+    found = _begun(scope, command, words, options, one_program=one_program)
     size = options.get("bufsize", -1)
     size = -1 if size is None else size
-    if found is not None and not found.live:  # one that joined the recorded run
+    if found is None:
+        original(self, *args, **kwargs)  # which the guard refuses
+        return
+    if not isinstance(found, CapturedProcess):
         _really_start(original, self, found, args, kwargs)
         if found.is_step:
             _has_steps(self, scope, ProcessSteps(session, found.path), size, loops)
         (expect if loops else follow)(self, found)
         return
+    if found.live:
+        found.counted = loops and not commands.may_join(words)
+        try:
+            _really_start(original, self, found.joining, args, kwargs)
+        except BaseException as error:
+            found.not_started(error)
+            raise
+        found.started(self.pid)
+    else:
+        _answer(original, self, found, args, kwargs)
+    _has_steps(self, scope, found, size, loops)
+    (expect if loops else follow)(self, found)
+    if options.get("start_new_session") or options.get("process_group") == 0:
+        session.state.extras.of(_Numbers).groups[self.pid] = found
+
+
+def _begun(
+    scope: Scope, command: Any, words: list[str], options: Mapping[str, Any], *, one_program: bool
+) -> Admission | CapturedProcess | None:
+    """A process that is about to be started as a step. In a replay: the consent to one that joined the recorded run, and answers for
+    itself; ``None`` for one that the recording does not have."""
+    session, name = scope.session, program_name(words)
+    guard.refuse(Attempt("process", "process.start", name))
+    lane, found = _admit(scope, f"process:{name}", words)
+    if found is not None and not found.live:
+        return found
     if not session.state.live and not session.comes_next(scope, "process", name):
-        original(self, *args, **kwargs)  # which the guard refuses
-        return
-    text = isinstance(command, str | bytes | os.PathLike)
-    one_program = getattr(words, "simple", False) if text else not options.get("shell")
+        return None
     if options.get("executable") is not None:
         one_program, words = False, [os.fsdecode(options["executable"]), *words[1:]]
     side_effect, declared = commands.side_effect_of(words, one_program=one_program)
@@ -1263,22 +1419,9 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     captured = CapturedProcess(session, step, lane.path, found)
     if found is not None:
         found.is_step = True
-    if captured.live:
-        captured.counted = loops and not commands.may_join(words)
-        if "file" in (about.get("stdout"), about.get("stderr")):
-            guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
-        try:
-            _really_start(original, self, found, args, kwargs)
-        except BaseException as error:
-            captured.not_started(error)
-            raise
-        captured.started(self.pid)
-    else:
-        _answer(original, self, captured, args, kwargs)
-    _has_steps(self, scope, captured, size, loops)
-    (expect if loops else follow)(self, captured)
-    if options.get("start_new_session") or options.get("process_group") == 0:
-        session.state.extras.of(_Numbers).groups[self.pid] = captured
+    if captured.live and "file" in (about.get("stdout"), about.get("stderr")):
+        guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
+    return captured
 
 
 def _has_steps(self: Any, scope: Scope, steps: ProcessSteps, size: int, loops: bool) -> None:
