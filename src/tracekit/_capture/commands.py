@@ -6,22 +6,24 @@ one that joined is there, and its step is passed over.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, wraps
 from threading import Lock
 from typing import Any, Final, Protocol
 
 from .._reality import off_loop
 from .._runtime import divergence
-from .._runtime.session import Outcome, Scope, Session, Step, current, here
+from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here
 from .._runtime.step import Request, Spec
 from .._values import from_json, to_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
+from .patch import Patch, Switch
 
 __all__ = [
     "BECOMING",
@@ -30,6 +32,7 @@ __all__ = [
     "CapturedProcess",
     "ProcessSteps",
     "classify",
+    "deactivate",
     "described",
     "forget_classes",
     "may_join",
@@ -484,6 +487,8 @@ class _Pipe(io.RawIOBase):
         self._process: Final = process
         self._name: Final = name
         self.mode: Final = file.mode
+        #: Whether the program has done something with its descriptor that is captured.
+        self._seen = False
 
     @property
     def name(self) -> Any:
@@ -491,28 +496,24 @@ class _Pipe(io.RawIOBase):
 
     def fileno(self) -> int:
         scope = self._process.here()
+        number: int = self._file.fileno()
         # Python itself asks when a pipe is handed on to another process: in a replay nobody writes to it.
         if scope is not None and sys._getframe(1).f_globals.get("__name__") != "subprocess":
-            self._passed_by(scope)
-        number: int = self._file.fileno()
+            scope.session.state.extras.of(Descriptors).add(number, self)
         return number
 
-    def _passed_by(self, scope: Scope) -> None:
-        session = self._process.session
-        pipe = f"the {self._name} of the process {self._process.path}"
-        what = f"the descriptor of {pipe} was asked for: what goes through it below Python's file objects"
-        if self._process.live:
-            session.report.warn(f"{what} is not recorded", uncaptured=True)
-        if self._process.real:
-            return
-        raise session.fail(
-            NotReplayableError(
-                f"{what} is not in the trace",
-                run_id=session.run_id,
-                reason="a descriptor of a pipe",
-                next_action="read the pipe by its file object, or put the process into a @traced_tool",
+    @property
+    def process(self) -> ProcessSteps:
+        return self._process
+
+    def asked_in_vain(self) -> None:
+        """At the end of the run: what went through the descriptor that the program asked for was not seen."""
+        if self._process.live and not self._seen:
+            self._process.session.report.warn(
+                f"the descriptor of the {self._name} of the process {self._process.path} was asked for: what went through it, neither by "
+                "its file object nor by os.read or os.write, is not recorded",
+                uncaptured=True,
             )
-        )
 
     def close(self) -> None:
         if not self.closed:
@@ -520,6 +521,42 @@ class _Pipe(io.RawIOBase):
                 super().close()
             finally:
                 self._file.close()
+
+
+class Descriptors:
+    """The pipes of captured processes whose descriptors the program knows, for one run."""
+
+    def __init__(self) -> None:
+        self._pipes: Final[dict[int, tuple[tuple[int, int], _Pipe]]] = {}
+
+    def add(self, number: int, pipe: _Pipe) -> None:
+        if number in self._pipes and self._pipes[number][1] is pipe:
+            return
+        if not _by_descriptor.active:
+            _by_descriptor.on()
+        self._pipes[number] = (_file_of(number), pipe)
+        pipe.process.session.state.extras.of(Unfinished).says.append(pipe.asked_in_vain)
+
+    def __bool__(self) -> bool:
+        return bool(self._pipes)
+
+    def of(self, number: object) -> _Pipe | None:
+        """The pipe that this descriptor is of now."""
+        found = self._pipes.get(number) if isinstance(number, int) else None
+        if found is None:
+            return None
+        try:
+            if _file_of(number) == found[0]:  # type: ignore[arg-type]
+                return found[1]
+        except OSError:
+            pass
+        del self._pipes[number]  # type: ignore[arg-type]  # the number is another file's by now
+        return None
+
+
+def _file_of(number: int) -> tuple[int, int]:
+    found = os.fstat(number)
+    return found.st_dev, found.st_ino
 
 
 class _Reader(_Pipe):
@@ -534,6 +571,7 @@ class _Reader(_Pipe):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        self._seen = True
         scope = self._process.here()
         if scope is None or self._over:
             count: int | None = self._file.readinto(buffer)
@@ -546,6 +584,12 @@ class _Reader(_Pipe):
             return self._recorded(self._step, buffer)
         self._over = True
         return self.readinto(buffer)
+
+    def os_read(self, length: int) -> bytes:
+        """``os.read`` of its descriptor."""
+        self._seen = True
+        buffer = bytearray(length)
+        return bytes(buffer[: _not_blocked(self.readinto(buffer))])
 
     def _read(self, step: Step, buffer: Any) -> int | None:
         try:
@@ -605,6 +649,7 @@ class _Writer(_Pipe):
         return True
 
     def write(self, data: Any) -> int | None:
+        self._seen = True
         scope = self._process.here()
         if scope is None:
             return self._really(data) if self._process.real else len(data)
@@ -628,6 +673,131 @@ class _Writer(_Pipe):
     def _really(self, data: Any) -> int | None:
         count: int | None = self._file.write(data)
         return count
+
+    def os_write(self, data: Any) -> int:
+        """``os.write`` to its descriptor."""
+        self._seen = True
+        return _not_blocked(self.write(data))
+
+
+def _not_blocked(count: int | None) -> int:
+    if count is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return count
+
+
+# -- descriptors -------------------------------------------------------------------------------------------------------
+#
+# What a program does with the descriptor of a pipe below its file object. The functions are exchanged once a program has asked for one.
+
+
+def _pipe_of(number: object) -> tuple[_Pipe, Scope] | None:
+    scope = current.get()
+    if scope is None or scope.live:
+        return None
+    pipe = scope.session.state.extras.of(Descriptors).of(number)
+    at = None if pipe is None or _by_asyncio() else pipe.process.here()
+    return None if pipe is None or at is None else (pipe, at)
+
+
+def _by_asyncio() -> bool:
+    """Whether an event loop has asked, which reads when it likes."""
+    return str(sys._getframe(3).f_globals.get("__name__")).startswith(("asyncio.", "uvloop"))
+
+
+def _os_read(original: Any) -> Any:
+    @wraps(original)
+    def read(fd: Any, length: Any, /) -> bytes:
+        at = _pipe_of(fd)
+        if at is None or not isinstance(at[0], _Reader):
+            return original(fd, length)  # type: ignore[no-any-return]
+        return at[0].os_read(length)
+
+    return read
+
+
+def _os_write(original: Any) -> Any:
+    @wraps(original)
+    def write(fd: Any, data: Any, /) -> int:
+        at = _pipe_of(fd)
+        if at is None or not isinstance(at[0], _Writer):
+            return original(fd, data)  # type: ignore[no-any-return]
+        return at[0].os_write(data)
+
+    return write
+
+
+#: The name under which it is recorded which of several descriptors were ready.
+_READY: Final = "process.ready"
+
+
+def _select(original: Any) -> Any:
+    @wraps(original)
+    def select(*args: Any) -> Any:
+        lists = [[*files] for files in args[:3]]
+        at = next((found for files in lists for file in files if (found := _pipe_of(_number_of(file)))), None)
+        if at is None:
+            return original(*lists, *args[3:])
+
+        def real() -> list[list[int]]:
+            ready = _untold(original, *lists, *args[3:])
+            return [[files.index(one) for one in found] for files, found in zip(lists, ready, strict=True)]
+
+        ready = at[1].session.question(at[1], _READY, real, lambda _: None)
+        return tuple([files[number] for number in found] for files, found in zip(lists, ready, strict=True))
+
+    return select
+
+
+def _selector(original: Any) -> Any:
+    @wraps(original)
+    def select(self: Any, timeout: float | None = None) -> Any:
+        keys = [*self.get_map().values()]
+        at = next((found for key in keys if (found := _pipe_of(key.fd))), None)
+        if at is None:
+            return original(self, timeout)
+
+        def real() -> list[list[int]]:
+            return [[keys.index(key), events] for key, events in _untold(original, self, timeout)]
+
+        return [
+            (keys[number], events) for number, events in at[1].session.question(at[1], _READY, real, lambda _: None)
+        ]
+
+    return select
+
+
+def _number_of(file: Any) -> Any:
+    return file if isinstance(file, int) else file.fileno() if hasattr(file, "fileno") else None
+
+
+def _untold(call: Callable[..., Any], *args: Any) -> Any:
+    """Make a call whose own clock reads are not recorded."""
+    token = current.set(None)
+    try:
+        return call(*args)
+    finally:
+        current.reset(token)
+
+
+def _patches() -> list[Patch]:
+    found = [_by_descriptor.once(os, "read", _os_read), _by_descriptor.once(os, "write", _os_write)]
+    select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
+    if select is not None:
+        found.append(_by_descriptor.once(select, "select", _select))
+    for name in ("SelectSelector", "PollSelector", "EpollSelector", "KqueueSelector"):
+        kind = getattr(selectors, name, None)
+        if kind is not None and "select" in vars(kind):
+            found.append(_by_descriptor.once(kind, "select", _selector))
+    return found
+
+
+_by_descriptor: Final = Switch(_patches, ("select", "selectors"))
+
+
+def deactivate() -> list[str]:
+    """Restore the functions that take descriptors."""
+    return _by_descriptor.off()
 
 
 def one_of(names: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

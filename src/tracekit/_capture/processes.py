@@ -988,8 +988,8 @@ def _posix_spawn(original: Any) -> Any:
 def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], start: Callable[[Any], int]) -> int:
     """Start a process that its program knows by its number: ``start`` does, with an environment. Returns the number."""
     scope = current.get()
-    if scope is None:
-        _unattributed([program])
+    if scope is None or telemetry() is not None:
+        _apart([program])
         return start(env)
     scope = here() or scope
     words = words_of(argv)
@@ -1595,4 +1595,4 @@ def activate() -> None:
 
 def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
-    return _switch.off()
+    return [*commands.deactivate(), *_switch.off()]
