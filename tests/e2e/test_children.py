@@ -154,7 +154,7 @@ def test_the_same_under_the_command_line(place: Place) -> None:
 
 def test_the_command_says_what_did_not_join(place: Place) -> None:
     """Whoever records by ``tracekit run`` learns there, and not from the first replay, that this will be refused."""
-    place.run("os.waitpid(os.posix_spawn(sys.executable, [sys.executable, '-c', 'pass'], os.environ), 0)")
+    place.run("__import__('uvloop').run(asyncio.create_subprocess_exec(sys.executable, '-c', 'pass'))")
     recorded = place.python("-m", "tracekit", "run", "parent.py")
     assert recorded.returncode == 0
     assert "not captured, and a replay will refuse it: the process python (" in recorded.stderr

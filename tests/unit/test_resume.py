@@ -334,7 +334,9 @@ def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: 
         pytest.raises(tracekit.LiveCallBlockedError) as caught,
         resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
     ):
-        os.posix_spawnp("touch", ["touch", str(started)], os.environ)
+        if not os.fork():
+            started.touch()
+            os._exit(0)
     assert "a resumed run can't start processes before it has come to the end of its log" in str(caught.value)
     assert "guard" not in str(caught.value)
     assert not started.exists()
