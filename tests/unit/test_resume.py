@@ -325,6 +325,12 @@ def test_a_process_before_the_end_of_the_log_is_a_step_that_it_lacks(tmp_path: P
     assert not started.exists()
 
 
+def forked(started: Path) -> None:
+    if not os.fork():
+        started.touch()
+        os._exit(0)
+
+
 def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: Path) -> None:
     """Nor is one that is not captured; no option of a resumption would allow it, and none is advised."""
     with record("starting") as run:
@@ -334,9 +340,7 @@ def test_a_process_before_the_end_of_the_log_is_refused_by_what_helps(tmp_path: 
         pytest.raises(tracekit.LiveCallBlockedError) as caught,
         resume(cut(run, 3, tmp_path / "store"), store=tmp_path / "store"),
     ):
-        if not os.fork():
-            started.touch()
-            os._exit(0)
+        forked(started)
     assert "a resumed run can't start processes before it has come to the end of its log" in str(caught.value)
     assert "guard" not in str(caught.value)
     assert not started.exists()
