@@ -495,6 +495,8 @@ class Caller:
         """Whether this is not the program's call: a debugger's, a probe, tracekit's files, a socket pair."""
         if kind in ("process", "fork"):
             return self.probes or self._tracker
+        if kind == "send" and self._tracker:
+            return True
         if kind == "listen" and self._nearest == "urllib3.util.connection":
             return True  # it binds a socket at its import, to see whether there is IPv6
         if kind == "act" and self._nearest.startswith(_DEBUGGERS):
@@ -522,7 +524,10 @@ class Caller:
     @property
     def _tracker(self) -> bool:
         """Multiprocessing's own helper, which runs nothing of the program."""
-        return any(module == "multiprocessing.resource_tracker" for module, _ in self._standard)
+        nearest = self._nearest.rpartition(".")[2]  # a pool of a package's own brings its own, by the same name
+        return nearest == "resource_tracker" or any(
+            module == "multiprocessing.resource_tracker" for module, _ in self._standard
+        )
 
     def _plumbing(self, kind: Kind) -> bool:
         pairs = any(module == "socket" and name in _PAIRS for module, name in self._standard)
