@@ -39,6 +39,11 @@ integration = Integration(
         "google.adk",
         "haystack",
         "semantic_kernel",
+        # Those that work by a shell, or by a program that they speak with.
+        "claude_agent_sdk",
+        "minisweagent",
+        "aider",
+        "gptme",
         "posthog.request",
     ),
     telemetry=SENDERS,

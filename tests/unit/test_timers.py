@@ -197,6 +197,19 @@ def test_a_limit_that_did_not_run_out() -> None:
     assert fired(recording) == []
 
 
+def test_a_thread_that_is_asked_before_it_is_started() -> None:
+    """It is not alive, in a replay as in the recording: nobody waits for its end."""
+
+    def program(session: Any) -> list[bool]:
+        thread = threading.Thread(target=lambda: session.call_sync("tool", None, lambda: "answer"))
+        seen = [thread.is_alive()]
+        thread.start()
+        thread.join()
+        return [*seen, thread.is_alive()]
+
+    assert both(program)[2] == [False, False]
+
+
 def test_join_with_a_limit() -> None:
     """``Thread.join(timeout)`` that gave up gives up again, at its place."""
 

@@ -71,7 +71,11 @@ def _blocking_patches() -> list[Patch]:
         limited(Future, "result", _timeout, TimeoutError),
         limited(Future, "exception", _timeout, TimeoutError),
         asked(threading.Event, "is_set", lambda event, answer: answer and event.wait()),
-        asked(threading.Thread, "is_alive", lambda thread, answer: None if answer else thread.join()),
+        asked(
+            threading.Thread,
+            "is_alive",
+            lambda thread, answer: None if answer or thread.ident is None else thread.join(),
+        ),
         asked(Future, "done", lambda future, answer: answer and _base.wait([future])),
         asked(Future, "running"),
         asked(Future, "cancelled"),
