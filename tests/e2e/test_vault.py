@@ -205,6 +205,34 @@ def test_a_vault_that_can_not_be_written(tmp_path: Path, key: Path) -> None:
     assert TAIL.encode() not in stored(tmp_path)
 
 
+@traced_tool(side_effect="read_only")
+def secret() -> str:
+    return KEY
+
+
+def forks() -> int:
+    """The parent's secret, and in a forked process the same one once more; the status of that."""
+    post(hashlib.sha256(secret().encode()).hexdigest(), "parent")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            post(hashlib.sha256(secret().encode()).hexdigest(), "child")
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_each_process_has_a_vault_of_its_own(tmp_path: Path, key: Path) -> None:
+    """A forked process keeps what it met, what its parent had met before, too: the replays of both have the values."""
+    with record("run", store=tmp_path) as run:
+        forks()
+    assert len([*tmp_path.rglob("*.vault")]) == 2
+    assert TAIL.encode() not in stored(tmp_path)
+    with replay(run.id, store=tmp_path) as session:
+        forks()
+    assert session.report.verdict.line == "exact"
+
+
 PROGRAM = """
 import hashlib, os, signal, sys
 from tracekit import record, traced_tool
@@ -223,7 +251,8 @@ def pay(token, amount):
 
 with record("run"):
     token = issued()
-    if os.environ.get("DIE"):
+    if not os.path.exists("killed"):
+        open("killed", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     pay(token, hashlib.sha256(sys.argv[1].encode()).hexdigest())
 """
@@ -236,7 +265,7 @@ def test_a_killed_run_goes_on_with_the_value(tmp_path: Path, key: Path) -> None:
     place.directory.mkdir()
     place.program(PROGRAM)
     secret = f"--password={TAIL}arg"
-    died = place.cli("run", "agent.py", secret, DIE="1", TAIL=TAIL)
+    died = place.cli("run", "agent.py", secret, TAIL=TAIL)
     assert died.returncode == -signal.SIGKILL
     assert TAIL.encode() not in stored(place.store)
     refused = place.cli("recovery", "resume", place.run, TAIL="", TRACEKIT_VAULT_KEY_FILE="")

@@ -255,8 +255,9 @@ class Placeholders:
             if len(self._of) < 65536:
                 self._of[value], self._value[text] = text, value
             self.keep(text)
-            if self.vault is not None:
-                self.vault.keep(text, value)
+        vault = self.vault  # a forked process has another one than that in which it began
+        if vault is not None and vault.values.get(text) != value:
+            vault.keep(text, value)
         return text
 
     def _tag(self, value: str) -> str:
