@@ -261,9 +261,6 @@ async def main():
 
 anyio.run(main)
 """,
-    "inherited": """
-print(subprocess.run(["sh", "-c", "printf x >> effects"]).returncode, flush=True)
-""",
 }  # fmt: skip
 
 
@@ -294,6 +291,19 @@ def test_a_replay_starts_nothing_and_gives_the_same(name: str, place: Place) -> 
     assert replayed(place) == done.stdout
     why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
     assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["inputs_not_observed"]
+
+
+def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) -> None:
+    """The process writes to the terminal by itself: the program does not see it, and a replay says that it is not shown."""
+    place.program(
+        PROGRAM
+        + 'print(subprocess.run(["sh", "-c", "printf x >> effects; echo out"], stderr=PIPE).returncode, flush=True)\n'
+    )
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, done.stdout, "not captured" in done.stderr) == (0, "out\n0\n", False), done.stderr
+    done = place.cli("replay", "last", PATH="/nowhere")
+    assert (done.returncode, done.stdout, place.effects()) == (0, "0\n", 1), done.stderr
+    assert "sh inherited stdout: what such a process writes there" in done.stderr
 
 
 def test_another_command_is_a_divergence(place: Place) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from .._runtime.callsite import warn
 from .._runtime.lane import Lane, started
 from .._runtime.process import process
-from .._runtime.session import Scope, below, below_seam, current, enter, here, passing
+from .._runtime.session import Scope, Session, below, below_seam, current, enter, here, passing
 from .._runtime.step import Request, Spec
 from ..errors import LiveCallBlockedError, ReplayError
 from . import commands, guard
@@ -1421,7 +1421,24 @@ def _begun(
         found.is_step = True
     if captured.live and "file" in (about.get("stdout"), about.get("stderr")):
         guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
+    inherited = [stream for stream in ("stdout", "stderr") if stream not in about]
+    if inherited and not captured.live:
+        session.state.extras.of(_Inherited).tell(session, name, inherited)
     return captured
+
+
+class _Inherited:
+    """Whether a replay has said that what processes write to the streams that they inherit is not shown."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def tell(self, session: Session, name: str, streams: list[str]) -> None:
+        if not self._told:
+            self._told = True
+            session.report.warn(
+                f"{name} inherited {' and '.join(streams)}: what such a process writes there is not in the trace, and not shown now"
+            )
 
 
 def _has_steps(self: Any, scope: Scope, steps: ProcessSteps, size: int, loops: bool) -> None:
