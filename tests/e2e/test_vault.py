@@ -106,6 +106,7 @@ def test_a_replay_has_the_values(tmp_path: Path, key: Path, monkeypatch: pytest.
     with replay(run.id, store=store, redact=PINS) as session:
         assert agent() == seen
     assert session.report.verdict.line == "exact"
+    assert not [warning for warning in [*run.warnings, *session.report.warnings] if "placeholder" in warning]
     assert session.result == seen
     assert stored(store) == data
 

@@ -272,6 +272,32 @@ def test_ordinary_values_stay() -> None:
     assert changed == []
 
 
+def test_random_data_stays() -> None:
+    """Images, hashes, commits, certificates, public keys and identifiers are no keys, whatever their characters are."""
+    rng = random.Random(11)
+    for _ in range(60):
+        raw = rng.randbytes(rng.choice((30, 300, 3000)))
+        data, digest = base64.b64encode(raw).decode(), random_text(rng, HEX, 64)
+        for value in (
+            data,
+            f"data:image/png;base64,{data}",
+            base64.urlsafe_b64encode(raw).decode(),
+            {
+                "image": data,
+                "sha256": digest,
+                "etag": digest[:32],
+                "request_id": f"req_{digest[:24]}",
+                "cursor": data[:32],
+            },
+            f"commit {digest[:40]}\nAuthor: Bob <bob@x.example>\n",
+            f"integrity sha512-{data[:86]}==",
+            f"ssh-rsa AAAAB3NzaC1yc2E{data}",
+            f"-----BEGIN CERTIFICATE-----\n{data}\n-----END CERTIFICATE-----",
+            f"see {digest[:8]}-{digest[8:12]}-4{digest[13:16]}-a{digest[17:20]}-{digest[20:32]}",
+        ):
+            assert Redactor().redact(value)[1] == [], value
+
+
 @pytest.mark.parametrize(
     "unit",
     [
