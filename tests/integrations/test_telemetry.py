@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -16,18 +17,23 @@ import httpx
 import openai
 import pytest
 import requests
+import sentry_sdk
+from langsmith import Client, RunTree
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
 import tracekit
-from tests.support.place import Place
+from tests.support.place import PACKAGES, Place
 from tests.support.stub_provider import StubProvider
 from tests.support.terminal import on_a_terminal
 from tests.support.web import Roots, Servers
 from tracekit.integration import Integration, Telemetry, register
 
 #: An installed package: what sends, what asks for something, what wraps calls of the program.
-PACKAGE = {
+MODULES = {
     "sender": """
-import asyncio, http.client, os, queue, socket, subprocess, sys, threading, urllib.request
+import asyncio, http.client, os, queue, socket, subprocess, sys, threading, time, urllib.request
 
 def by_requests(roots):
     import requests
@@ -118,6 +124,12 @@ class Worker:
                 self.errors.append(error)
             self.items.task_done()
 
+def after_the_main_thread(roots):
+    by_urllib(roots)
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    threading.Event().wait(0.5)
+
 def guarded(send, roots):
     try:
         send(roots)
@@ -177,7 +189,7 @@ class Client:
         self.thread.join(timeout)
 """,
 }
-TRANSPORTS = [name for line in PACKAGE["sender"].splitlines() if (name := line[4:].partition("(")[0]).startswith("by_")]
+TRANSPORTS = [name for line in MODULES["sender"].splitlines() if (name := line[4:].partition("(")[0]).startswith("by_")]
 INTEGRATION = Integration("beacon", telemetry=[Telemetry("Beacon", ["beacon.sender"], packages=["beacon"])])
 
 
@@ -187,12 +199,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instrumented: None)
     directory = tmp_path / "site-packages" / "beacon"
     directory.mkdir(parents=True)
     (directory / "__init__.py").touch()
-    for name, text in PACKAGE.items():
+    for name, text in MODULES.items():
         (directory / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(directory.parent)
     register(INTEGRATION)
     found = importlib.import_module("beacon")
-    for name in PACKAGE:
+    for name in MODULES:
         importlib.import_module(f"beacon.{name}")
     yield found
     for name in [name for name in sys.modules if name.partition(".")[0] == "beacon"]:
@@ -428,47 +440,72 @@ def test_without_instrument(tmp_path: Path, package: Any, servers: Servers) -> N
     end()
 
 
-#: A program as ``tracekit run`` has it, with exporters of OpenTelemetry and Sentry's SDK: threads, atexit handlers and wrapped libraries.
-PROGRAM = """
-import sys
-import openai, requests, sentry_sdk
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+def test_real_packages(servers: Servers, instrumented: None) -> None:
+    """LangSmith's client, OTLP exporters with and without a thread, and Sentry's, from before the run: they send while it is recorded, and
+    in a replay their flushes return with nothing sent."""
+    smith = Client(api_url=servers.roots.http, api_key="k")
+    traces = TracerProvider()
+    traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(servers.roots.http + "/batch")))
+    traces.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(servers.roots.http + "/at-once")))
+    sentry = sentry_sdk.Client(servers.roots.http.replace("://", "://key@") + "/1", default_integrations=False)
 
-provider, collector = sys.argv[1:]
-sentry_sdk.init(collector.replace("://", "://key@") + "/1", traces_sample_rate=1.0)
-traces = TracerProvider()
-traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(collector + "/batch")))
-traces.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(collector + "/at-once")))
-client = openai.OpenAI(base_url=provider + "/v1", api_key="k")
-for number in range(2):
-    with sentry_sdk.start_transaction(name="work"), traces.get_tracer("t").start_as_current_span("work"):
-        asked = [{"role": "user", "content": f"say {number}"}]
-        print(client.chat.completions.create(model="gpt-5", messages=asked).choices[0].message.content)
-        print(requests.get(provider + "/news", timeout=5).json()["said"])
-sentry_sdk.capture_message("done")
-sentry_sdk.flush()
+    def program() -> Any:
+        with traces.get_tracer("t").start_as_current_span("work"):
+            RunTree(name="work", inputs={"n": 1}, ls_client=smith).post()
+            saw = requests.get(servers.roots.http + "/echo", timeout=5).json()["path"]
+        sentry.capture_event({"message": "done"})
+        for flush in (smith.flush, traces.force_flush, sentry.flush):
+            flush()
+        return saw
+
+    run, saw = recorded(program)
+    hits = servers.plain.hits
+    assert min(hits[path] for path in ("/runs/multipart", "/batch", "/at-once", "/api/1/envelope/")) > 0
+    assert len(entries(run, *STEPS)) == 1
+    named = {one["input"]["telemetry"] for one in entries(run, "boundary") if one["input"]["status"] == "ambient"}
+    assert named == {"LangSmith", "OpenTelemetry", "Sentry"}
+    reached = servers.hits
+    assert replayed(run, program) == saw
+    assert servers.hits == reached
+    traces.shutdown()
+    sentry.close()
+    smith.cleanup()
+
+
+#: A program whose telemetry goes on when its main thread has ended.
+PROGRAM = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from beacon import sender
+from tracekit import traced_tool
+from tracekit.integration import Integration, Telemetry, register
+
+register(Integration("beacon", telemetry=[Telemetry("Beacon", ["beacon.sender"], packages=["beacon"])]))
+
+@traced_tool(side_effect="read_only")
+def look():
+    return "seen"
+
+class Roots:
+    http = sys.argv[1]
+
+worker = threading.Thread(target=sender.after_the_main_thread, args=(Roots,))
+worker.start()
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(look).result()
+print(look())
 """
 
 
-def test_real_packages(tmp_path: Path, provider: StubProvider, servers: Servers) -> None:
-    """OTLP exporters and Sentry, with all that they wrap and what they do at the end of the process: the run replays exactly in another
-    process beside its servers, which hear nothing; ``show`` says whose telemetry is left out."""
-    place = Place(tmp_path, sdks=True)
+def test_after_the_main_thread(tmp_path: Path, package: Any, servers: Servers) -> None:
+    """A thread that sends what is left when the program has ended: a replay waits until it is done, and sends nothing; ``show`` says whose
+    telemetry is left out."""
+    place = Place(tmp_path)
     place.program(PROGRAM)
-    collector = servers.roots.http.replace("localhost", "127.0.0.1")
-    done = place.cli("run", "agent.py", provider.url, collector)
-    assert done.returncode == 0, done.stderr
-    assert "not captured" not in done.stderr
-    hits = servers.plain.hits
-    assert (hits["/batch"], hits["/at-once"], hits["/api/1/envelope/"] > 0) == (1, 2, True)
+    path = os.pathsep.join([*PACKAGES, str(tmp_path / "site-packages")])
+    done = place.cli("run", "agent.py", servers.roots.http, PYTHONPATH=path)
+    assert (done.returncode, done.stdout, servers.plain.hits["/telemetry"]) == (0, "seen\n", 1), done.stderr
     shown, _ = on_a_terminal("show", "last", "--store", str(place.store))
-    for name in ("OpenTelemetry", "Sentry"):
-        assert f"this is telemetry of {name}; it is left out" in shown
-    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
-    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} <= {"inputs_not_observed", "redacted"}
-    reached = servers.hits, provider.requests.total()
-    again = place.cli("replay", "--isolate=off", "last")
-    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
-    assert (servers.hits, provider.requests.total()) == reached
+    assert "ambient: this is telemetry of Beacon; it is left out" in shown
+    again = place.cli("replay", "--isolate=off", "last", PYTHONPATH=path)
+    assert (again.returncode, again.stdout, servers.plain.hits["/telemetry"]) == (0, "seen\n", 1), again.stderr

@@ -34,6 +34,8 @@ PACKAGES = {
     "traceloop": (("traceloop-sdk",), ("traceloop",)),
     "openinference": ((*OTLP, "openinference-instrumentation-openai"), ("openinference",)),
 }
+#: What a program reads before its run is live in a replay of the program, and refused.
+READING = ("posthog_flags",)
 
 
 class Collector:
@@ -126,6 +128,8 @@ def test_telemetry(before: bool, environment: tuple[Installed, str], tmp_path: P
     there before the run, threads and all, makes no difference."""
     python, package = environment
     for name in PACKAGES[package][1]:
+        if before and name in READING:
+            continue
         variables = {"TRACEKIT_DIR": str(tmp_path / name)}
         with stub_provider() as provider, collecting() as collector:
             arguments = [name, provider.url, collector.url, collector.grpc, *(["before"] if before else [])]
