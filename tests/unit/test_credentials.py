@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tracekit._capture.plugins import PLACEHOLDER, supply_placeholders
+from tracekit._capture.plugins import PLACEHOLDER, credentials, supply_placeholders
 
 
 def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +19,25 @@ def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["OPENAI_API_KEY"] == os.environ["AZURE_OPENAI_API_KEY"] == PLACEHOLDER
     assert os.environ["ANTHROPIC_API_KEY"] == "mine"
     restore()
+    restore()
+    assert dict(os.environ) == before
+
+
+def test_those_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK gets the variables that the recorded process had, and not those of another service; of two names the same one."""
+    for name in credentials():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GOOGLE_API_KEY", "mine")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "mine")
+    recorded = credentials()
+    assert recorded == ["AZURE_OPENAI_API_KEY", "GOOGLE_API_KEY"]
+    for name in recorded:
+        monkeypatch.delenv(name)
+    before = dict(os.environ)
+    restore = supply_placeholders(recorded)
+    assert os.environ["GOOGLE_API_KEY"] == os.environ["AZURE_OPENAI_API_KEY"] == PLACEHOLDER
+    assert {"OPENAI_API_KEY", "GEMINI_API_KEY"}.isdisjoint(os.environ)
+    assert os.environ["MISTRAL_API_KEY"] == PLACEHOLDER  # of an SDK of which nothing is known
     restore()
     assert dict(os.environ) == before
 

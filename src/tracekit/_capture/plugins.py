@@ -37,6 +37,7 @@ __all__ = [
     "attach",
     "callers_by_file",
     "classify",
+    "credentials",
     "detach",
     "discover",
     "forms",
@@ -791,13 +792,22 @@ def detach(transport: Any) -> None:
 PLACEHOLDER: Final = STAND_IN
 
 
-def supply_placeholders() -> Callable[[], None]:
+def credentials() -> list[str]:
+    """The credential variables of SDKs that are set here: a recording keeps their names."""
+    return sorted(
+        {name for one in discover().values() for way in one.credentials for name in _names(way) if os.environ.get(name)}
+    )
+
+
+def supply_placeholders(recorded: Iterable[str] = ()) -> Callable[[], None]:
     """Set a placeholder for each credential variable that is absent or empty; the returned function takes them away again.
 
-    A variable that the program has changed in the meantime is left as the program made it.
+    ``recorded`` are those that the recorded process had. An SDK of which it had some gets these and no other: SDKs choose a
+    service by the variables that are there, and refuse to guess between two. A variable that the program has changed in the
+    meantime is left as the program made it.
     """
     before: dict[str, str | None] = {}
-    for name in _variables():
+    for name in _variables(frozenset(recorded)):
         before.setdefault(name, os.environ.get(name))
         os.environ[name] = _value(name)
 
@@ -814,12 +824,30 @@ def supply_placeholders() -> Callable[[], None]:
     return restore
 
 
-def _variables() -> list[str]:
+def _variables(recorded: frozenset[str]) -> list[str]:
     """The variables that SDKs ask for, but for those in whose place another is set."""
-    wanted = [name for integration in discover().values() for name in integration.credentials]
-    ways = [(name,) if isinstance(name, str) else name for name in wanted]
-    return [names[0] for names in ways if not any(os.environ.get(name) for name in names)]
+    return [
+        had[0] if (had := [name for name in names if name in recorded]) else names[0]
+        for integration in discover().values()
+        for names in _ways(integration, recorded)
+        if not any(os.environ.get(name) for name in names)
+    ]
+
+
+def _ways(integration: Integration, recorded: frozenset[str]) -> list[tuple[str, ...]]:
+    """What one SDK takes: what it had when it was recorded, or, where that was nothing, all."""
+    ways = [_names(way) for way in integration.credentials]
+    had = [names for names in ways if not recorded.isdisjoint(names)]
+    return [names for names in ways if names in had or not had or _is_switch(names[0])]
+
+
+def _names(way: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (way,) if isinstance(way, str) else way
+
+
+def _is_switch(name: str) -> bool:
+    return name.endswith("_DISABLED")
 
 
 def _value(name: str) -> str:
-    return "true" if name.endswith("_DISABLED") else PLACEHOLDER
+    return "true" if _is_switch(name) else PLACEHOLDER

@@ -967,6 +967,7 @@ class ReplayedChildren:
                 "writes": options["writes"],
                 "live_env": list(options["live_env"]),
                 "live_files": list(options["live_files"]),
+                "credentials": list(options["credentials"]),
                 "transcript": options.get("transcript"),
             },
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .. import _reality
-from .._capture import callers, clock, instrumentation, randomness, stdout, world
+from .._capture import callers, clock, instrumentation, plugins, randomness, stdout, world
 from .._capture.guard import Attempt
 from .._journal.keys import Keys
 from .._journal.store import Store, entries_of, segment_state, writer
@@ -262,6 +262,8 @@ class RecordBlock(Block[Run]):
             "clocks": _reality.clocks(),
             "writer": writer(session.log.journal.path),
         }
+        if present := plugins.credentials():
+            about["credentials"] = present
         if self._program is not None:
             about["whole_program"] = True
         own = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()

@@ -191,7 +191,9 @@ class ReplayBlock(Block["ReplayBlock"]):
             self.lay_files(session)
         if self.called_from is not None:  # else somebody stands around it who ends the process
             taken.callback(on_process_end(self._cut_off))
-        taken.callback(plugins.supply_placeholders())
+        # A process that joins has been told those of the whole run.
+        recorded = options.setdefault("credentials", session.trace.entry(1)["meta"].get("credentials", []))
+        taken.callback(plugins.supply_placeholders(recorded))
         world.enter()
         taken.callback(world.leave)
         taken.enter_context(leftovers.kept())
@@ -728,7 +730,7 @@ class ReplayedProcess(JoinedProcess):
     def begin(self, ticket: Mapping[str, Any]) -> None:
         """Answer this process from its segment from now on, or, where it has none, guard it."""
         path = os.path.join(self._directory, f"{self._run_id}.{segment_of(self._lane)}.jsonl")
-        plugins.supply_placeholders()
+        plugins.supply_placeholders(ticket["options"]["credentials"])
         if ticket["instrument"]:
             instrumentation.instrument()
         if os.path.exists(path):

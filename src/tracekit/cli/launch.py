@@ -931,7 +931,7 @@ def _replay(command: Program | None, body: Body | None, instructions: Mapping[st
     reaches = [*instructions["options"]["allow_hosts"], *instructions["options"]["live"]]
     isolated = _isolate(instructions["isolate"], reaches)
     files = _Files(instructions)
-    plugins.supply_placeholders()
+    plugins.supply_placeholders(first_meta(instructions["path"]).get("credentials", ()))
     guard.warm()
     instrument()
     stdin.capture()
