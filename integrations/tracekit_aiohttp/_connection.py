@@ -46,6 +46,10 @@ __all__ = ["close", "connect", "release", "set_response_params"]
 # -- a request begins --------------------------------------------------------------------------------------------------------
 
 
+#: The attribute of a connector that says that a request of the program's own has gone through it.
+_EXCHANGED = "_tracekit_exchanged"
+
+
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
     """``BaseConnector.connect``."""
 
@@ -63,6 +67,7 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
             return _replaced(self, req, Nothing)
         if not isinstance(found, Exchange):
             return await _passed(found, original(self, req, *args, **kwargs))
+        setattr(self, _EXCHANGED, True)
         if found.step.live or await found.go_async():
             return await _live(found, asked, req, original(self, req, *args, **kwargs))
         if found.early() == "open":
@@ -296,12 +301,15 @@ def release(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``ClientSession.close``, which may wait until connections are closed; there is none in a replay."""
+    """``ClientSession.close``, which may wait until connections are closed; there is none in a replay.
+
+    A session that has only carried what a seam above it has caught is not even made in a replay: its end is no event.
+    """
 
     @wraps(original)
     async def close(self: Any) -> Any:
         scope = None if passes_untouched(current.get()) else here()
-        if scope is None or scope.live or scope.session.state.ended:
+        if scope is None or scope.live or scope.session.state.ended or not hasattr(self.connector, _EXCHANGED):
             return await original(self)
         try:
             turn: Any = scope.session.arm(scope, "loop.call", 0)

@@ -398,6 +398,28 @@ def test_part_of_another_request(servers: Servers, instrumented: None) -> None:
     assert replayed(run, program) == saw
 
 
+def test_the_end_of_a_session_below_another_request(servers: Servers, instrumented: None) -> None:
+    """A session that a transport above makes when it first sends, and keeps, is closed at the program's end: there is none in a replay."""
+    sessions: list[Any] = []
+
+    class Transport(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            sessions.append(aiohttp.ClientSession())
+            async with sessions[-1].get(str(request.url)) as response:
+                return httpx.Response(response.status, content=await response.read())
+
+        async def aclose(self) -> None:
+            while sessions:
+                await sessions.pop().close()
+
+    async def program() -> Any:
+        async with httpx.AsyncClient(transport=Transport()) as client:
+            return (await client.get(servers.roots.http + "/headers")).text
+
+    run, saw = recorded(program)
+    assert replayed(run, program) == saw
+
+
 def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Telemetry goes out while recording, is in no trace, and is answered with nothing in a replay, in contexts without a run too."""
     monkeypatch.setenv("LANGSMITH_ENDPOINT", servers.roots.http + "/langsmith")
