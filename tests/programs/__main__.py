@@ -18,12 +18,16 @@ from tests.programs import harness, table
 from tests.programs.rows import ENVIRONMENTS, ROWS
 from tests.support.wheel import ROOT, build
 
+#: Where the programs run: in no repository, since one that looks for the repository around it would find this one and change
+#: it; nor among temporary files, which a replay leaves to the program.
+RUNS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracekit-programs"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools programs", description=__doc__.replace("``", ""))
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a row or an environment of tests/programs/rows.py")
     parser.add_argument("--keep", action="store_true", help="keep the environments for the next time")
-    parser.add_argument("--at", type=Path, default=ROOT / ".programs", help="where environments and runs are made")
+    parser.add_argument("--at", type=Path, default=ROOT / ".programs", help="where environments are made")
     options = parser.parse_args()
     names = set(options.rows)
     if unknown := names - {row.name for row in ROWS} - ENVIRONMENTS.keys():
@@ -39,9 +43,7 @@ def main() -> None:
                 if problem:
                     result = harness.Result("not run", f"its packages could not be installed: {problem}")
                 else:
-                    result = harness.run(
-                        row, harness.Interpreter(home / "bin" / "python"), options.at / "rows" / row.name
-                    )
+                    result = harness.run(row, harness.Interpreter(home / "bin" / "python"), RUNS / row.name)
                 print(f"{row.name}: {result.result} {result.reason}", flush=True)
                 results[row.name] = result.as_json()
                 table.save(results)

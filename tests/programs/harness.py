@@ -11,17 +11,19 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support.stub_provider import StubProvider, stub_provider
 
-__all__ = ["SCRIPTS", "Interpreter", "Place", "Result", "Row", "Told", "run"]
+__all__ = ["SCRIPTS", "Interpreter", "Place", "Result", "Row", "Told", "notebooks", "run"]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 #: Seconds for one run of a program. One that takes longer is stuck.
@@ -45,6 +47,10 @@ class Row:
     says: Callable[[dict[str, Any]], Any] | None = None
     #: Whether it asks its server for anything. One that does, and was not heard, has tested nothing.
     asks: bool = True
+    #: A script that serves it beside the provider; it gets a port and the file in which it writes a line for each request.
+    server: str = ""
+    #: ``MODULE:FUNCTION`` of the runs that the program makes itself, where it is not one run as a whole: each is replayed alone.
+    entry: str = ""
     #: Where the recording is not one run of one program: records and replays by itself.
     course: Callable[[Place], Result] | None = None
 
@@ -62,6 +68,10 @@ class Result:
     replayed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     python: str = ""
+
+    @property
+    def short(self) -> str:
+        return self.result if self.result == "exact" else f"{self.result}, {self.reason}"
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,24 +122,56 @@ class Place:
         self.home = directory / "home"
         self.work.mkdir(parents=True)
         self.home.mkdir()
-        for path in SCRIPTS.glob(f"{row.name}*"):
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, self.work / path.name)
-        self.servers: dict[str, Any] = {}
-        self.url = ""
+        self._lay()
+        #: Where its model is, and where its telemetry goes.
+        self.url = self.collector = ""
         self._variables: dict[str, str] = {}
 
     @contextmanager
     def served(self) -> Iterator[Callable[[], int]]:
         """Its server, for the block; what is given says how many requests it has had."""
-        with stub_provider() as provider, _talking() as talker:
+        with ExitStack() as stack:
+            provider, collector = (stack.enter_context(stub_provider()) for _ in range(2))
+            talker = stack.enter_context(_talking())
+            ledger = self.work.parent / "requests.txt"
+            ledger.touch()
             provider.says = self.row.says
-            self.url = provider.url
+            self.url, self.collector = provider.url, collector.url
             self._variables = _variables(provider, talker)
-            yield lambda: sum(provider.requests.values()) + (sum(talker.hits.values()) if talker else 0)
+            if self.row.server:
+                self._variables["SERVER_URL"] = stack.enter_context(self._serving(ledger))
+            yield (
+                lambda: (
+                    sum(provider.requests.values())
+                    + sum(collector.requests.values())
+                    + (sum(talker.hits.values()) if talker else 0)
+                    + len(ledger.read_text().splitlines())
+                )
+            )
+
+    @contextmanager
+    def _serving(self, ledger: Path) -> Iterator[str]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [str(self.interpreter.python), str(SCRIPTS / self.row.server), str(port), str(ledger)]
+        process = subprocess.Popen(command, cwd=self.work.parent, env=self.variables())
+        try:
+            for _ in range(600):
+                with socket.socket() as asking:
+                    if asking.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
 
     def variables(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("LANG", "TZ") if name in os.environ}
-        given = {name: value.format(url=self.url, work=self.work) for name, value in self.row.variables.items()}
+        given = {
+            name: value.format(url=self.url, collector=self.collector) for name, value in self.row.variables.items()
+        }
         path = os.pathsep.join((str(self.interpreter.scripts), "/usr/local/bin", "/usr/bin", "/bin"))
         return {**kept, "PATH": path, "HOME": str(self.home), "PYTHONUNBUFFERED": "1", **self._variables, **given}
 
@@ -163,6 +205,26 @@ class Place:
             text = text.replace(f"{path}/", "").replace(str(path), ".")
         return text
 
+    def as_it_was(self) -> None:
+        """Put the files of its directory and of its home back to what they were before it ran; its runs stay."""
+        store, kept = self.work / ".tracekit", self.work.parent / "runs"
+        if store.exists():
+            store.rename(kept)
+        shutil.rmtree(self.home)
+        self.home.mkdir()
+        shutil.rmtree(self.work)
+        self.work.mkdir()
+        self._lay()
+        if kept.exists():
+            kept.rename(store)
+
+    def _lay(self) -> None:
+        for path in SCRIPTS.glob(f"{self.row.name}*"):
+            if path.is_dir():
+                shutil.copytree(path, self.work / path.name)
+            else:
+                shutil.copy(path, self.work / path.name)
+
     def log(self, name: str, told: Told) -> None:
         """Keep what a command said beside the row's directory, for whoever looks why."""
         (self.work.parent / name).write_text(
@@ -173,7 +235,7 @@ class Place:
 def run(row: Row, interpreter: Interpreter, directory: Path) -> Result:
     """Record ``row``, replay it, and say what came of it."""
     place = Place(row, interpreter, directory)
-    result = (row.course or _course)(place)
+    result = (row.course or (_each_run if row.entry else _course))(place)
     versions = interpreter.versions(row.packages)
     result.python = versions.pop("python", "")
     result.versions = versions
@@ -200,6 +262,11 @@ def _course(place: Place) -> Result:
     for replay in (with_server, alone):
         result = _judged(recording, replay, told)
         if result.result != "exact":
+            # what it keeps in files from one start to the next is told from everything else
+            place.as_it_was()
+            again = place.tracekit("replay", "last")
+            place.log("replay-as-it-was.txt", again)
+            result.reason += f" (its files as they were before the recording: {_judged(recording, again, told).short})"
             break
     result.recorded, result.replayed = recorded, replayed
     if replayed:
@@ -210,12 +277,67 @@ def _course(place: Place) -> Result:
     return result
 
 
+def _each_run(place: Place) -> Result:
+    """The runs of a program that opens them itself: each is replayed alone, in a fresh process."""
+
+    def replays(*options: str) -> Result:
+        for number, run in enumerate(runs):
+            replay = place.tracekit("replay", run, "--entry", place.row.entry, *options)
+            place.log(f"replay-{number}{'-alone' * (not options)}.txt", replay)
+            if replay.status == 0 and not {*replay.stdout.splitlines()} & {*recording.stdout.splitlines()}:
+                return Result("failed", f"an exact replay printed something else: {replay.stdout.strip()!r}")
+            if replay.status != 0:
+                return Result(
+                    _judged(recording, replay, []).result, f"run {number + 1} of {len(runs)}: {_reason(replay)}"
+                )
+        return Result("exact")
+
+    with place.served() as requests:
+        recording = place.python(f"{place.row.name}.py")
+        place.log("recording.txt", recording)
+        recorded = requests()
+        if recording.status != 0:
+            return Result("not run", f"the program fails: {_reason(recording)}", recorded=recorded)
+        runs = sorted(path.stem for path in (place.work / ".tracekit" / "runs").glob("*.jsonl") if "." not in path.stem)
+        if not runs:
+            return Result("failed", "it has recorded no run", recorded=recorded)
+        result = replays("--isolate", "off")
+        replayed = requests() - recorded
+    if result.result == "exact":
+        result = replays()
+    result.recorded, result.replayed = recorded, replayed
+    if replayed:
+        result.result, result.reason = (
+            "failed",
+            f"{replayed} requests reached the server in the replay; {result.reason}",
+        )
+    return result
+
+
+def notebooks(place: Place) -> Result:
+    """A program that records in one process and replays in another, as its first argument says."""
+    with place.served() as requests:
+        recording = place.python(f"{place.row.name}.py", "record")
+        place.log("recording.txt", recording)
+        recorded = requests()
+        if recording.status != 0:
+            return Result("not run", f"the program fails: {_reason(recording)}", recorded=recorded)
+        with_server = place.python(f"{place.row.name}.py", "replay")
+        place.log("replay.txt", with_server)
+        replayed = requests() - recorded
+    alone = place.python(f"{place.row.name}.py", "replay")
+    place.log("replay-alone.txt", alone)
+    result = next(
+        (one for one in (_judged(recording, each, []) for each in (with_server, alone)) if one.result != "exact"),
+        Result("exact"),
+    )
+    result.recorded, result.replayed = recorded, replayed
+    return result
+
+
 def _not_recorded(place: Place, recording: Told, command: tuple[str, ...], recorded: int) -> Result:
     """Why a program fails when it is recorded: by itself, or only then."""
-    if command[:1] == ("-m",):
-        bare = place.python(*command)
-    else:
-        bare = place.python(*command)
+    bare = place.python(*command)
     place.log("bare.txt", bare)
     if bare.status == 0:
         return Result("failed", f"it fails when it is recorded, and only then: {_reason(recording)}", recorded=recorded)
@@ -227,8 +349,9 @@ def _judged(recording: Told, replay: Told, told: list[str]) -> Result:
     if replay.status == 0:
         if same:
             return Result("exact", "", told)
+        noticed = "which it says" if "other output" in replay.stderr else "and says nothing of it"
         return Result(
-            "failed", f"a replay that calls itself exact printed something else: {_difference(recording, replay)}", told
+            "failed", f"an exact replay printed something else, {noticed}: {_difference(recording, replay)}", told
         )
     reason = _reason(replay)
     if "the replay has failed" not in replay.stderr and not re.search(r"^\[[a-z-]+\]", replay.stderr, re.MULTILINE):

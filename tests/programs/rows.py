@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-from tests.programs.harness import Row
+from typing import Any
+
+from tests.programs.harness import Row, notebooks
+from tests.support.stub_provider import words
 
 __all__ = ["ENVIRONMENTS", "ROWS"]
 
 #: What is installed beside the wheel, for each environment.
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "providers": (
-        "openai[realtime]",
-        "anthropic[bedrock,vertex]",
-        "google-genai",
-        "boto3",
-        "cohere",
-        "ollama",
-        "mistralai",
-        "groq",
+        "openai[realtime]", "anthropic[bedrock,vertex]", "google-genai", "boto3", "cohere", "ollama", "mistralai", "groq",
     ),
-}
+    "more providers": ("aioboto3", "voyageai", "huggingface_hub", "aiohttp"),
+    "langchain": ("langchain", "langchain-openai", "langgraph", "langgraph-checkpoint-sqlite", "langsmith"),
+    "llama-index": ("llama-index-core", "llama-index-llms-openai"),
+    "crewai": ("crewai",),
+    "dspy": ("dspy",),
+    "haystack": ("haystack-ai",),
+    "autogen": ("autogen-agentchat", "autogen-ext[openai]"),
+    "semantic-kernel": ("semantic-kernel",),
+    "smolagents": ("smolagents[openai]",),
+    "litellm": ("litellm",),
+    "pydantic-ai": ("pydantic-ai-slim[openai]", "logfire"),
+    "mcp": ("mcp",),
+    "mini-swe-agent": ("mini-swe-agent", "mcp"),
+    "aider": ("aider-chat",),
+    "llm": ("llm",),
+    "services": ("fastapi", "uvicorn", "httpx", "openai", "celery[sqlalchemy]", "huey"),
+    "jupyter": ("nbclient", "ipykernel", "openai"),
+    "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
+}  # fmt: skip
+
+
+def fields(body: dict[str, Any]) -> str:
+    """What DSPy reads its fields from."""
+    return f"[[ ## reasoning ## ]]\n{words()}\n\n[[ ## answer ## ]]\n{words()}\n\n[[ ## completed ## ]]"
+
+
+def final(body: dict[str, Any]) -> str | None:
+    """A call of the tool where there is one, then an answer in the form that CrewAI asks for."""
+    if body.get("tools") and body["messages"][-1]["role"] != "tool":
+        return None
+    return f"Thought: I know it.\nFinal Answer: {words()}"
+
+
+def code(body: dict[str, Any]) -> str:
+    """Code for smolagents: first a call of the tool, then the answer."""
+    steps = sum(message["role"] == "assistant" for message in body["messages"])
+    line = "found = depth('fjord')\nprint(found)" if not steps else "final_answer(found)"
+    return f"Thought: {words()}\n<code>\n{line}\n</code>"
+
+
+def commands(body: dict[str, Any]) -> dict[str, Any]:
+    """What mini-SWE-agent runs, one command after another."""
+    lines = (
+        "echo a note > notes.txt && ls -la",
+        "date +%s%N; cat notes.txt",
+        "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
+    )
+    steps = sum(message["role"] == "assistant" for message in body["messages"])
+    return {"bash": {"command": lines[min(steps, 2)]}}
+
+
+def edit(body: dict[str, Any]) -> str:
+    """A change of a file in the form that Aider asks for."""
+    if "SEARCH/REPLACE" not in str(body["messages"]):
+        return f"feat: {words()}"
+    block = f"<<<<<<< SEARCH\nThe fjord is deep.\n=======\nThe fjord is {words()} deep.\n>>>>>>> REPLACE"
+    return f"Here:\n\naider_edit.txt\n```\n{block}\n```\n"
+
 
 ROWS: tuple[Row, ...] = (
     Row("openai_endpoints", "every endpoint of the synchronous client", "providers", ("openai",)),
@@ -27,5 +80,146 @@ ROWS: tuple[Row, ...] = (
     Row("openai_azure", "`AzureOpenAI`", "providers", ("openai",)),
     Row("openai_realtime", "a Realtime session", "providers", ("openai", "websockets")),
     Row("anthropic_messages", "messages, streams, tools, batches, token counts", "providers", ("anthropic",)),
+    Row("anthropic_bedrock", "`AnthropicBedrock`, asked and streamed", "providers", ("anthropic", "boto3")),
+    Row("anthropic_vertex", "`AnthropicVertex` with a token", "providers", ("anthropic", "google-auth")),
+    Row("google_genai_sync", "texts, streams, tools that the SDK calls, a chat", "providers", ("google-genai",)),
+    Row("google_genai_async", "side by side, and streamed", "providers", ("google-genai",)),
+    Row("boto3_bedrock", "Converse, Invoke and their streams", "providers", ("boto3", "botocore")),
+    Row(
+        "aioboto3_bedrock",
+        "Converse and its stream, side by side",
+        "more providers",
+        ("aioboto3", "aiobotocore", "aiohttp"),
+    ),
+    Row("cohere_chat", "chat, stream, embeddings, ranking", "providers", ("cohere",)),
     Row("ollama_chat", "chats, a stream, a tool, embeddings", "providers", ("ollama",)),
+    Row("voyageai_embed", "embeddings by `requests` and `aiohttp`", "more providers", ("voyageai",)),
+    Row("mistral_chat", "chat, stream, completion, embeddings", "providers", ("mistralai",)),
+    Row("groq_chat", "chat, stream, a tool", "providers", ("groq",)),
+    Row("huggingface_inference", "the inference clients", "more providers", ("huggingface_hub",)),
+    Row(
+        "langchain_agent",
+        "an agent with a tool, batches, streams, structured output",
+        "langchain",
+        ("langchain", "langchain-openai", "langgraph"),
+    ),
+    Row(
+        "langgraph_sqlite",
+        "`SqliteSaver` on a lasting file, an interrupt",
+        "langchain",
+        ("langgraph", "langgraph-checkpoint-sqlite"),
+    ),
+    Row("langgraph_memory", "branches side by side", "langchain", ("langgraph",)),
+    Row(
+        "llama_index_agent",
+        "a `FunctionAgent` with a memory",
+        "llama-index",
+        ("llama-index-core", "llama-index-llms-openai"),
+    ),
+    Row("crewai_crew", "a crew of two, default settings", "crewai", ("crewai",), says=final),
+    Row("dspy_program", "predictions, the default cache", "dspy", ("dspy",), says=fields),
+    Row("haystack_pipeline", "a pipeline and an agent, default settings", "haystack", ("haystack-ai",)),
+    Row("autogen_team", "a team of two with a tool", "autogen", ("autogen-agentchat", "autogen-ext")),
+    Row("semantic_kernel_agent", "an agent with a plugin", "semantic-kernel", ("semantic-kernel",)),
+    Row("smolagents_requests", "a `CodeAgent` whose tool uses `requests`", "smolagents", ("smolagents",), says=code),
+    Row("litellm_ids", "two providers, streams, a router; its own ids", "litellm", ("litellm",)),
+    Row(
+        "pydantic_ai_logfire",
+        "an agent with a tool, watched by Logfire",
+        "pydantic-ai",
+        ("pydantic-ai-slim", "logfire"),
+        variables={"LOGFIRE_TOKEN": "pylf_v1_eu_0123456789", "LOGFIRE_BASE_URL": "{collector}"},
+    ),
+    Row("mcp_stdio", "a session with a server that it starts", "mcp", ("mcp",), asks=False),
+    Row("mcp_http", "a session over streamable HTTP", "mcp", ("mcp",), server="mcp_http_server.py"),
+    Row(
+        "mini_swe_agent",
+        "a coding agent: a shell for each command",
+        "mini-swe-agent",
+        ("mini-swe-agent", "litellm"),
+        says=commands,
+    ),
+    Row(
+        "aider_edit",
+        "a coding agent by its command line: edits a file, commits it",
+        "aider",
+        ("aider-chat", "litellm"),
+        command=(
+            "-m",
+            "aider",
+            "--yes-always",
+            "--model",
+            "openai/gpt-4o",
+            "--message",
+            "Measure it",
+            "aider_edit.txt",
+        ),
+        says=edit,
+    ),
+    Row(
+        "llm_functions",
+        "the command `llm` with a function, its log in a database",
+        "llm",
+        ("llm",),
+        command=("-m", "llm", "-m", "gpt-4o-mini", "--functions", "llm_functions.py", "--td", "How deep is the fjord?"),
+    ),
+    Row(
+        "fastapi_service",
+        "a service under concurrent load: each request is a run",
+        "services",
+        ("fastapi", "uvicorn"),
+        entry="fastapi_service:ask",
+    ),
+    Row(
+        "celery_tasks", "a worker with its pool: each task is a run", "services", ("celery",), entry="celery_tasks:ask"
+    ),
+    Row(
+        "huey_tasks",
+        "a consumer with processes: each task is a run",
+        "services",
+        ("huey",),
+        entry="huey_tasks:answered",
+    ),
+    Row(
+        "jupyter_notebook",
+        "a cell recorded in one kernel, replayed in another",
+        "jupyter",
+        ("nbclient", "ipykernel"),
+        course=notebooks,
+    ),
+    Row(
+        "langsmith_traced",
+        "LangSmith on",
+        "telemetry",
+        ("langsmith", "openai"),
+        variables={"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": "{collector}", "LANGSMITH_API_KEY": "lsv2_stub"},
+    ),
+    Row(
+        "langfuse_observed",
+        "Langfuse on",
+        "telemetry",
+        ("langfuse", "openai"),
+        variables={
+            "LANGFUSE_HOST": "{collector}",
+            "LANGFUSE_BASE_URL": "{collector}",
+            "LANGFUSE_PUBLIC_KEY": "pk-stub",
+            "LANGFUSE_SECRET_KEY": "sk-stub",
+        },
+    ),
+    Row(
+        "otlp_spans",
+        "OpenTelemetry over HTTP",
+        "telemetry",
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+        variables={"OTEL_EXPORTER_OTLP_ENDPOINT": "{collector}"},
+    ),
+    Row(
+        "otlp_grpc",
+        "OpenTelemetry over gRPC, its collector gone",
+        "telemetry",
+        ("opentelemetry-exporter-otlp-proto-grpc", "grpcio"),
+    ),
+    Row(
+        "sentry_watched", "Sentry on", "telemetry", ("sentry-sdk", "openai"), variables={"COLLECTOR_URL": "{collector}"}
+    ),
 )

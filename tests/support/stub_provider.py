@@ -183,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, body: Any) -> None:
         wire = wires.answer(path, body, words)
-        if wire is not None and isinstance(wire.body, bytes):
+        if path.lower().endswith("rawpredict"):  # Claude on Vertex
+            self._messages({"model": "claude", **body})
+        elif wire is not None and isinstance(wire.body, bytes):
             self._send(200, wire.body, {"content-type": wire.content_type, **wire.headers})
         elif wire is not None and isinstance(wire.body, list):
             self._pieces(wire.body, wire.content_type)
@@ -208,15 +210,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, {"path": path, "said": words()})
 
     def _chat(self, body: dict[str, Any]) -> None:
-        answer = f"{words()} / {_last(body['messages'])}"
+        said = self.server.says(body) if self.server.says else None
+        answer = said if isinstance(said, str) else f"{words()} / {_last(body['messages'])}"
+        calls = _calls(body, said if isinstance(said, dict) else None) if not isinstance(said, str) else []
         base = {"id": f"chatcmpl-{secrets.token_hex(6)}", "created": int(time.time()), "model": f"{body['model']}-0613"}
         usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, "prompt_tokens_details": {"cached_tokens": 4},
                  "completion_tokens_details": {"reasoning_tokens": 2}}  # fmt: skip
         if body.get("stream"):
             head = {**base, "object": "chat.completion.chunk"}
-            pieces = [{"role": "assistant", "content": ""}, *({"content": part} for part in _split(answer))]
+            pieces = [{"role": "assistant", "content": ""}]
+            pieces += _called(calls) if calls else [{"content": part} for part in _split(answer)]
             events = [{**head, "choices": [{"index": 0, "delta": p, "finish_reason": None}]} for p in pieces]
-            events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            reason = "tool_calls" if calls else "stop"
+            events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
             if (body.get("stream_options") or {}).get("include_usage"):
                 events.append({**head, "choices": [], "usage": usage})
             return self._stream([f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"])
@@ -224,12 +230,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = json.dumps({"city": words(), "degrees": secrets.randbelow(40)})
         message: dict[str, Any] = {"role": "assistant", "content": answer, "refusal": None}
         finish = "stop"
-        if body.get("tools") and body["messages"][-1]["role"] == "user":
-            arguments = json.dumps({"place": words()})
-            call = {"id": f"call_{secrets.token_hex(4)}", "type": "function",
-                    "function": {"name": body["tools"][0]["function"]["name"], "arguments": arguments}}  # fmt: skip
+        if calls:
             message, finish = (
-                {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
+                {"role": "assistant", "content": None, "refusal": None, "tool_calls": calls},
                 "tool_calls",
             )
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
@@ -386,6 +389,33 @@ def _named(events: list[dict[str, Any]], *, number: bool = False) -> list[str]:
         body = {**event, "sequence_number": index} if number else event
         lines.append(f"event: {event['type']}\ndata: {json.dumps(body, ensure_ascii=False)}\n\n")
     return lines
+
+
+def _calls(body: dict[str, Any], asked: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What a chat asks of its tools: what it is told to, or, of a user's question, the first tool with a place."""
+    if asked is None and body.get("tools") and body["messages"][-1]["role"] == "user":
+        asked = {body["tools"][0]["function"]["name"]: {"place": words()}}
+    return [
+        {
+            "id": f"call_{secrets.token_hex(4)}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for name, arguments in (asked or {}).items()
+    ]
+
+
+def _called(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool calls as the pieces of a stream: who is called, then the arguments bit by bit."""
+    pieces = []
+    for index, call in enumerate(calls):
+        function = call["function"]
+        pieces.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        pieces += [
+            {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
+            for part in _split(function["arguments"])
+        ]
+    return pieces
 
 
 def _split(text: str) -> list[str]:
