@@ -27,6 +27,8 @@ def _reported(original: Any) -> Any:
     return reported(original)
 
 
+_REPORTED = ("data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing")
+
 integration = Integration(
     "websockets",
     modules=("websockets",),
@@ -36,10 +38,9 @@ integration = Integration(
             Patch("websockets.asyncio.client", f"connect.{name}", _wrapped("asyncio", "opening"))
             for name in ("create_connection", "open_tcp_connection")
         ),
-        *(
-            Patch("websockets.asyncio.connection", f"Connection.{name}", _reported)
-            for name in ("data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing")
-        ),
+        *(Patch("websockets.asyncio.connection", f"Connection.{name}", _reported) for name in _REPORTED),
+        Patch("websockets.legacy.client", "Connect.__init__", _wrapped("asyncio", "legacy_connect")),
+        *(Patch("websockets.legacy.protocol", f"WebSocketCommonProtocol.{name}", _reported) for name in _REPORTED),
         Patch("websockets.sync.client", "connect", _wrapped("threads", "connect")),
         Patch("websockets.sync.client", "reconnect.open_connection", _wrapped("threads", "open_connection")),
         Patch("websockets.sync.client", "ClientConnection.__init__", _wrapped("threads", "made")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import Context
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 from tracekit.integration import (
@@ -22,7 +22,7 @@ from tracekit.integration import (
 
 from ._requests import begun, raised, report
 
-__all__ = ["opening"]
+__all__ = ["legacy_connect", "opening"]
 
 
 def opening(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +41,8 @@ def opening(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self)
         if found.step.live or await found.go_async():
             connection, _ = await opened(found, original(self), report)
-            Observed(connection, found)
+            observed, messages = Observed(connection, found), connection.recv_messages
+            messages.pause, messages.resume = observed.pause_reading, observed.resume_reading
             return connection
         if found.early() == "open":
             raise raised(await found.first_async())
@@ -50,6 +51,45 @@ def opening(original: Callable[..., Any]) -> Callable[..., Any]:
         return connection
 
     return opening
+
+
+def legacy_connect(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Connect.__init__`` of ``websockets.legacy``: what it will open its connections with, redirects included."""
+
+    @wraps(original)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        made = self._create_connection
+        self._create_connection = partial(_legacy_opening(self, made.func), *made.args, **made.keywords)
+
+    return __init__
+
+
+def _legacy_opening(connect: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``loop.create_connection``, for this library's protocol: its ``factory``."""
+
+    async def create_connection(factory: Any, *args: Any, **options: Any) -> Any:
+        if passes_untouched(current.get()):
+            return await original(factory, *args, **options)
+        begins = begun(connect._uri, factory.keywords.get("extra_headers"))
+        if begins == PASSING:
+            with passing():
+                return await original(factory, *args, **options)
+        if not isinstance(begins, Exchange):
+            return await original(factory, *args, **options)
+        if begins.step.live or await begins.go_async():
+            (_, protocol), _ = await opened(begins, original(factory, *args, **options), report)
+            observed = Observed(protocol, begins)
+            protocol.reader._transport = observed  # which it pauses
+            return observed, protocol
+        if begins.early() == "open":
+            raise raised(await begins.first_async())
+        protocol = factory()
+        replayed = Replayed(protocol, begins)
+        protocol.connection_made(replayed)
+        return replayed, protocol
+
+    return create_connection
 
 
 def _made(connect: Any) -> Any:
@@ -67,8 +107,6 @@ class Observed(ObservedTransport):
     def __init__(self, connection: Any, exchange: Exchange) -> None:
         self._conversation: Final = Conversation(exchange, brought=True)
         super().__init__(connection, exchange, self._conversation, exchange.scope)
-        messages = connection.recv_messages
-        messages.pause, messages.resume = self.pause_reading, self.resume_reading
 
     def sent(self, data: bytes) -> None:
         self._conversation.sent(data)
@@ -96,8 +134,15 @@ class Replayed(ReplayedTransport):
     def can_write_eof(self) -> bool:
         return True
 
+    def write_eof(self) -> None:
+        self._end()  # the older client waits then until the other side closes the connection
+
     def close(self) -> None:
         self._closing = True
+        self._end()
+
+    def _end(self) -> None:
+        """Where the log says no more of how the connection ended, it has ended."""
         if not self.arrivals.open or self.arrivals.over:
             self.arrivals.close()
             self.loop.call_soon(self._lost, "closed", None, context=Context())

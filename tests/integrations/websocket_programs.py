@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -264,6 +265,50 @@ def threaded_time_limits(root: str) -> Any:
         except TimeoutError:
             out.append("not yet")
         return [*out, talk.recv(timeout=10)]
+
+
+# -- on asyncio, by the library's older client ---------------------------------------------------------------------------------
+
+
+def legacy(*args: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from websockets.legacy.client import connect
+
+        return connect(*args, **options)
+
+
+@program
+async def older(root: str) -> Any:
+    """Messages, fragments, pings, redirects, ends and connections that fail."""
+    out: list[Any] = []
+    for compression in ("deflate", None):
+        async with legacy(root + "/moved", compression=compression, ping_interval=0.05) as talk:
+            for message in ("hello", "ü" * 400, ""):
+                await talk.send(message)
+                out.append(await talk.recv())
+            await talk.send(b"\x00\xff" * 70)
+            out.append((await talk.recv()).hex())
+            await talk.send(["fr", "ag", "ments"])
+            out.append(await talk.recv())
+            for message, count in (("burst", 5), ("split", 1), ("big", 1), ("ping", 1)):
+                await talk.send(message)
+                out += [len(await talk.recv()) for _ in range(count)]
+            await (await talk.ping("own"))
+        out.append((talk.close_code, talk.close_reason))
+    for message in ("close", "kill", "nonsense"):
+        try:
+            async with legacy(root + "/talk") as talk:
+                await talk.send(message)
+                await talk.recv()
+        except websockets.ConnectionClosed as error:
+            out.append((message, failed(error), talk.close_code))
+    for url in (root + "/forbidden", "ws://127.0.0.1:1/"):
+        try:
+            await legacy(url)
+        except (OSError, websockets.InvalidHandshake) as error:
+            out.append((type(error).__name__, str(error)))
+    return out
 
 
 if __name__ == "__main__":
