@@ -29,7 +29,7 @@ def _reported(original: Any) -> Any:
 
 
 #: What the library calls on the protocol of a connection, and what its event loop does.
-_PROTOCOL = ("set_response_params", "_reschedule_timeout", "_on_read_timeout")
+_PROTOCOL = ("set_parser", "set_response_params", "_reschedule_timeout", "_on_read_timeout")
 _REPORTED = (
     ("aiohttp.client_proto", "ResponseHandler.data_received"),
     ("aiohttp.client_proto", "ResponseHandler.connection_lost"),

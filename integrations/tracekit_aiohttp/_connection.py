@@ -30,6 +30,7 @@ from tracekit.integration import (
     current,
     drive,
     here,
+    keeping,
     opened,
     outside,
     passes_untouched,
@@ -40,7 +41,7 @@ from tracekit.integration import (
 
 from ._requests import Asked, raised, report, undecoded
 
-__all__ = ["close", "connect", "release", "set_response_params"]
+__all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 
 
 # -- a request begins --------------------------------------------------------------------------------------------------------
@@ -247,14 +248,32 @@ def set_response_params(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def set_response_params(self: Any, **how: Any) -> None:
         transport = transport_of(self)
-        original(self, **how)
+        if transport is None:
+            original(self, **how)
+            return
+        with keeping(transport):
+            original(self, **how)
         if type(transport) is Observed:
             if not how.get("auto_decompress", True):
                 transport.incoming.asked = ""
-        elif transport is not None:
+        else:
             transport.ready()
 
     return set_response_params
+
+
+def set_parser(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Who reads from now on gets what the protocol has kept for him."""
+
+    @wraps(original)
+    def set_parser(self: Any, *args: Any, **kwargs: Any) -> Any:
+        transport = transport_of(self)
+        if transport is None:
+            return original(self, *args, **kwargs)
+        with keeping(transport):
+            return original(self, *args, **kwargs)
+
+    return set_parser
 
 
 def _reschedule_timeout(original: Callable[..., Any]) -> Callable[..., Any]:

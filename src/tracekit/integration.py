@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from ._capture.transports import ObservedTransport as ObservedTransport
     from ._capture.transports import ReplayedTransport as ReplayedTransport
     from ._capture.transports import StandIn as StandIn
+    from ._capture.transports import keeping as keeping
     from ._capture.transports import opened as opened
     from ._capture.transports import reported as reported
     from ._capture.transports import serving as serving
@@ -229,6 +230,7 @@ _HOMES: Final = {
     "instrumented": "_capture.instrumentation",
     "json_lines": "_capture.wire",
     "json_value": "_capture.wire",
+    "keeping": "_capture.transports",
     "live_async": "_capture.calls",
     "message": "_capture.http",
     "named": "_capture.notes",
@@ -347,6 +349,7 @@ __all__ = [
     "instrumented",
     "json_lines",
     "json_value",
+    "keeping",
     "live_async",
     "message",
     "named",

@@ -626,6 +626,54 @@ def test_outside_runs_nothing_changes(servers: Servers, instrumented: None) -> N
     assert asyncio.run(program()) == ("_SelectorSocketTransport", "127.0.0.1")
 
 
+class Hasty(threading.Thread):
+    """A websocket server whose first messages come at once with its handshake."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"ws://127.0.0.1:{self._socket.getsockname()[1]}/"
+        self.start()
+
+    def run(self) -> None:
+        client = self._socket.accept()[0]
+        self._socket.close()
+        with client, client.makefile("rb") as file:
+            head = b"".join(iter(file.readline, b"\r\n"))
+            client.sendall(agreed(head) + b"\x81\x05hello\x81\x02ok")
+            file.read(2 + 4 + 3)
+            client.sendall(b"\x88\x00")
+            file.read()
+
+
+def test_messages_that_come_with_the_handshake(instrumented: None) -> None:
+    """Each is received once, in the trace and in a replay."""
+    server = Hasty()
+
+    async def program() -> Any:
+        async with aiohttp.ClientSession() as session, session.ws_connect(server.url) as talk:
+            found = [await talk.receive_str(), await talk.receive_str()]
+            await talk.send_str("bye")
+            return [*found, (await talk.receive()).type.name]
+
+    run, saw = recorded(program)
+    assert saw == ["hello", "ok", "CLOSE"]
+    outputs = [entry["output"] for entry in entries(run) if entry["type"] == "http.chunk"]
+    assert [one["received"].get("data") for one in outputs if "received" in one] == ["hello", "ok", None]
+    assert replayed(run, program) == saw
+
+
+def agreed(head: bytes) -> bytes:
+    """The answer to the request for a websocket."""
+    key = head.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
+    digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
+    accept = base64.b64encode(digest)
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n"
+        % accept
+    )
+
+
 class Sluggish:
     """A server that takes what it is sent a little at a time, over a websocket, too."""
 
@@ -650,13 +698,7 @@ class Sluggish:
     def _answer(self, client: socket.socket, file: Any) -> None:
         head = b"".join(iter(file.readline, b"\r\n"))
         if b"Upgrade: websocket" in head:
-            key = head.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
-            digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
-            client.sendall(
-                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
-                + base64.b64encode(digest)
-                + b"\r\n\r\n"
-            )
+            client.sendall(agreed(head))
             while (start := file.read(2)) and start[0] & 15 == 2:
                 size = int.from_bytes(file.read(8 if start[1] & 127 == 127 else 2), "big")
                 file.read(size + 4)

@@ -19,7 +19,16 @@ from .calls import drive
 from .http import Exchange
 from .http1 import Arrivals, Incoming
 
-__all__ = ["ObservedTransport", "ReplayedTransport", "StandIn", "opened", "reported", "serving", "transport_of"]
+__all__ = [
+    "ObservedTransport",
+    "ReplayedTransport",
+    "StandIn",
+    "keeping",
+    "opened",
+    "reported",
+    "serving",
+    "transport_of",
+]
 
 #: The attribute of a protocol in which its transport is kept, while that is one of these.
 _KEY: Final = "_tracekit_transport"
@@ -79,6 +88,8 @@ def reported(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap what an event loop calls on a protocol (``data_received``, ``connection_lost``, ``pause_writing`` …): its transport is the first
     to know."""
     name = original.__name__
+    if name == "data_received":
+        return _reported_data(original)
 
     @wraps(original)
     def method(self: Any, *args: Any) -> Any:
@@ -93,6 +104,33 @@ def reported(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _reported_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``data_received``, which a library calls itself, too, with what it has kept of data that it could not read yet."""
+
+    @wraps(original)
+    def data_received(self: Any, data: bytes) -> Any:
+        transport = transport_of(self)
+        if transport is None:
+            return original(self, data)
+        if not transport.kept:
+            with serving():
+                transport.data_received(data)
+        with keeping(transport), serving(transport.scope):
+            return original(self, data)
+
+    return data_received
+
+
+@contextmanager
+def keeping(transport: ObservedTransport | ReplayedTransport) -> Iterator[None]:
+    """A block in which ``data_received`` is called by the library itself, with what has been received, and recorded, before."""
+    before, transport.kept = transport.kept, True
+    try:
+        yield
+    finally:
+        transport.kept = before
+
+
 class ObservedTransport(StandIn):
     """The transport of a connection that is recorded: what goes out is reported to :meth:`sent`, what is received to ``incoming``.
 
@@ -101,6 +139,8 @@ class ObservedTransport(StandIn):
 
     #: Whether what is sent is produced meanwhile, by code of the program that waits where sending is paused.
     program_sends = True
+    #: Whether the library is reading what it has kept: see :func:`keeping`.
+    kept = False
 
     def __init__(self, protocol: Any, exchange: Exchange, incoming: Incoming, scope: Scope | None) -> None:
         super().__init__(protocol.transport)
@@ -182,6 +222,8 @@ class ReplayedTransport(asyncio.Transport):
 
     ``scope`` as that of :class:`ObservedTransport`.
     """
+
+    kept = False
 
     def __init__(self, protocol: Any, loop: asyncio.AbstractEventLoop, scope: Scope | None = None) -> None:
         super().__init__()
