@@ -186,7 +186,7 @@ subprocess.run([sys.executable, "child.py"], check=True)
     last = json.loads(path.read_bytes().splitlines()[-1])
     noted = [json.loads(line) for line in path.read_bytes().splitlines() if b'"type":"boundary"' in line]
     assert (noted, last["meta"].get("boundary")) == ([], None)
-    assert [one["code"] for one in why(place)["can_be_replayed"]["reasons"]] == ["inputs_not_observed"]
+    assert [one["code"] for one in why(place)["can_be_replayed"]["reasons"]] == ["nothing_lacking"]
 
 
 def test_a_connection_from_before_the_run_counts_when_it_is_used(place: Place, server: Server) -> None:

@@ -290,7 +290,7 @@ def test_a_replay_starts_nothing_and_gives_the_same(name: str, place: Place) -> 
     assert place.effects() == PROGRAMS[name].count("printf x >>")
     assert replayed(place) == done.stdout
     why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
-    assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["inputs_not_observed"]
+    assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["nothing_lacking"]
 
 
 def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) -> None:

@@ -63,7 +63,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     why = json.loads(CliRunner().invoke(main, ["show", str(trace), "--why"]).stdout)
     assert "look_up_order" in why["why_this_path"]["text"]
     assert why["safe_to_retry"]["answer"] is False
-    assert why["can_be_replayed"]["answer"] is None
+    assert why["can_be_replayed"]["answer"] is True
     assert "--- recorded" in done.stderr
     assert "does not match its hash" in done.stderr
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.place import Place
+from tests.support.place import PACKAGES, Place
 from tracekit import DivergenceError, InexactReplayError, record, replay, traced_tool
 
 BEGIN = """
@@ -583,3 +583,58 @@ print(open("state").read())
     again = place.cli("replay", "last")
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
     assert "exact, 1 file as it was before" in again.stderr
+
+
+def test_a_file_that_a_library_opens(place: Place) -> None:
+    """What an installed package reads for the program is recorded as what the program reads itself, and what it changes is as it was; not
+    what it keeps for itself, and no code."""
+    package = place.directory / "site-packages"
+    package.mkdir()
+    (package / "frames.py").write_text(
+        "def read(path):\n    with open(path) as file:\n        return file.read()\n"
+        "def write(path, text):\n    with open(path, 'w') as file:\n        file.write(text)\n"
+    )
+    for name in ("rows.csv", ".cache", "agent.py"):
+        (place.directory / name).write_text(name)
+    place.program(
+        BEGIN
+        + "import frames\nprint(look(frames.read('rows.csv')), len(frames.read('.cache')), len(frames.read('agent.py')) > 1)\n"
+        "frames.write('rows.csv', 'more')\n"
+    )
+    variables = {"PYTHONPATH": os.pathsep.join([str(package), *PACKAGES])}
+    done = place.cli("run", "agent.py", **variables)
+    assert [one["input"]["name"] for one in entries(place)] == ["rows.csv"], done.stderr
+    (place.directory / "rows.csv").unlink()
+    (place.directory / ".cache").write_text("10-letters"[:6])
+    again = place.cli("replay", "last", **variables)
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+def test_another_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies there is there: the program is given today's, and that it is another one is a remark."""
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    monkeypatch.chdir(places[0])
+    with record("r", store=tmp_path / "store") as run:
+        assert os.getcwd() == str(Path.cwd()) == str(places[0])
+        look(1)
+    for place, line in zip(places, ("exact", "exact, 1 other current directory"), strict=True):
+        monkeypatch.chdir(place)
+        with replay(run.id, store=tmp_path / "store") as session:
+            assert Path.cwd() == place
+            look(1)
+        assert session.report.verdict.line == line
+
+
+def test_standard_input_of_a_block(place: Place) -> None:
+    """Only ``tracekit run`` captures it: a block says that ``input()`` is not captured, and its replay refuses it."""
+    place.program(BEGIN + "with record('r'):\n    look(input())\n")
+    done = place.python("agent.py", input="hello\n")
+    assert "reading standard input (" in done.stderr, done.stderr
+    assert json.loads(place.cli("show", "last", "--why", "--json").stdout)["can_be_replayed"]["answer"] is False
+    program = place.program(
+        BEGIN + f"from tracekit import replay\nwith replay({place.run!r}):\n    look(input())\n", "again.py"
+    )
+    again = place.python(program, input="hello\n")
+    assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr

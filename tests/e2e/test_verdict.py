@@ -515,13 +515,23 @@ def test_a_replay_and_a_dry_run_agree_that_a_value_is_missing(place: Place) -> N
 
 
 def test_unknown_is_never_yes(place: Place) -> None:
-    """What a run read and wrote is not observed: neither question is answered with yes, and each says why."""
-    place.program(TOOL.replace("irreversible", "read_only") + "charge(1)\n")
+    """A run whose calls and inputs are all in the trace can be replayed; one that read a file of which nothing was kept: who knows. What it
+    wrote is not observed, so that nobody knows whether it is safe to run it again."""
+    tool = TOOL.replace("irreversible", "read_only")
+    (place.directory / "kept.txt").write_text("kept")
+    place.program(tool + "charge(open('kept.txt').read())\n")
     assert place.cli("run", "agent.py").returncode == 0
     answers = _why(place)
-    for question in ("can_be_replayed", "safe_to_retry"):
-        assert answers[question]["answer"] is None
-        assert "inputs_not_observed" in [one["code"] for one in answers[question]["reasons"]]
+    assert answers["can_be_replayed"]["answer"] is True
+    assert answers["can_be_replayed"]["text"].startswith("Yes: ")
+    assert answers["safe_to_retry"]["answer"] is None
+    assert "writes_not_observed" in [one["code"] for one in answers["safe_to_retry"]["reasons"]]
+    (place.directory / "secrets.env").write_text("PLACE=here")
+    place.program(tool + "charge(len(open('secrets.env').read()))\n")
+    assert place.cli("run", "agent.py").returncode == 0
+    answer = _why(place)["can_be_replayed"]
+    assert (answer["answer"], [one["code"] for one in answer["reasons"]]) == (None, ["not_kept"])
+    assert "secrets.env" in answer["text"]
     place.program(TOOL + "charge(1)\n")
     assert place.cli("run", "agent.py").returncode == 0
     safe = _why(place)["safe_to_retry"]

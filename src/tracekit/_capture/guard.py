@@ -164,7 +164,7 @@ def _canonical(host: str) -> str | None:
 # long ago, or by a class of its own derived from ``_socket.socket``, is seen like any other.
 
 #: An ``act`` is nothing that a replay holds back: only who may do nothing at all is asked about it.
-Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "act"]
+Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "act"]
 
 
 class Attempt:
@@ -501,6 +501,8 @@ class Caller:
             return True  # it binds a socket at its import, to see whether there is IPv6
         if kind == "act" and self._nearest.startswith(_DEBUGGERS):
             return True
+        if kind == "stdin":
+            return self.keeps
         if kind in ("file", "act"):
             return self._nearest.partition(".")[0] == "tracekit"
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)
@@ -1130,6 +1132,7 @@ _VERBS: Final[dict[Kind, str]] = {
     "native": "call a native client:",
     "process": "start a process:",
     "file": "change a file:",
+    "stdin": "read",
 }
 _TOOL: Final = "let a @traced_tool or an instrumented client make this call, so that the replay answers it"
 _NEXT: Final[dict[Kind, str]] = {
@@ -1140,6 +1143,7 @@ _NEXT: Final[dict[Kind, str]] = {
     "replay(..., allow_hosts=[...])",
     "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "
     "let it run for real",
+    "stdin": "let a @traced_tool ask, so that the replay answers it; or record the program by `tracekit run`, which captures it",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
 }
 _NEXT_RESUMED: Final = (
@@ -1196,7 +1200,7 @@ class _NewFiles:
         if attempt.operation == "sqlite3.connect" and text.startswith("file:"):
             text = text[len("file:") :].partition("?")[0]
         where = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
-        if any(where.startswith(place) for place in _temporary()) or self._covered(where):
+        if any(where.startswith(place) for place in temporary_directories()) or self._covered(where):
             return True
         with self._lock:
             if where in self._made:
@@ -1211,7 +1215,7 @@ class _NewFiles:
         return True
 
 
-def _temporary() -> tuple[str, ...]:
+def temporary_directories() -> tuple[str, ...]:
     """Directories for temporary files, as prefixes."""
     import tempfile
 

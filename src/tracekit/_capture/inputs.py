@@ -16,12 +16,13 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
 from hashlib import sha256
 from sys import _getframe
-from types import FrameType
+from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import Scope, current
 from .callers import installed, walk
+from .guard import Attempt, cross, temporary_directories
 from .patch import AttributePatch, Patch, Switch
 from .plugins import PLACEHOLDER
 
@@ -39,6 +40,13 @@ _BETWEEN: Final = frozenset({
     "gzip", "bz2", "lzma", "tarfile", "zipfile", "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
+#: Packages that look at the program, and read its code.
+_KEEPING: Final = frozenset({
+    "IPython", "_pytest", "pytest", "coverage", "debugpy", "pydevd", "pip", "setuptools", "pkg_resources", "traitlets", "wrapt",
+})  # fmt: skip
+_CODE: Final = (".py", ".pyc", ".pyi", ".pth", ".so", ".pyd", ".ipynb")
+_OF_THE_SYSTEM: Final = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/run/", "/sys/", "/usr/", "/sbin/")
+_getcwd: Final = os.getcwd
 
 
 def _asks() -> Scope | None:
@@ -50,6 +58,27 @@ def _asks() -> Scope | None:
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
     return scope if walk(frame) else None
+
+
+def _library_asks(path: Any) -> bool:
+    """Whether an installed package opens this file for the program: one of its data or of its state.
+
+    Not what the package keeps for itself (hidden, among temporary files, of the system), and no code.
+    """
+    frame: FrameType | None = _getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    if frame is None or not installed(frame.f_code.co_filename):
+        return False
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    if package in sys.stdlib_module_names or package in _KEEPING or package.startswith("tracekit"):
+        return False
+    where, here = os.path.realpath(path), _getcwd() + os.sep
+    if where.startswith(here):
+        where = os.sep + where.removeprefix(here)
+    elif where.startswith((*_OF_THE_SYSTEM, *temporary_directories())):
+        return False
+    return not where.endswith(_CODE) and os.sep + "." not in where
 
 
 # -- environment variables ---------------------------------------------------------------------------------------------
@@ -168,7 +197,7 @@ class _Files:
     """What a run has read of files: where its names begin, how much content it has kept, and what each was when it was last looked at."""
 
     def __init__(self) -> None:
-        self.directory: Final = os.path.realpath(os.getcwd())
+        self.directory: Final = os.path.realpath(_getcwd())
         self.kept = 0
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
 
@@ -192,7 +221,7 @@ def _opening(original: Any) -> Any:
         if not _WRITING.isdisjoint(mode):
             _about_to_write(path, whole="w" not in mode)
             return original(*args, **kwargs)
-        if _asks() is None:
+        if _asks() is None and not _library_asks(path):
             return original(*args, **kwargs)
         return _read_file(scope, original, path, args, kwargs)
 
@@ -256,7 +285,7 @@ def _about_to_write(path: Any, *, whole: bool = True, seen: bool = False) -> Non
         where = os.path.realpath(path)
         if where in _written.paths:
             return
-        asked = seen or _asks() is not None
+        asked = seen or _asks() is not None or _library_asks(where)
         _written.paths.add(where)
         if asked and scope.session.recording and not installed(where):
             _keep(scope, where, whole)
@@ -458,6 +487,36 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     return None if found is None else [*found]
 
 
+# -- where it runs, and who is asked -----------------------------------------------------------------------------------
+
+
+def _directory(original: Any) -> Any:
+    """``os.getcwd``: a replay may run elsewhere, and what lies there is there; so it is compared, not served."""
+
+    @wraps(original)
+    def getcwd() -> Any:
+        value = original()
+        scope = _asks() if current.get() is not None else None
+        if scope is not None:
+            scope.session.input_read(scope, "directory", ".", value, own=False)
+        return value
+
+    return getcwd
+
+
+def _answering(original: Any) -> Any:
+    """``input`` where nobody captures it, as under ``tracekit run``, and nobody has put something else in its place."""
+    if not isinstance(original, BuiltinFunctionType):
+        return original
+
+    @wraps(original)
+    def input(*args: Any) -> Any:
+        cross(Attempt("stdin", "input", "standard input"))
+        return original(*args)
+
+    return input
+
+
 class _Scan:
     """What ``os.scandir`` gives."""
 
@@ -551,6 +610,8 @@ def _always() -> list[Patch]:
     return [
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),
         *(_Around(module, "open", _opening) for module in (builtins, io, _io)),
+        _Around(os, "getcwd", _directory),
+        _Around(builtins, "input", _answering),
         _Around(os, "listdir", _listing),
         _Around(os, "scandir", _scanning),
         *(_Around(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),

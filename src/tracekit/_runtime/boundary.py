@@ -28,6 +28,7 @@ Status = Literal["captured", "ambient", "refused", "noted"]
 #: What is observed while a run is recorded, inputs (``inputs.py``) among it; the run's first entry says so. What is not named here is not.
 OBSERVED: Final = (
     "connect",
+    "directory",
     "environment",
     "file",
     "fork",
@@ -39,6 +40,7 @@ OBSERVED: Final = (
     "process",
     "scan",
     "send",
+    "stdin",
 )
 #: What may have an effect outside: its entry is on the device before it goes ahead, and nobody makes it again. (A fork has none of its
 #: own: what the copy does is observed, as the work of a process of the run.)
@@ -52,6 +54,7 @@ _WORDS: Final = {
     "native": "a call of",
     "process": "the process",
     "send": "sending to",
+    "stdin": "reading",
 }
 #: How many targets of one kind and line have an entry each. What follows is one target more, ``_OTHERS``.
 _TARGETS: Final = 100

@@ -20,6 +20,7 @@ from .verdict import Report
 __all__ = ["RecordedInputs", "ReplayedInputs"]
 
 _WORDS: Final = {
+    "directory": "the directory",
     "environment": "the environment variable",
     "file": "the file",
     "listing": "the directory",
@@ -137,6 +138,10 @@ class ReplayedInputs:
                     self._once(kind, f"{name} redacted", self._redacted, file=name, step=seq)
             else:
                 served = value if value is not None and lost else recorded
+            if kind == "directory":
+                if value != recorded:
+                    self._once(kind, name, self._elsewhere, then=recorded, now=value, step=seq)
+                return value
             if kind in _NAMES and served is not None:
                 # What a run has left behind, and what was born later, is hidden; what is gone is there, as far as it was recorded.
                 if value is None or sorted(served) != sorted(value):
@@ -223,6 +228,10 @@ class ReplayedInputs:
     def _other_names(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} has other entries here than in the recording: the program was given the recorded ones"
         self._report.remark("other_entries", text, kind=kind, name=name, where=where, step=step)
+
+    def _elsewhere(self, kind: str, name: str, where: str | None, then: Any, now: Any, step: int) -> None:
+        text = f"the current directory was {then} in the recording and is {now} here"
+        self._report.remark("other_directory", text, kind=kind, name=name, where=where, step=step)
 
     def _changed(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)}, which the recorded run has changed, was given as it was when that read it"

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.entry import READS, SINGLES, family_of
 from .._journal.reader import Verdict
 from ..errors import InexactReplayError
-from .boundary import Crossing, crossings_of, uncaptured
+from .boundary import OBSERVED, Crossing, crossings_of, uncaptured
 from .effects import RecoveredLog, RecoveredStep
 from .redaction import Redactor
 from .spending import usage_of
@@ -64,6 +64,7 @@ _WORDS: Final = {
     "other_entries": ("directory with other entries", "directories with other entries"),
     "changed_file": ("file as it was before", "files as they were before"),
     "not_kept": ("file that is another one here", "files that are other ones here"),
+    "other_directory": ("other current directory", "other current directories"),
     "written": ("file that was written", "files that were written"),
     "live_input": ("input of today", "inputs of today"),
     "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
@@ -235,9 +236,12 @@ _NOT_OBSERVED: Final = Reason(
     "boundary_not_observed",
     "what the program reached outside its captured steps was not observed",
 )
-#: What is not observed of any run yet.
-_INPUTS_NOT_OBSERVED: Final = Reason(
-    "inputs_not_observed", "which files it wrote, and what libraries read for it, was not observed"
+#: What is not observed of a run that was recorded without looking at some kind of input.
+_INPUTS_NOT_OBSERVED: Final = Reason("inputs_not_observed", "not every kind of input that it read was observed")
+#: What is not observed of any run.
+_WRITES_NOT_OBSERVED: Final = Reason("writes_not_observed", "which files it wrote was not observed")
+_NOTHING_LACKING: Final = Reason(
+    "nothing_lacking", "every call that it made and every input that was observed is in the trace"
 )
 
 
@@ -246,10 +250,14 @@ def judge(files: Sequence[File]) -> RunVerdict:
     read = [_Read(one) for one in files]
     joined = {one.lane for one in read if one.lane}
     crossed = [(one, crossing) for one in read for crossing in uncaptured(crossings_of(one.crossing, joined))]
-    unseen = [_INPUTS_NOT_OBSERVED] if all(one.observed for one in read) else [_NOT_OBSERVED]
+    unseen = [] if all(one.observed for one in read) else [_NOT_OBSERVED]
+    if not unseen and not all(one.inputs_observed for one in read):
+        unseen = [_INPUTS_NOT_OBSERVED]
     return RunVerdict(
-        _judgement([*_against_a_replay(read), *_lacking(crossed)], unseen),
-        _judgement([*_against_running_it(read, bool(crossed)), *_with_effects(crossed)], unseen),
+        _judgement([*_against_a_replay(read), *_lacking(crossed)], unseen, _NOTHING_LACKING),
+        _judgement(
+            [*_against_running_it(read, bool(crossed)), *_with_effects(crossed)], unseen or [_WRITES_NOT_OBSERVED]
+        ),
     )
 
 
@@ -259,9 +267,16 @@ def captured(entries: Iterable[Mapping[str, Any]]) -> bool:
     return any(one is not None and one[0] != "span" for one in found)
 
 
-def _judgement(found: Iterable[tuple[bool | None, Reason]], unseen: Iterable[Reason]) -> Judgement:
-    """No where one reason says so, else unknown. What speaks for the answer comes first."""
+def _judgement(
+    found: Iterable[tuple[bool | None, Reason]], unseen: Iterable[Reason], otherwise: Reason | None = None
+) -> Judgement:
+    """No where one reason says so, unknown where one leaves it open. What speaks for the answer comes first.
+
+    Where nothing speaks against it the answer is yes, if there is an ``otherwise`` to say why.
+    """
     answers = [*found, *((None, one) for one in unseen)]
+    if not answers and otherwise is not None:
+        return Judgement(True, (otherwise,))
     answer = False if any(says is False for says, _ in answers) else None
     reasons = [reason for says, reason in answers if says is answer]
     return Judgement(answer, tuple(reasons))
@@ -285,6 +300,9 @@ class _Read:
         self.bookkeeping = False
         #: Whether what crossed the boundary of the process was observed, the entries on it, and the last one, which counts it.
         self.observed = False
+        self.inputs_observed = False
+        #: Files that it read and of which no content is in the trace, by name.
+        self.not_kept: Final[dict[str, int | str]] = {}
         self.crossing: Final[list[Mapping[str, Any]]] = []
         #: The lane of the process, where it is one of the run's that joined by itself.
         self.lane: str | None = None
@@ -314,8 +332,14 @@ class _Read:
                 self.redacted.append(self.place(entry["seq"]))
         if kind == "boundary" or kind.startswith("run."):
             self.crossing.append(entry)
+        if kind == "input" and entry.get("name") == "file" and isinstance(entry.get("output"), dict):
+            for name, value in entry["output"].items():
+                if isinstance(value, dict) and "content" not in value:
+                    self.not_kept.setdefault(name, self.place(entry["seq"]))
         if kind == "run.started":
-            self.observed = isinstance(meta.get("boundary"), list)
+            kinds = meta.get("boundary")
+            self.observed = isinstance(kinds, list)
+            self.inputs_observed = isinstance(kinds, list) and set(OBSERVED) <= {str(one) for one in kinds}
             lane = meta.get("lane")
             self.lane = lane if isinstance(lane, str) and not meta.get("indirect") else None
         if kind.startswith("run.") and isinstance(meta.get("uncaptured"), list):
@@ -323,6 +347,10 @@ class _Read:
 
     def place(self, seq: int) -> int | str:
         return seq if self.segment is None else f"{self.segment}:{seq}"
+
+
+#: How many files are named.
+_NAMED: Final = 5
 
 
 def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:
@@ -361,6 +389,13 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
     if redacted:
         text = "a replay hands on placeholders where values were redacted"
         yield None, Reason("redacted", text, {"entries": redacted})
+    not_kept = {name: place for one in read for name, place in one.not_kept.items()}
+    if not_kept:
+        named = ", ".join([*not_kept][:_NAMED]) + (
+            f" and {len(not_kept) - _NAMED} more" if len(not_kept) > _NAMED else ""
+        )
+        text = f"it read files of which the content was not kept: a replay needs them as they were ({named})"
+        yield None, Reason("not_kept", text, {"entries": [*not_kept.values()]})
     python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
     here = platform.python_version()
     if isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
