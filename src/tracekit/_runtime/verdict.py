@@ -385,6 +385,10 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
     if own.state != "complete":
         text = f"it is incomplete: {own.problem}; a replay goes up to entry {own.count}"
         yield None, Reason("incomplete", text, {"entries": [own.count]})
+    cut_off = [one.place(one.state.count) for one in read[1:] if one.state.state != "complete"]
+    if cut_off:
+        text = "a process of it has no end: a replay goes up to where its log ends"
+        yield None, Reason("incomplete", text, {"entries": cut_off})
     redacted = [place for one in read for place in one.redacted]
     if redacted:
         text = "a replay hands on placeholders where values were redacted"
