@@ -197,7 +197,7 @@ class ScratchLayer:
         cwd = os.getcwd()
         layer = cls(memory, {one for one in passes if os.path.isdir(one)})
         kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in sorted(layer._passes)}
-        layer._cover("/", mounted, _userxattr())
+        layer._cover("/", mounted, _notes())
         for path, fd in kept.items():
             if layer._under(path):
                 _mount(f"/proc/self/fd/{fd}", path, "", _BIND | _RECURSIVE)
@@ -293,8 +293,13 @@ def _walk(above: str, below: str, path: str) -> Iterator[Change]:
         if stat.S_ISCHR(about.st_mode) and not about.st_rdev:
             yield Change(name, True, entry.path)
         elif stat.S_ISDIR(about.st_mode):
-            if entry.name != _CACHES:
+            if entry.name == _CACHES:
+                continue
+            if os.path.isdir(lower):
                 yield from _walk(entry.path, lower, name)
+            else:  # made, or moved there: what is in it is seen from above only
+                for place, _, files in os.walk(name):
+                    yield from (Change(os.path.join(place, one), False, os.path.join(place, one)) for one in files)
         elif not _is_same(entry.path, lower, about):
             yield Change(name, False, entry.path)
 
@@ -308,10 +313,10 @@ def _is_same(one: str, other: str, about: os.stat_result) -> bool:
         return False
 
 
-def _userxattr() -> str:
-    """How an overlay is to keep what it knows of files: in a user namespace it may not as it does elsewhere."""
+def _notes() -> str:
+    """How an overlay is to keep what it knows of files: in a user namespace it may not as elsewhere, where it can rename directories."""
     with open("/proc/self/uid_map", encoding="utf-8") as lines:
-        return "" if lines.read().split() == ["0", "0", "4294967295"] else ",userxattr"
+        return ",redirect_dir=on" if lines.read().split() == ["0", "0", "4294967295"] else ",userxattr"
 
 
 def _mounted() -> set[str]:

@@ -158,9 +158,9 @@ class ReplayedInputs:
 
     def kept(self) -> Iterator[tuple[str, Any]]:
         """The files that the recorded run has changed, by name, as they were before: ``None`` where there was none."""
-        for (kind, name), seqs in self._recorded.items():
+        for kind, name in self._recorded:
             if kind == "kept" and not any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
-                yield name, self._value(next(iter(seqs)))
+                yield name, self._values(kind, name)[0].value
 
     def not_kept(self, name: str) -> None:
         """The recorded run has changed this file, and what was in it was too large to be kept, or not to be."""
