@@ -165,6 +165,14 @@ def test_draws_of_libraries_are_not_in_the_trace(tmp_path: Path) -> None:
     assert [name for name, _ in session.log] == ["tempfile.name"]
 
 
+def test_the_directory_of_temporary_files_is_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question of a process for that directory draws names to try it with: recorded cold and replayed warm is no difference."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with reading() as session:
+        assert tempfile.gettempdir()
+    assert session.log == []
+
+
 def test_a_live_steps_draws_are_not_in_the_trace() -> None:
     """The body of a live step is not run in replay, so nothing of it is recorded."""
     with reading(live=3) as session:

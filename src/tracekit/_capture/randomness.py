@@ -215,13 +215,15 @@ def _tempfile_patches() -> list[Patch]:
     if names is None:
         return []
     original = names.__next__
+    # A process looks for the directory once, by files of such names: that is no draw of whoever is the first to ask.
+    looks = getattr(getattr(sys.modules["tempfile"], "_get_default_tempdir", None), "__code__", None)
 
     def next_name(self: Any) -> str:
         scope = _scope()
         if scope is None or scope.live:
             return str(original(self))
         frame: Any = sys._getframe(1)
-        if frame.f_locals.get("seq"):
+        if frame.f_code is looks or frame.f_locals.get("seq"):
             return str(original(self))
         while frame is not None and frame.f_globals.get("__name__") in _NAMING:
             frame = frame.f_back
