@@ -444,7 +444,7 @@ def _spelled(rng: random.Random, name: str) -> str:
             "DB_" + name.upper(),
         ]
     )
-    after = rng.choice(["", "", "", "_2", "_prod", "_backup", "_old_2"])
+    after = rng.choice(["", "", "", "_2", "_prod", "_backup", "_old_2", "_default", "_string", "_dev", "_test_header"])
     if spelled.isupper():
         after = after.upper()
     return spelled + after.replace("_", "-" if "-" in spelled else "_")

@@ -493,7 +493,7 @@ _CLOSED: Final = r"[\\\"'\]]{0,9}[ \t]?"
 _FORM: Final = r"\\{0,3}\"(?:\\{1,3}r\\{1,3}n|\\{1,3}n|\r?\n){2}"
 #: What can't be a value of one word: a quoted one, one in a list or an object of the log, or what has a digit or a sign.
 _QUOTED: Final = r"(?!\"(?:\$\{[^\"]{0,100}\}|<[^\"<>]{0,100}>|[*x]{3,100})?\"[,}\]])[bruf]?\\{0,15}[\"']|\[(?!\])"
-_SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\]{0,500}?[0-9!@#^*~+]"
+_SIGNED: Final = r"[^\s\"'<>,;&()\[\]{}\\0-9!@#^*~+]{0,500}+[0-9!@#^*~+]"
 
 
 def _is(value: str, kind: str, *, parameter: bool = True) -> str:
@@ -895,13 +895,13 @@ _ANCHORS: Final = (
     ),
     Anchor(
         "p",
-        rf"p(?:(?:ass(?:w(?:or)?d|phrase|code)?|wd?){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
+        rf"p(?:(?:(?>ass(?:w(?:or)?d|phrase|code)?)|wd?){_IS}|i[a-f0-9]{{{_FOLLOW}}}(?<=dapi.{{{_FOLLOW}}}))",
         True,
         _first(_named, _begun),
     ),
     Anchor("c", rf"c(?:ret(?<=secret)|redentials?){_IS}", True, _named),
     Anchor("j", rf"jwt{_IS}", True, _named),
-    Anchor("", rf"auth(?:orization)?{_IS_CREDENTIAL}", True, _named),
+    Anchor("", rf"auth(?>(?:orization)?){_IS_CREDENTIAL}", True, _named),
     Anchor("=", r"=(?<=(?:key|sig|ure|uth)=)(?=[^&;#\s\"'<>\\]{8})", True, _query, "?&;"),
     # keys: where their prefix ends, or begins
     Anchor("_", rf"_(?={_BODY_64}{{{_FOLLOW}}}){_after('_')}", False, _key),
