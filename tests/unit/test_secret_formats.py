@@ -262,6 +262,7 @@ ORDINARY: list[Any] = [
     "if password > 5: pass",
     "<password>required</password>",
     "cookie: consent=accepted",
+    {"cookie": ")\n\n# Not persisted; a = b\n"},
 ]
 
 

@@ -158,6 +158,7 @@ _CODE: Final = re.compile(
 )
 _SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest|negotiate|aws4-hmac-sha256)\s+\S")
 _SEGMENT: Final = re.compile("[A-Za-z0-9]{8,}")
+_A_PAIR: Final = re.compile(r"[^\s=;,]{1,200}=\S")
 _WORDS: Final = re.compile(r"[^\W\d_]+")
 _SIGNS: Final = re.compile(r"[\s\-_.:,;/!?'’\"()…{}%<>&+*|•]+")
 #: A word as sentences and names of programs have them.
@@ -263,7 +264,7 @@ def holds_secret(strength: Strength, value: Any) -> bool:
     if strength == "authorization":  # a decision has one, too
         return (_SCHEME.match(value) is not None and not _ordinary(value)) or _credential(value)
     if strength == "cookie":
-        return ("=" in value and len(value) >= 6) or key_like(value)
+        return (len(value) >= 6 and _A_PAIR.match(value) is not None) or key_like(value)
     return key_like(value)
 
 
