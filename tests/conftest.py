@@ -36,8 +36,8 @@ freezegun.configure(
 #: What takes longest, and what starts processes, comes first, so that no worker waits at the end for the other's last file.
 LONGEST = ("test_verify_determinism.py", "test_thread_order.py", "test_generated.py", "test_mcp.py", "test_progress.py")
 STARTING = ("e2e", "crash", "docs", "integrations", "surface")
-#: Comes last: gRPC keeps a thread, which looks like somebody at work to those who wait for nobody to be.
-LAST = "test_native.py"
+#: Come last: gRPC keeps a thread, which looks like somebody at work to those who wait for nobody to be.
+LAST = ("test_native.py", "test_telemetry.py")
 
 # How fast a machine draws its examples says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (
-            item.path.name == LAST,
+            item.path.name in LAST,
             item.path.name not in LONGEST,
             item.path.parent.name not in STARTING,
         )
