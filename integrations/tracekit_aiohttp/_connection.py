@@ -27,6 +27,7 @@ from tracekit.integration import (
     ReplayedConversation,
     ReplayedTransport,
     begin,
+    below_seam,
     current,
     drive,
     here,
@@ -47,8 +48,8 @@ __all__ = ["close", "connect", "release", "set_parser", "set_response_params"]
 # -- a request begins --------------------------------------------------------------------------------------------------------
 
 
-#: The attribute of a connector that says that a request of the program's own has gone through it.
-_EXCHANGED = "_tracekit_exchanged"
+#: The attribute of a connector that says that it has only carried what a seam above has caught.
+_ONLY_BELOW = "_tracekit_only_below"
 
 
 def connect(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +58,10 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
         if passes_untouched(current.get()):
+            if below_seam() and not hasattr(self, _ONLY_BELOW):
+                setattr(self, _ONLY_BELOW, True)
             return await original(self, req, *args, **kwargs)
+        setattr(self, _ONLY_BELOW, False)
         scope, asked = here(), await Asked.of(req)
         found: Exchange | str | None
         if scope is None:
@@ -68,7 +72,6 @@ def connect(original: Callable[..., Any]) -> Callable[..., Any]:
             return _replaced(self, req, Nothing)
         if not isinstance(found, Exchange):
             return await _passed(found, original(self, req, *args, **kwargs))
-        setattr(self, _EXCHANGED, True)
         if found.step.live or await found.go_async():
             return await _live(found, asked, req, original(self, req, *args, **kwargs))
         if found.early() == "open":
@@ -328,10 +331,11 @@ def close(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     async def close(self: Any) -> Any:
         scope = None if passes_untouched(current.get()) else here()
-        if scope is None or scope.live or scope.session.state.ended or not hasattr(self.connector, _EXCHANGED):
+        if scope is None or scope.live or scope.session.state.ended:
             return await original(self)
         try:
-            turn: Any = scope.session.arm(scope, "loop.call", 0)
+            counts = not getattr(self.connector, _ONLY_BELOW, False)
+            turn: Any = scope.session.arm(scope, "loop.call", 0) if counts else None
         except ReplayError:
             await original(self)
             raise
@@ -341,6 +345,8 @@ def close(original: Callable[..., Any]) -> Callable[..., Any]:
             await driven
         finally:
             current.reset(token)
+        if turn is None:
+            return None
         if turn.comes:
             await turn.wait_async()
         elif turn.live and driven.suspended:
