@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import importlib
 import os
 import pickle
 import random
@@ -21,6 +22,7 @@ import pytest
 import uuid_utils
 import uuid_utils.compat
 
+import tracekit
 from tests.support.reads import reading
 from tracekit import _reality
 from tracekit._capture import randomness
@@ -171,6 +173,26 @@ def test_the_directory_of_temporary_files_is_no_draw(monkeypatch: pytest.MonkeyP
     with reading() as session:
         assert tempfile.gettempdir()
     assert session.log == []
+
+
+def test_what_a_package_draws_while_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an installed package that counts as user code draws when it is imported, a process draws once: it is not the run's. What its
+    functions draw later is."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "drawsonce.py").write_text(
+        "import os, random\nclass Row:\n    id = os.urandom(4)\ndef later():\n    return os.urandom(4), random.random()\nlater()\n"
+    )
+    monkeypatch.syspath_prepend(str(place))
+    tracekit.instrument(user_modules=("drawsonce",))
+    try:
+        with reading() as session:
+            module = importlib.import_module("drawsonce")
+            assert session.log == []
+            module.later()
+    finally:
+        tracekit.uninstrument()
+    assert [name for name, _ in session.log] == ["os.urandom", "random.random"]
 
 
 def test_a_live_steps_draws_are_not_in_the_trace() -> None:

@@ -105,6 +105,16 @@ def caller(depth: int = 1) -> FrameType | None:
     return frame
 
 
+def importing() -> bool:
+    """Whether the nearest user code that runs is an installed package's which is being imported: what a process does once."""
+    frame = caller()
+    while frame is not None and _packaged(frame.f_code.co_filename):
+        if frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def walk(frame: FrameType | None) -> bool:
     """Whether ``frame``, or the one that it is seen through to, is of user code."""
     while frame is not None:

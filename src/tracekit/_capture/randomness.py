@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._runtime.session import Scope, Session, current, here
-from .callers import by_user, pass_through, walk
+from .callers import by_user, importing, pass_through, walk
 from .exchange import (
     ONE,
     CodeExchange,
@@ -39,6 +39,8 @@ _SMALL_BITS: Final = 53
 
 
 def _answer(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
+    if importing():  # a process that has imported the package before does not draw
+        return real()
     return scope.session.random_read(here() or scope, name, real)
 
 
@@ -47,7 +49,7 @@ def _random(method: Any) -> Hook:
         scope = _scope()
         if scope is None or scope.live or not by_user():
             return method(self)
-        return scope.session.random_read(here() or scope, "random.random", method.__get__(self))
+        return _answer(scope, "random.random", method.__get__(self))
 
     return random
 
