@@ -1,13 +1,14 @@
 """The test suites of SDKs and frameworks, as their authors run them: bare, with each test recorded, with each test replayed.
 
-``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--again] [PHASE ...] [-- PYTEST ARGUMENTS]``, with ``openai``,
-``anthropic``, ``pydantic-ai`` or ``agents``. It needs git, uv and the package index, for ``openai`` Node as well (its mock server),
-and takes from ten minutes to an hour. Without ``--checkout`` the suite is cloned into ``.sdk-tests``.
+``python3 -m tools sdk-tests SUITE [--checkout DIRECTORY] [--part PATHS] [--again] [PHASE ...] [-- PYTEST ARGUMENTS]``, with
+``openai``, ``anthropic``, ``pydantic-ai`` or ``agents``. It needs git, uv and the package index, for ``openai`` Node as well (its
+mock server), and takes from ten minutes to an hour. Without ``--checkout`` the suite is cloned into ``.sdk-tests``.
 
 A suite has an environment of its own, from its lock file, in which this checkout is installed. Phases are ``bare``, ``record``,
 ``replay`` (all three where none is named) and ``table``, which each command ends with: how each test ended the last time goes into
 ``results/SUITE.json`` and ``docs/reference/sdk-suites.md``. ``--again`` runs once more what has failed in any phase, and keeps the
-rest; with arguments for pytest nothing is kept.
+rest; ``--part`` runs only some of its tests (paths with commas between), and the table says so; with arguments for pytest nothing is
+kept.
 
 What a replay leaves out is in ``left_out/SUITE.txt``: a test's id, a tab, the reason. One that begins with ``mock:`` is that the test
 asserts what its own mock was asked, below the seam: a replay asks it nothing.
@@ -50,6 +51,8 @@ class Suite(NamedTuple):
     variables: Mapping[str, str] = {}
     #: The specification from which a mock server answers, in the checkout.
     server: str = ""
+    #: Installed packages that read the clock in the tests' stead.
+    user_modules: str = ""
     #: What is not run, and why.
     without: str = ""
 
@@ -74,7 +77,7 @@ SUITES: Final[Mapping[str, Suite]] = {
         ("--all-extras", "--no-extra=mcp-tasks", "--no-extra=sentence-transformers", "--all-packages",
          "--no-install-package=strict-no-cover"),
         ("tests", "--dist=loadgroup", *(f"--ignore=tests/test_{name}.py" for name in ("temporal", "prefect", "dbos"))),
-        variables={"COLUMNS": "150"}, without="tests of Temporal, Prefect and DBOS: they start those servers",
+        variables={"COLUMNS": "150"}, user_modules="dirty_equals", without="tests of Temporal, Prefect and DBOS: they start those servers",
     ),
     "agents": Suite(
         "https://github.com/openai/openai-agents-python", "openai-agents", ("--all-extras", "--all-packages", "--group=dev"),
@@ -90,12 +93,17 @@ def main(*arguments: str) -> None:
         at = given.index("--checkout")
         checkout = Path(given[at + 1]).resolve()
         del given[at : at + 2]
+    part = ""
+    if "--part" in given:
+        at = given.index("--part")
+        part = given[at + 1]
+        del given[at : at + 2]
     if again := "--again" in given:
         given.remove("--again")
     if not given or given[0] not in SUITES or not set(given[1:]) <= {*PHASES, "table"}:
         sys.exit((__doc__ or "").strip())
     name, phases = given[0], given[1:] or list(PHASES)
-    place = Place(name, checkout or CLONES / name)
+    place = Place(name, checkout or CLONES / name, part)
     if phases != ["table"]:
         place.prepare()
         place.note_failed()
@@ -119,9 +127,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 class Place:
     """A checkout of a suite with its environment, and what its runs leave beside it."""
 
-    def __init__(self, name: str, checkout: Path) -> None:
+    def __init__(self, name: str, checkout: Path, part: str) -> None:
         self.suite: Final = SUITES[name]
         self.name: Final = name
+        self.part: Final = tuple(part.split(",")) if part else ()
         self.checkout: Final = checkout
         self.left: Final = CLONES / f"{name}-results"
         self.python: Final = checkout / ".venv" / "bin" / "python"
@@ -157,9 +166,10 @@ class Place:
         if phase == "record" and not again and not to_pytest:
             shutil.rmtree(self.left / "store", ignore_errors=True)
         command = [
-            str(self.python), "-m", "pytest", "-q", "-p", "each_test_a_run", *self.suite.tests, "-n1", f"--timeout={TIMEOUT}",
+            str(self.python), "-m", "pytest", "-q", "-p", "each_test_a_run", *(self.part or self.suite.tests[:1]),
+            *self.suite.tests[1:], "-n1", f"--timeout={TIMEOUT}",
             f"--basetemp={self.left / 'tmp'}", f"--tracekit={phase}", f"--tracekit-store={self.left / 'store'}",
-            f"--tracekit-results={results}",
+            f"--tracekit-results={results}", f"--tracekit-user-modules={self.suite.user_modules}",
         ]  # fmt: skip
         if again:
             command.append(f"--tracekit-only={self.left / 'again.txt'}")
@@ -253,12 +263,13 @@ def _keep(name: str, place: Place) -> None:
     }
     left_out = _left_out(name)
     bare, recorded = passed["bare"], passed["record"] & passed["bare"]
-    empty = {one for one in recorded if outcome["replay"].get(one, {}).get("empty")}
+    empty = {one for one in recorded if any(outcome[phase].get(one, {}).get("empty") for phase in ("record", "replay"))}
     mocks = {one for one, why in left_out.items() if one in recorded and why.startswith("mock:")}
     others = {one for one, why in left_out.items() if one in recorded and not why.startswith("mock:")}
     replayed = recorded - empty - mocks - others
     kept: dict[str, Any] = {
         "suite": name,
+        "part": list(place.part),
         "versions": place.versions(),
         "tests": len(outcome["bare"]),
         "bare": len(bare),
@@ -282,7 +293,14 @@ def _keep(name: str, place: Place) -> None:
 def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """What went wrong, in one line without the paths of this machine."""
     texts = {one: str(rows.get(one, {}).get("error", "did not run")) for one in sorted(tests)}
-    return {one: " ".join(text.replace(f"{place.checkout}/", "").split())[:300] for one, text in texts.items()}
+    here = (f"{place.checkout}/", f"{place.left}/", f"{ROOT}/")
+    return {one: " ".join(_without(text, here).split())[:300] for one, text in texts.items()}
+
+
+def _without(text: str, paths: Iterable[str]) -> str:
+    for path in paths:
+        text = text.replace(path, "")
+    return text
 
 
 _HEAD: Final = """\
@@ -311,6 +329,8 @@ def _write_table() -> None:
         of = kept["versions"]
         versions = f"{of[SUITES[name].distribution]} ({of['commit']}), Python {of['python']}, pytest {of['pytest']}"
         not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
+        if kept.get("part"):
+            versions += f"; only {', '.join(f'`{one}`' for one in kept['part'])}"
         replayable = kept["replayed"] + kept["left_out"]
         rows.append(
             f"| {name} | {versions} | {kept['tests']} | {kept['bare']} | {_share(kept['record'], kept['bare'])} | {kept['empty']} | "

@@ -15,7 +15,7 @@ import inspect
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tracekit-results", help="the file of the results, appended to")
     group.addoption("--tracekit-recorded", help="to replay: the results of the session that recorded")
     group.addoption("--tracekit-left-out", help="a file of tests that are not replayed: an id, a tab, a reason")
+    group.addoption(
+        "--tracekit-user-modules",
+        default="",
+        help="what counts as user code beside the suite's own, with commas between",
+    )
     group.addoption("--tracekit-only", help="a file of test ids, one a line: no other test is run")
 
 
@@ -74,33 +79,38 @@ class Wrapped:
 
     def __init__(self, mode: str, config: pytest.Config) -> None:
         self.mode = mode
+        self.path = ""
         self.store = config.getoption("--tracekit-store")
-        #: The run that is replayed for each test.
+        self.user_modules = tuple(filter(None, config.getoption("--tracekit-user-modules").split(",")))
+        #: The run that is replayed for each test, and those that hold nothing to replay.
         self.recorded: dict[str, str] = {}
+        self.empty: set[str] = set()
         if mode == "replay":
             for line in Path(config.getoption("--tracekit-recorded")).read_text().splitlines():
                 about = json.loads(line)
                 if about.get("run"):
                     self.recorded[about["id"]] = about["run"]
+                if about.get("empty"):
+                    self.empty.add(about["id"])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         if not isinstance(item, pytest.Function):
             return (yield)
+        if item.nodeid in self.empty:
+            item.user_properties.append(("tracekit_empty", True))
+            pytest.skip("nothing was recorded")
         # Whoever drives coroutines (pytest-asyncio, anyio) makes their context before the test is called, so that only a
         # block inside the function itself is where the test's own code is.
         item.obj = self.wrapped(item)
         try:
             return (yield)
         except BaseException as problem:
-            if self.mode == "replay" and "the recording holds no step and no read" in str(problem):
-                item.user_properties.append(("tracekit_empty", True))
-                pytest.skip("nothing was recorded")
             item.user_properties.append(("tracekit_error", _words(problem)))
             raise
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self) -> Iterator[None]:
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
         try:
             return (yield)
         except AssertionError as problem:
@@ -132,7 +142,7 @@ class Wrapped:
         from tracekit import record, replay
 
         if self.mode == "record":
-            return record(item.nodeid, store=self.store)
+            return record(item.nodeid, store=self.store, user_modules=self.user_modules)
         run = self.recorded.get(item.nodeid)
         if run is None:
             pytest.skip("it was not recorded")
@@ -141,6 +151,14 @@ class Wrapped:
     def note(self, item: pytest.Function, run: Any) -> None:
         if self.mode == "record":
             item.user_properties.append(("tracekit_run", run.id))
+            self.path = run.path
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if call.when == "call":
+            if self.path and _is_empty(self.path):
+                item.user_properties.append(("tracekit_empty", True))
+            self.path = ""
 
 
 class Results:
@@ -166,6 +184,16 @@ class Results:
             with self.file.open("a") as lines:
                 lines.write(json.dumps(about) + "\n")
             del self.outcomes[report.nodeid]
+
+
+#: Entries that no replay shows anything of.
+_ABOUT = frozenset(("run.started", "run.completed", "run.failed", "lane", "identity", "boundary", "input", "blob"))
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a run holds no step and no reading: a replay of it would show nothing, and says so."""
+    with open(path, "rb") as lines:
+        return all(json.loads(line)["type"] in _ABOUT for line in lines)
 
 
 def _words(problem: BaseException) -> str:
