@@ -137,6 +137,24 @@ def test_forks(family: Family) -> None:
     ]  # fmt: skip
 
 
+def test_a_pool_of_another_kind_is_told(family: Family) -> None:
+    """Which of its processes makes a call is chance, and nobody knows: the run says so."""
+    family.program("""
+import multiprocessing.pool
+
+class OfAPackage(multiprocessing.pool.Pool):
+    pass
+
+def main():
+    with OfAPackage(1, context=multiprocessing.get_context("fork")) as pool:
+        return pool.map(pay, (1, 2))
+""")
+    family.record()
+    assert family.effects == ["1", "2"]
+    (told,) = family.warnings
+    assert "pay was handed to a pool of processes of another kind (OfAPackage)" in told
+
+
 FORKED = """
 import socket
 

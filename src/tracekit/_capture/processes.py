@@ -140,7 +140,14 @@ def _submit(original: Any) -> Any:
 
 
 def _within(pool: Any, scope: Scope | None, call: Any) -> bool:
-    if type(pool).__name__ != "Pool" or getattr(pool, "_ctx", None) is None:  # a pool of threads
+    if isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool) or getattr(pool, "_ctx", None) is None:
+        return False
+    if type(pool).__name__ != "Pool":  # a package's own, which may hand its calls on in another way
+        if scope is not None and scope.session.recording and not scope.live:
+            what = f"{name_of(call)} was handed to a pool of processes of another kind ({type(pool).__qualname__})"
+            scope.session.report.warn(
+                f"{what}: a replay may hand it to another process, and fails then", uncaptured=True
+            )
         return False
     return _is_carried(scope, [one.pid for one in pool._pool], call)
 
