@@ -354,7 +354,8 @@ def _judged(recording: Told, replay: Told, told: list[str]) -> Result:
             "failed", f"an exact replay printed something else, {noticed}: {_difference(recording, replay)}", told
         )
     reason = _reason(replay)
-    if "the replay has failed" not in replay.stderr and not re.search(r"^\[[a-z-]+\]", replay.stderr, re.MULTILINE):
+    code = re.search(r"^\[([a-z-]+)\]", replay.stderr, re.MULTILINE)
+    if "the replay has failed" not in replay.stderr and (code is None or code[1] == "inexact-replay"):
         return Result("inexact", reason, told)
     if re.search(r"^\[(live-call-blocked|not-replayable|native|refused)", replay.stderr, re.MULTILINE):
         return Result("refused", reason, told)
