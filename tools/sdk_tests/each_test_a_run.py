@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import tracekit
 
-    tracekit.instrument()
+    tracekit.instrument(user_modules=tuple(filter(None, config.getoption("--tracekit-user-modules").split(","))))
     config.pluginmanager.register(Wrapped(mode, config))
 
 
@@ -81,7 +81,6 @@ class Wrapped:
         self.mode = mode
         self.path = ""
         self.store = config.getoption("--tracekit-store")
-        self.user_modules = tuple(filter(None, config.getoption("--tracekit-user-modules").split(",")))
         #: The run that is replayed for each test, and those that hold nothing to replay.
         self.recorded: dict[str, str] = {}
         self.empty: set[str] = set()
@@ -142,7 +141,7 @@ class Wrapped:
         from tracekit import record, replay
 
         if self.mode == "record":
-            return record(item.nodeid, store=self.store, user_modules=self.user_modules)
+            return record(item.nodeid, store=self.store)
         run = self.recorded.get(item.nodeid)
         if run is None:
             pytest.skip("it was not recorded")
