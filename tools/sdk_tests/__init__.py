@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -293,14 +294,14 @@ def _keep(name: str, place: Place) -> None:
 def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """What went wrong, in one line without the paths of this machine."""
     texts = {one: str(rows.get(one, {}).get("error", "did not run")) for one in sorted(tests)}
-    here = (f"{place.checkout}/", f"{place.left}/", f"{ROOT}/")
-    return {one: " ".join(_without(text, here).split())[:300] for one, text in texts.items()}
+    return {
+        one: " ".join(_DIRECTORIES.sub("", text.replace(f"{place.checkout}/", "")).split())[:300]
+        for one, text in texts.items()
+    }
 
 
-def _without(text: str, paths: Iterable[str]) -> str:
-    for path in paths:
-        text = text.replace(path, "")
-    return text
+#: An absolute directory, not the path of an address.
+_DIRECTORIES: Final = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
 
 
 _HEAD: Final = """\
