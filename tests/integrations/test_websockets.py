@@ -88,7 +88,7 @@ async def with_aiohttp(root: str) -> Any:
     out: list[Any] = []
     async with aiohttp.ClientSession() as session:
         for compress in (0, 15):
-            async with session.ws_connect(root + "/talk", compress=compress, heartbeat=0.1) as talk:
+            async with session.ws_connect(root + "/talk", compress=compress, heartbeat=0.25) as talk:
                 for message in ("hello", "ü" * 400, "hello"):
                     await talk.send_str(message)
                     out.append(await talk.receive_str())

@@ -186,6 +186,8 @@ def make_directory(path: str, *, sync: bool, mode: int = 0o700) -> bool:
 
 
 def _new_directory(path: str, mode: int) -> bool:
+    if os.path.isdir(path):  # a replay only reads, and may not even try
+        return False
     try:
         os.mkdir(path, mode)
     except FileExistsError:
