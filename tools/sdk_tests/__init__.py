@@ -311,7 +311,8 @@ _HEAD: Final = """\
 
 Their own tests, as their authors run them, each recorded, then replayed in another process, by `python3 -m tools sdk-tests SUITE`.
 *Replayable* are tests that pass bare and recorded, have a step or a reading to replay, and do not assert what their own mock was asked
-(`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason.
+(`mock:` in `tools/sdk_tests/left_out`); *left out* of them are the others in these files, by id and reason. The lists were made from
+replays that failed, by the assertion at which each did; those of openai were read in groups, not one by one.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
