@@ -683,10 +683,14 @@ class Sluggish:
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen()
         self.origin = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # else whoever accepts goes on waiting
         self._socket.close()
+        self._thread.join()
 
     def _serve(self) -> None:
         with suppress(OSError):
