@@ -3,7 +3,7 @@
 ::
 
     demo [ARGUMENTS]   install, then run ``tracekit demo``
-    test [ARGUMENTS]   install, then run the test suite, two files at a time; arguments go to pytest in place of that
+    test [ARGUMENTS]   install, then run the test suite, three files at a time; arguments go to pytest in place of that
     programs [ROW…]    install, then record and replay real programs, each in an environment of its own (an hour)
     sdk-tests SUITE    the test suite of an SDK or framework: bare, with each test recorded, with each test replayed (half an hour)
     lint               install, then mypy, import-linter and ruff side by side
@@ -18,8 +18,8 @@ import sys
 
 from tools.environment import Environment
 
-#: Two workers, each with whole files: what a file makes once is made once.
-PARALLEL = ("-n", "2", "--dist", "loadfile")
+#: Three workers, each with whole files: what a file makes once is made once, and while one waits for a process two others work.
+PARALLEL = ("-n", "3", "--dist", "loadfile")
 #: The slowest first: they run side by side.
 LINTERS = (("mypy",), ("lint-imports",), ("ruff", "check"), ("ruff", "format", "--check"))
 

@@ -277,6 +277,7 @@ def test_a_program_that_dies(place: Place) -> None:
 # -- programs ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.determinism_full
 def test_a_program_with_several_runs(place: Place) -> None:
     """All runs of the program are replayed and compared; one that is not opened any more is a divergence."""
     recorded(
@@ -299,6 +300,7 @@ def test_a_program_with_several_runs(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "async "])
+@pytest.mark.determinism_full
 def test_an_entry_point(place: Place, kind: str) -> None:
     """``--entry`` calls a function with the recorded input; what it returns is compared."""
     place.program(
@@ -322,6 +324,7 @@ if __name__ == "__main__":
     assert "another result" in done.stderr
 
 
+@pytest.mark.determinism_full
 def test_agents_that_write_to_one_another(place: Place) -> None:
     """The inter-agent view of both replays is compared too, and its digest told."""
     recorded(
@@ -340,6 +343,7 @@ def test_agents_that_write_to_one_another(place: Place) -> None:
     assert len(told["forms_sha256"]["inter-agent"]) == 64
 
 
+@pytest.mark.determinism_full
 def test_processes_that_the_program_starts(place: Place) -> None:
     """They are replayed in fresh processes too, their steps compared, and what leaks into one of them is found."""
     place.program(
@@ -363,6 +367,7 @@ def test_processes_that_the_program_starts(place: Place) -> None:
     assert "with the recording's own hash seed (0) all is identical" in done.stderr
 
 
+@pytest.mark.determinism_full
 def test_a_message_that_differs(place: Place) -> None:
     """What one agent says to another is a step like any other."""
     recorded(place, "from tracekit.agents import send_task\nsend_task('worker', os.getpid())  # here")
@@ -372,6 +377,7 @@ def test_a_message_that_differs(place: Place) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.determinism_full
 def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
     """Identical as far as its log goes is not called right: exit code 3. Killed earlier, or with another step, it is a divergence."""
     killed = "os.kill(os.getpid(), 9)"
@@ -389,6 +395,7 @@ def test_a_run_that_was_killed(place: Place, inside: bool) -> None:
     assert verified(place)[0].returncode == 1
 
 
+@pytest.mark.determinism_full
 def test_a_killed_run_whose_next_call_is_blocked(place: Place) -> None:
     """What is refused after the log's end (here a process that never joins) is no divergence: exit code 3. With a step left it is one."""
     script = place.program(
@@ -420,6 +427,7 @@ charge(1)
 CHILD = START + "ask(1)\n# less\nask(2)\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
+@pytest.mark.determinism_full
 def test_a_killed_child_of_a_run_that_has_an_end(place: Place) -> None:
     """The run is identical, exit code 0, and what has no end is named, for that child was compared as far as it came."""
     place.program(CHILD, "child.py")
@@ -442,6 +450,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("more", MORE)
+@pytest.mark.determinism_full
 def test_a_killed_child_excuses_nothing_of_the_run(place: Place, more: str) -> None:
     """A call more than recorded in a run that has an end is a divergence, as it is without a child that was killed."""
     place.program(CHILD, "child.py")
@@ -457,6 +466,7 @@ def test_a_killed_child_excuses_nothing_of_the_run(place: Place, more: str) -> N
     assert place.effects() == 1
 
 
+@pytest.mark.determinism_full
 def test_a_killed_child_that_now_does_less(place: Place) -> None:
     """A recorded step that the child comes no more to is a divergence, though its log has no end."""
     place.program(CHILD.replace("# less", "if os.path.exists('again'): sys.exit(print('up', flush=True))"), "child.py")
@@ -481,6 +491,7 @@ def test_a_program_without_a_fixed_hash_seed(place: Place) -> None:
             assert told["difference"]["with_recorded_hash_seed"] is None
 
 
+@pytest.mark.determinism_full
 def test_more_replays(place: Place) -> None:
     """``--replays`` makes it likelier that a small set shows its order; each has a hash seed of its own."""
     recorded(place, "ask(1)")
