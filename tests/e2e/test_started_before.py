@@ -81,6 +81,18 @@ def test_a_process_that_was_there_hears_nothing_of_a_replay(
     assert shell.communicate()[0] == b"told\n"
 
 
+def test_what_was_exchanged_is_put_back(shell: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """Also where a run has captured what goes through the descriptor of a pipe of its own."""
+    before = os.read, os.write
+    with record(store=tmp_path):
+        look(1)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as own:
+            assert own.stdin is not None
+            os.write(own.stdin.fileno(), b"x")
+            own.stdin.close()
+    assert (os.read, os.write) == before
+
+
 def test_in_a_tool_it_is_answered(shell: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """A traced tool may write there: the replay answers it, and is exact."""
 

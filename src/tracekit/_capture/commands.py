@@ -31,6 +31,7 @@ __all__ = [
     "STATUS",
     "CapturedProcess",
     "ProcessSteps",
+    "activate",
     "classify",
     "deactivate",
     "described",
@@ -793,6 +794,10 @@ def _patches() -> list[Patch]:
 
 
 _by_descriptor: Final = Switch(_patches, ("select", "selectors"))
+
+
+def activate() -> None:
+    """Nothing yet: the hooks are put in place when a program asks for the descriptor of a pipe."""
 
 
 def deactivate() -> list[str]:

@@ -1619,4 +1619,4 @@ def activate() -> None:
 
 def deactivate() -> list[str]:
     """Release the hooks; the last holder restores everything. Returns what somebody else has patched since."""
-    return [*commands.deactivate(), *_switch.off()]
+    return _switch.off()

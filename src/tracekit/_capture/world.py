@@ -10,7 +10,7 @@ import threading
 from typing import Any, Final
 
 from .._reality import free_in_forks
-from . import clock, guard, inputs, processes, randomness, threads, timers
+from . import clock, commands, guard, inputs, processes, randomness, threads, timers
 
 __all__ = ["active", "enter", "leave"]
 
@@ -44,8 +44,8 @@ class _Hooks:
 
 
 def _parts() -> list[Any]:
-    """The hooks, in the order in which they are put in place."""
-    return [clock, randomness, threads, processes, timers, guard, inputs]
+    """The hooks, in the order in which they are put in place: two of them may have one function between them."""
+    return [clock, randomness, threads, processes, timers, guard, inputs, commands]
 
 
 _hooks: Final = _Hooks()
