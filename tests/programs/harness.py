@@ -268,6 +268,11 @@ def _course(place: Place) -> Result:
             place.log("replay-as-it-was.txt", again)
             result.reason += f" (its files as they were before the recording: {_judged(recording, again, told).short})"
             break
+    return _counted(result, recorded, replayed)
+
+
+def _counted(result: Result, recorded: int, replayed: int) -> Result:
+    """With the requests that reached the server; one in a replay is a failure, whatever else came of it."""
     result.recorded, result.replayed = recorded, replayed
     if replayed:
         result.result, result.reason = (
@@ -305,13 +310,7 @@ def _each_run(place: Place) -> Result:
         replayed = requests() - recorded
     if result.result == "exact":
         result = replays()
-    result.recorded, result.replayed = recorded, replayed
-    if replayed:
-        result.result, result.reason = (
-            "failed",
-            f"{replayed} requests reached the server in the replay; {result.reason}",
-        )
-    return result
+    return _counted(result, recorded, replayed)
 
 
 def notebooks(place: Place) -> Result:
@@ -331,8 +330,7 @@ def notebooks(place: Place) -> Result:
         (one for one in (_judged(recording, each, []) for each in (with_server, alone)) if one.result != "exact"),
         Result("exact"),
     )
-    result.recorded, result.replayed = recorded, replayed
-    return result
+    return _counted(result, recorded, replayed)
 
 
 def _not_recorded(place: Place, recording: Told, command: tuple[str, ...], recorded: int) -> Result:

@@ -347,18 +347,12 @@ def signal_to_other(operation: str, number: int, sent: int) -> Attempt | None:
 
     The program's own group counts for its own. ``None``, too, where the kernel does not say who has started whom.
     """
-    if not sent or number in (0, os.getpid()):
+    if not sent or number in (0, os.getpid()) or not _tells_of_children():
         return None
     ours = {one for one in (os.getpid(), *_descendants(os.getpid())) if one not in _engaged.seams.before}
     if operation == "os.killpg" or number < 0:
-        groups = {_group(one) for one in ours}
-        if abs(number) in groups:
-            return None
-    elif number in ours:
-        return None
-    if not _tells_of_children():
-        return None
-    return Attempt("send", operation, f"process {number}, signal {sent}")
+        ours = {_group(one) for one in ours}
+    return None if abs(number) in ours else Attempt("send", operation, f"process {number}, signal {sent}")
 
 
 def _group(pid: int) -> int:

@@ -21,6 +21,7 @@ __all__ = [
     "KeptTip",
     "check_kept",
     "check_tip_hash",
+    "key_from",
     "make_directory",
     "read_tip",
     "seal_key",
@@ -46,17 +47,22 @@ def seal_key(path: str | os.PathLike[str] | None = None) -> bytes | None:
 
     A key file that can't be read, or holds less than 16 bytes, is an error: a seal must not be left out unnoticed.
     """
-    where = path or os.environ.get(KEY_VARIABLE)
+    return key_from(path, KEY_VARIABLE, "the seal's")
+
+
+def key_from(path: str | os.PathLike[str] | None, variable: str, whose: str) -> bytes | None:
+    """The key from the file at ``path``, or at the environment variable; ``None`` where neither is given."""
+    where = path or os.environ.get(variable)
     if not where:
         return None
-    next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {KEY_VARIABLE}"
+    next_action = f"make one with `head -c 32 /dev/urandom > FILE`, or unset {variable}"
     try:
         with open(where, "rb") as file:
             key = file.read(_MOST)
     except OSError as error:
-        raise TraceError(f"the seal's key file {where} can't be read: {error}", next_action=next_action) from error
+        raise TraceError(f"{whose} key file {where} can't be read: {error}", next_action=next_action) from error
     if len(key) < 16:
-        raise TraceError(f"the seal's key file {where} holds less than 16 bytes", next_action=next_action)
+        raise TraceError(f"{whose} key file {where} holds less than 16 bytes", next_action=next_action)
     return key
 
 
