@@ -38,6 +38,7 @@ __all__ = [
     "newer",
     "owner_of",
     "refused",
+    "settlements",
     "store_at",
     "store_of",
 ]
@@ -658,6 +659,7 @@ def decided(
     """
     run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
     entries = islice(trace.entries(damaged=True), verdict.count)  # whoever writes it may have added some
+    said = settlements(trace)
     decision = decide(
         Originals(trace.path).lacking(entries),
         verdict,
@@ -666,7 +668,7 @@ def decided(
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
         secret=lambda: _secret(trace.path),
-        settled=_settled(trace),
+        settled=lambda step: said(step) is not None,
         writer=None
         if original_is_dead is None
         else lambda writer: _of_the_writer(trace.path, run_id, writer, original_is_dead),
@@ -697,22 +699,23 @@ def _secret(path: str) -> str | None:
         return None
 
 
-def _settled(trace: Trace) -> Callable[[int], bool]:
-    """Whether a person has settled a step of a run that has ended."""
+def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
+    """What a person has said of a step of a run that has ended: ``{"done", "by", "reason", "at" …}``, or ``None``."""
     keys = Keys(store_of(trace.path).root)
 
-    def settled(step: int) -> bool:
+    def said(step: int) -> Mapping[str, Any] | None:
         entry = trace.entry(step)
         digest = key_of(entry)
         try:
             if digest is None:
                 with open(_settlement(trace.path, step), "rb") as file:
-                    return bool(orjson.loads(file.read())["hash"] == entry["hash"])
-            return os.path.isdir(keys.directory) and keys.settled(digest, owner_of(trace.path, step)) is not None
+                    facts = orjson.loads(file.read())
+                return facts if facts["hash"] == entry["hash"] else None
+            return keys.settled(digest, owner_of(trace.path, step)) if os.path.isdir(keys.directory) else None
         except (TracekitError, OSError, ValueError, KeyError, TypeError):
-            return False
+            return None
 
-    return settled
+    return said
 
 
 def keep_settlement(path: str, step: int, said: Mapping[str, Any]) -> bool:

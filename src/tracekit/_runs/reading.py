@@ -1,0 +1,1105 @@
+"""A run as a person reads it: each step once, with what it was given, what came of it, how long it took and what it cost.
+
+The one reading model of a recorded run. ``tracekit show`` prints it; what compares, reports, exports or debugs runs is built on it too::
+
+    with read_run(path) as run:                     # or read_run(path, store): the run, and its child processes
+        print(run.name, run.state, run.taken.cost_usd)
+        for step in run.steps():                    # calls, decisions, errors, in the order in which they began; all=True: everything
+            print(step.place, step.kind, step.name, step.state, step.took)
+            if step.call is not None:               # a model call
+                print(step.call.prompt.messages[-1].text, step.call.answer.text, step.call.answer.tool_calls)
+
+What there is:
+
+* :class:`RunView`: ``files``, one :class:`FileView` for the run's own file and for each child process that joined it; ``steps()``,
+  ``step(place)``, ``state``, ``taken`` (calls, tokens, dollars), ``verdict`` (whether it can be replayed), ``doubts``.
+* :class:`StepView`: facts (``kind``, ``name``, ``lane``, ``agent``, ``side_effect``, ``outcome``, ``state``, ``took``) that cost nothing to
+  look at, and values (``input``, ``output``, ``pieces``, ``error``) that are read from the file when they are asked for.
+* :class:`ModelCall` (``step.call``): ``model``, ``prompt`` (:class:`Prompt`: messages, offered tools, parameters), ``answer`` (text, tools
+  that were requested, refusal), ``usage``, ``cost_usd``, ``changes``: what the prompt has that the previous turn's had not.
+* :func:`plain`: a recorded value without the tags of its Python types, as JSON that a person can read.
+
+Nothing of a trace is trusted: nothing that it names is imported, a value of any form is read as far as it can be.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from difflib import SequenceMatcher
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import orjson
+
+from .._capture.plugins import Dialect, Reading, discover
+from .._journal.entry import READS, family_of
+from .._journal.reader import ENDS, Trace, Verdict
+from .._journal.store import Store, beside, holder, lane_of, last_entry, name_of
+from .._runtime.boundary import Crossing, crossings_of
+from .._runtime.prices import Prices
+from .._runtime.redaction import Originals
+from .._runtime.verdict import File, RunVerdict, judge
+from ..errors import RunNotFoundError, RunStateError, TracekitError, UnknownPriceError
+from .recovery import decision_on, settlements, store_of
+
+__all__ = [
+    "Change",
+    "Edit",
+    "FileView",
+    "Message",
+    "ModelCall",
+    "Prompt",
+    "RunView",
+    "StepView",
+    "Taken",
+    "ToolRequest",
+    "body_text",
+    "error_text",
+    "plain",
+    "prompt_of",
+    "read_run",
+]
+
+RunState = Literal["running", "complete", "failed", "aborted", "died", "broken"]
+StepState = Literal["done", "failed", "running", "in doubt", "cut off", "given up", "answered before"]
+
+#: Entries that say how a run was recorded, not what it did.
+_BOOKKEEPING: Final = (
+    READS
+    | {"lane", "identity", "blob", "input", "run.started", "contract.validated", "budget.estimated", "run.completed"}
+    | {"recovery.completed", "pipe", "data"}
+)
+#: Kinds of step that are told by one word in a filter.
+_GROUPS: Final = {
+    "decision": frozenset(
+        ("decision", "router.decision", "policy.check", "breaker", "state_transition", "detection", "intent.received")
+    ),
+    "message": frozenset(("task_sent", "task_received", "response_sent", "final.response")),
+    "fallback": frozenset(("fallback.triggered", "fallback.exhausted")),
+    "refusal": frozenset(("contract.violated", "budget.exceeded")),
+    "recovery": frozenset(("recovery.started", "recovery.completed", "recovery.settled")),
+    "run": frozenset(("run.started", *ENDS)),
+}
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def read_run(path: str, store: Store | None = None) -> RunView:
+    """The run in the file at ``path`` with its child processes, verified and read once; a context manager that closes the files."""
+    with ExitStack() as stack:
+        where = store_of(path) if store is None else store
+        trace = stack.enter_context(Trace(path))
+        verdict = where.judge_run(trace)
+        files = [FileView(trace, verdict).read()]
+        for other in beside(path, verdict.run_id):
+            file = stack.enter_context(Trace(other))
+            view = FileView(file, where.judge(file), name_of(other)).read()
+            if view.first or view.found.state == "broken":
+                files.append(view)
+        return RunView(files, stack.pop_all())
+
+
+class Taken(NamedTuple):
+    """What model calls have taken: how many, tokens, US dollars (``None`` where a price is not known); ``unpriced`` names those models."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    unpriced: tuple[str, ...] = ()
+
+
+class RunView:
+    """One run: ``files[0]`` is its own file, the others are those of its child processes."""
+
+    def __init__(self, files: Sequence[FileView], stack: ExitStack) -> None:
+        self.files: Final = tuple(files)
+        self.own: Final = files[0]
+        self._stack: Final = stack
+
+    def __enter__(self) -> RunView:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its files. Idempotent."""
+        self._stack.close()
+
+    @property
+    def run_id(self) -> str:
+        return str(self.own.first.get("run_id", "?"))
+
+    @property
+    def path(self) -> str:
+        return self.own.trace.path
+
+    @property
+    def name(self) -> str:
+        return str(self.own.first.get("name", "run"))
+
+    @property
+    def found(self) -> Verdict:
+        """What verifying the run has found."""
+        return self.own.found
+
+    @cached_property
+    def verdict(self) -> RunVerdict:
+        """Whether it can be replayed, and is safe to run again."""
+        return judge(
+            [
+                File(
+                    Originals(one.trace.path).lacking(one.trace.entries(damaged=True)),
+                    one.found,
+                    one.segment,
+                    one.ended is None and one.live,
+                )
+                for one in self.files
+            ]
+        )
+
+    @property
+    def state(self) -> RunState:
+        """``running`` while its process has it open, ``died`` where that is gone without an end, ``broken`` where it does not verify."""
+        if self.found.state == "broken":
+            return "broken"
+        if self.own.ended is None:
+            return "running" if self.own.live else "died"
+        ends: dict[str, RunState] = {"run.failed": "failed", "run.aborted": "aborted"}
+        return ends.get(self.own.ended, "complete")
+
+    @property
+    def started_ns(self) -> int:
+        return int(self.own.first.get("ts_ns", 0))
+
+    @property
+    def took(self) -> int:
+        """Nanoseconds from the first entry to the last."""
+        return self.own.took
+
+    @cached_property
+    def taken(self) -> Taken:
+        """What all its model calls have taken."""
+        return taken_by(self.steps(kinds=("llm",)))
+
+    def steps(self, *, all: bool = False, kinds: Sequence[str] = ()) -> Iterator[StepView]:
+        """Its steps as they began, file by file; ``all`` has clock and random reads, lanes and other bookkeeping too.
+
+        ``kinds`` are families (``llm``, ``tool``, ``http``, ``process``, ``span``), groups (``decision``, ``message``, ``refusal`` …) or
+        types of entries; naming one asks for it, whether it is bookkeeping or not.
+        """
+        for file in self.files:
+            for step in file.steps.values():
+                if any(step.is_a(kind) for kind in kinds) if kinds else all or not step.bookkeeping:
+                    yield step
+
+    def step(self, place: int | str) -> StepView:
+        """The step at ``place``, the number of one of its entries, in a child process ``"SEGMENT:NUMBER"``; else ``RunNotFoundError``."""
+        segment, _, number = str(place).rpartition(":")
+        for file in self.files:
+            if (
+                (file.segment or "") == segment
+                and number.isdigit()
+                and (found := file.step_at(int(number))) is not None
+            ):
+                return found
+        known = not segment or any(one.segment == segment for one in self.files)
+        raise RunNotFoundError(
+            f"the run {self.run_id} has no step {place}"
+            if known
+            else f"the run {self.run_id} has no process {segment}",
+            run=self.run_id,
+            next_action=f"`tracekit show {self.run_id} --all` lists its steps; its own entries go up to {self.own.found.count}",
+        )
+
+
+class _Source(Protocol):
+    """Where the entries of one file are read from: a trace, or what follows one that is being written."""
+
+    @property
+    def path(self) -> str: ...
+    def entry(self, seq: int) -> dict[str, Any]: ...
+    def expand(self, value: Any, *, before: int | None = None) -> Any: ...
+
+
+class Lane(NamedTuple):
+    """A line of execution: ``path`` says which task or thread of which it is (``worker#2/fetch#1``; empty for the run's own)."""
+
+    number: int
+    path: str
+    label: str
+
+
+_OWN: Final = Lane(0, "", "")
+
+
+class FileView:
+    """What one file of a run holds: ``steps`` by the number of the entry that began each, ``lanes`` by their numbers.
+
+    ``segment`` names the file of a child process. :meth:`feed` takes the entries in order; :meth:`read` all that a trace has.
+    """
+
+    def __init__(
+        self, trace: Trace, found: Verdict, segment: str | None = None, *, source: _Source | None = None
+    ) -> None:
+        self.trace: Final = trace
+        self.source: Final[_Source] = trace if source is None else source
+        self.found: Final = found
+        self.segment: Final = segment
+        self.steps: Final[dict[int, StepView]] = {}
+        self.lanes: Final[dict[int, Lane]] = {0: _OWN}
+        self.first: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        #: By each entry that belongs to a step of another number: that number.
+        self._belongs: Final[dict[int, int]] = {}
+        #: The model calls of each lane, in order.
+        self._calls: Final[dict[int, list[int]]] = {}
+
+    def read(self) -> FileView:
+        """Take all that the trace has, as far as it verifies; returns the view."""
+        for entry in self.trace.entries(damaged=True):
+            self.feed(entry)
+        return self
+
+    def feed(self, entry: dict[str, Any]) -> StepView | None:
+        """Take the next entry; returns the step that it began or ended."""
+        kind, seq = entry["type"], entry["seq"]
+        self.first = self.first or entry
+        self.last = entry
+        known = family_of(kind)
+        if known is None or known[1] == "intent":
+            if kind == "lane":
+                self._lane(entry)
+            step = self.steps[seq] = StepView(self, entry, kind if known is None else known[0])
+            if step.kind == "llm":
+                self._calls.setdefault(step.lane_number, []).append(seq)
+            if kind == "recovery.settled" and (about := self.steps.get(entry.get("step", 0))) is not None:
+                about.settle(entry)
+            return step
+        found = self.steps.get(entry.get("step", 0))
+        if found is None:
+            return None
+        self._belongs[seq] = found.seq
+        if known[1] == "chunk":
+            found.chunks.append(seq)
+            return None
+        found.end(entry, known[1])
+        return found
+
+    def _lane(self, entry: Mapping[str, Any]) -> None:
+        born = entry.get("input")
+        if not isinstance(born, Mapping) or type(born.get("id")) is not int:
+            return
+        label = f"{born.get('name', '?')}#{born.get('n', 1)}"
+        above = self.lanes.get(born.get("parent", 0), _OWN)
+        path = f"{above.path}/{label}" if above.path else label
+        self.lanes[born["id"]] = Lane(born["id"], path, label)
+
+    def step_at(self, seq: int) -> StepView | None:
+        """The step that the entry ``seq`` belongs to."""
+        return self.steps.get(self._belongs.get(seq, seq))
+
+    def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
+        """The entries of these types that are no calls, in order."""
+        return [self.source.entry(step.seq) for step in self.steps.values() if step.type in kinds]
+
+    def place(self, seq: int) -> int | str:
+        """The name of an entry within the run: ``12``, or ``"c254f3cc2043470b:12"`` in a child process."""
+        return seq if self.segment is None else f"{self.segment}:{seq}"
+
+    def calls_before(self, step: StepView) -> Iterator[StepView]:
+        """The model calls before ``step`` in its lane, the latest first."""
+        for seq in reversed(self._calls.get(step.lane_number, ())):
+            if seq < step.seq:
+                yield self.steps[seq]
+
+    @property
+    def process(self) -> str:
+        """The path of the child process that wrote it; empty for the run's own file."""
+        return "" if self.segment is None else lane_of(self.first, self.segment)
+
+    @property
+    def ended(self) -> str | None:
+        """The type of the entry that ends it, or ``None``."""
+        return self.last.get("type") if self.last.get("type") in ENDS else None
+
+    @property
+    def took(self) -> int:
+        """Nanoseconds from the first entry to the last."""
+        return int(self.last.get("ts_ns", 0)) - int(self.first.get("ts_ns", 0))
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether a process has it open."""
+        try:
+            return bool(holder(self.trace.path))
+        except OSError:
+            return False
+
+    @cached_property
+    def crossings(self) -> Mapping[int, Crossing]:
+        """What crossed the boundary of the process, by the entry that says so, each with how many there were of it."""
+        entries = [*self.entries_of("boundary"), *([self.last] if self.ended else ())]
+        return {one.entry: one for one in crossings_of(entries)}
+
+    @cached_property
+    def settled(self) -> Mapping[int, Mapping[str, Any]]:
+        """What a person has said, beside the run that had ended, of those of its steps that it left in doubt."""
+        left = (self.last.get("meta") or {}).get("in_doubt") if self.ended else None
+        if not isinstance(left, list):
+            return {}
+        said = settlements(self.trace)
+        return {step: found for step in left if type(step) is int and (found := said(step)) is not None}
+
+    @cached_property
+    def doubts(self) -> Mapping[int, str]:
+        """The steps of which nobody knows whether they took effect, and those that are being made: ``in doubt`` or ``running``."""
+        try:
+            last = last_entry(self.trace.path)
+            if last.get("type") in ENDS and not (last.get("meta") or {}).get("in_doubt"):
+                return {}
+            decision = decision_on(self.trace.path, segments=())
+        except (OSError, TracekitError):
+            return {}
+        found = {step: "in doubt" for step in decision.in_doubt if isinstance(step, int)}
+        return found | {step: "running" for step in decision.running if isinstance(step, int)}
+
+
+# -- a step ------------------------------------------------------------------------------------------------------------
+
+
+class StepView:
+    """One step: ``kind`` is its family (``llm``, ``tool``, ``http``, ``span`` …), or the type of its only entry (``decision``).
+
+    ``seq`` is the entry that began it, ``answer`` the one that ended it (0: none), ``took`` the nanoseconds between, ``chunks`` the
+    numbers of the pieces in between.
+    """
+
+    __slots__ = (
+        "_said", "agent", "answer", "chunks", "ended_with", "facts", "file", "kind", "lane_number", "meta", "name", "outcome", "parent",
+        "seq", "side_effect", "took", "ts_ns", "type",
+    )  # fmt: skip
+
+    def __init__(self, file: FileView, entry: Mapping[str, Any], kind: str) -> None:
+        meta = entry.get("meta")
+        self.file: Final = file
+        self.kind: Final = kind
+        self.type: Final[str] = entry["type"]
+        self.seq: Final[int] = entry["seq"]
+        self.parent: Final[int] = entry.get("parent", 0)
+        self.lane_number: Final[int] = entry["lane"]
+        self.ts_ns: Final[int] = entry["ts_ns"]
+        self.name: Final = str(entry.get("name") or kind)
+        agent = entry.get("agent_id")
+        self.agent: Final[str | None] = None if agent is None else str(agent)
+        #: ``meta`` of the entry that began it, and of the one that ended it.
+        self.meta: Final[Mapping[str, Any]] = meta if isinstance(meta, Mapping) else {}
+        self.ended_with: Mapping[str, Any] = {}
+        info = self.meta.get("info")
+        #: How its call relates to others: attempt, key, what it costs …
+        self.facts: Final[Mapping[str, Any]] = info if isinstance(info, Mapping) else {}
+        side_effect = self.meta.get("side_effect")
+        self.side_effect: Final[str | None] = side_effect if isinstance(side_effect, str) else None
+        self.outcome: str | None = None
+        self.answer = 0
+        self.took = 0
+        self.chunks: Final[list[int]] = []
+        self._said: Mapping[str, Any] | None = None
+
+    def end(self, entry: Mapping[str, Any], role: str) -> None:
+        """Take the entry that ended it; the last one counts."""
+        meta = entry.get("meta")
+        self.outcome, self.answer, self.took = entry["type"], entry["seq"], entry["ts_ns"] - self.ts_ns
+        self.ended_with = meta if isinstance(meta, Mapping) else {}
+        info = self.ended_with.get("info")
+        self.settle(entry if not isinstance(info, Mapping) or "settled" not in info else {"meta": info})
+
+    def settle(self, entry: Mapping[str, Any]) -> None:
+        """Take what a person said of it, where the entry has that."""
+        meta = entry.get("meta")
+        meta = meta if isinstance(meta, Mapping) else {}
+        info = meta.get("info")
+        said = meta.get("settled", info.get("settled") if isinstance(info, Mapping) else None)
+        if isinstance(said, Mapping):
+            self._said = said
+
+    # -- facts -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> int | str:
+        """Its name within the run: its ``seq``, ``"SEGMENT:SEQ"`` in a child process."""
+        return self.file.place(self.seq)
+
+    @property
+    def lane(self) -> Lane:
+        """The line of execution that it was made in."""
+        return self.file.lanes.get(self.lane_number, _OWN)
+
+    @property
+    def calls(self) -> bool:
+        """Whether it has an outcome of its own: a call, not something noted in one entry."""
+        return self.kind != self.type
+
+    @property
+    def bookkeeping(self) -> bool:
+        """Whether it says how the run was recorded, not what it did."""
+        if self.kind == "boundary":
+            one = self.file.crossings[self.seq]
+            return one.status not in ("noted", "refused") or one.times <= one.captured
+        return self.kind in _BOOKKEEPING
+
+    def is_a(self, kind: str) -> bool:
+        """Whether it is of this kind: its family, its type, or the group of that."""
+        return kind in (self.kind, self.type) or self.kind in _GROUPS.get(kind, ()) or (kind == "error" and self.failed)
+
+    @property
+    def settled(self) -> Mapping[str, Any] | None:
+        """What a person said became of it, ``{"by", "reason", "at", "done"}``, or ``None``."""
+        return self._said if self._said is not None else self.file.settled.get(self.seq)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it ended without an outcome, for another attempt, or since a person said that it was not done."""
+        if not (self.outcome or "").endswith(".skipped"):
+            return False
+        entry = self.file.source.entry(self.answer)
+        return "output" not in entry and "error" not in entry
+
+    @property
+    def state(self) -> StepState:
+        """What became of it."""
+        if not self.calls:
+            return "failed" if self.failed else "done"
+        doubt = None if self.settled is not None or self.kind == "span" else self.file.doubts.get(self.seq)
+        if doubt is not None:
+            return "in doubt" if doubt == "in doubt" else "running"
+        if self.outcome is None:
+            if self.settled is not None:
+                return "done"
+            return "running" if self.file.ended is None and self.file.live else "cut off"
+        if self.given_up:
+            return "given up"
+        if self.failed:
+            return "failed"
+        return "answered before" if "duplicate_of" in self.facts else "done"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it raised an exception, was refused, or got an HTTP status of failure."""
+        return self.error is not None
+
+    @property
+    def error(self) -> str | None:
+        """``"ValueError: no such order"``, ``"HTTP 429"``; ``None`` for what did not fail."""
+        entry = self._entry_with_result
+        if entry is None:
+            return None
+        if "error" in entry:
+            return error_text(entry["error"])
+        status = self.status
+        if status is None or status < 400:
+            return None
+        said = body_text(plain(self.output)) if self.output is not None else None
+        return f"HTTP {status}{f': {said}' if said else ''}"
+
+    @property
+    def status(self) -> int | None:
+        """The status of an HTTP answer, that of a model call's included."""
+        if self.kind not in ("llm", "http") or not (self.answer or self.chunks):
+            return None
+        for seq in (*([self.answer] if self.answer else ()), *self.chunks[:2]):
+            output = self.file.source.entry(seq).get("output")
+            head = output.get("head", output) if isinstance(output, Mapping) else None
+            if isinstance(head, Mapping) and type(head.get("status")) is int:
+                return int(head["status"])
+        return None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its call it is, from 1."""
+        found = self.facts.get("attempt", self.meta.get("attempt", 1))
+        return found if type(found) is int else 1
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _entry_with_result(self) -> dict[str, Any] | None:
+        if not self.calls:
+            return self.file.source.entry(self.seq)
+        return self.file.source.entry(self.answer) if self.answer else None
+
+    def _value(self, seq: int, key: str) -> Any:
+        entry = self.file.source.entry(seq)
+        return None if key not in entry else self.file.source.expand(entry[key], before=seq)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The entry that began it, as the log has it."""
+        return self.file.source.entry(self.seq)
+
+    @property
+    def input(self) -> Any:
+        """What it was given, references resolved; not to be changed."""
+        return self._value(self.seq, "input")
+
+    @property
+    def output(self) -> Any:
+        """What came of it, references resolved; not to be changed. ``None`` while there is nothing."""
+        return None if (entry := self._entry_with_result) is None else self._value(entry["seq"], "output")
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it returned something, if only ``None``."""
+        return (entry := self._entry_with_result) is not None and "output" in entry
+
+    def pieces(self, most: int | None = None) -> Iterator[Any]:
+        """What came piece by piece before its end: those of a stream."""
+        for seq in self.chunks[:most]:
+            yield self._value(seq, "output")
+
+    @property
+    def values(self) -> list[Any]:
+        """What a clock or random function returned, read by read."""
+        found = self.file.source.entry(self.seq).get("values")
+        return found if isinstance(found, list) else []
+
+    @property
+    def call(self) -> ModelCall | None:
+        """What it asked a model, and was answered; ``None`` for what is no model call."""
+        return ModelCall(self) if self.kind == "llm" else None
+
+    def __repr__(self) -> str:
+        return f"<StepView {self.place} {self.kind} {self.name}>"
+
+
+# -- model calls -------------------------------------------------------------------------------------------------------
+
+
+class ToolRequest(NamedTuple):
+    """A tool that a model asked for: its name, and its arguments, parsed where they are JSON."""
+
+    name: str
+    arguments: Any
+    id: str | None = None
+
+
+class Message(NamedTuple):
+    """One message of a prompt, in whichever protocol: role, text, the tools that it requests, and of which request it is the result.
+
+    ``others`` says what it holds beside that (``image``, ``file``).
+    """
+
+    role: str
+    text: str
+    requests: tuple[ToolRequest, ...] = ()
+    answers: str | None = None
+    others: tuple[str, ...] = ()
+
+
+class Prompt(NamedTuple):
+    """What a model was asked: the messages, the system prompt first; the names of the tools that it may request; parameters."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+
+class Edit(NamedTuple):
+    """One message of two prompts that were aligned: the ``same`` in both, ``added``, ``removed`` or ``changed``."""
+
+    op: Literal["same", "added", "removed", "changed"]
+    before: Message | None
+    now: Message | None
+
+
+class Change(NamedTuple):
+    """What a prompt has that the one before it (of the step ``previous``) had not: its messages aligned with those, in order.
+
+    ``tools`` are the names of tools offered now (``+name``) or no more (``-name``); ``parameters`` have another value:
+    ``(before, now)``.
+    """
+
+    previous: StepView | None
+    messages: tuple[Edit, ...]
+    tools: tuple[str, ...] = ()
+    parameters: Mapping[str, tuple[Any, Any]] = {}
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing was changed, at all."""
+        return not (self.tools or self.parameters) and all(edit.op == "same" for edit in self.messages)
+
+    def count(self, op: str) -> int:
+        """How many messages are ``same``, ``added``, ``removed`` or ``changed``."""
+        return sum(edit.op == op for edit in self.messages)
+
+
+class ModelCall:
+    """What a step asked a model and what it was answered, in whichever protocol; read from the log when it is asked for."""
+
+    def __init__(self, step: StepView) -> None:
+        self.step: Final = step
+
+    @property
+    def model(self) -> str:
+        """The model that was asked."""
+        return str(self.step.meta.get("model") or self.step.name)
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        """What it took, as far as the provider said: ``input_tokens``, ``output_tokens`` …"""
+        found = self.step.ended_with.get("usage")
+        return found if isinstance(found, Mapping) else {}
+
+    @cached_property
+    def cost_usd(self) -> float | None:
+        """What it cost in US dollars; ``None`` where its price, or what it took, is not known."""
+        return _cost(self, Prices())
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """What it was asked."""
+        return prompt_of(plain(_request(self.step.input)))
+
+    @cached_property
+    def answer(self) -> Reading:
+        """What it answered: ``text``, ``tool_calls`` (``{"id", "name", "arguments"}``), ``refusal``, ``reasoning``; nothing, if it failed.
+
+        A stream's pieces are put together first.
+        """
+        if self.step.failed or not (self.step.answer or self.step.chunks):
+            return Reading()
+        pieces = [plain_bytes(piece) for piece in self.step.pieces()]
+        streamed = [piece for piece in pieces if isinstance(piece, str | bytes)]
+        output = self.step.output
+        body: Any
+        if streamed:
+            body = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in streamed)
+        else:
+            body = plain(output.get("body") if isinstance(output, Mapping) and "status" in output else output)
+        return _read(
+            str(self.step.meta.get("dialect") or ""), body, [one for one in pieces if isinstance(one, Mapping)]
+        )
+
+    @cached_property
+    def requested(self) -> tuple[ToolRequest, ...]:
+        """The tools that it asked for."""
+        return tuple(
+            ToolRequest(str(one.get("name") or "?"), one.get("arguments"), one.get("id"))
+            for one in self.answer.tool_calls
+        )
+
+    @cached_property
+    def changes(self) -> Change:
+        """What its prompt has that the previous turn's had not: of the call before it in its lane with which it shares most messages.
+
+        ``previous`` is ``None``, and every message added, where it shares none: a conversation begins.
+        """
+        best, most = None, 0
+        mine = Counter(map(repr, self.prompt.messages))
+        for earlier in islice(self.step.file.calls_before(self.step), _TURNS):
+            theirs = Counter(map(repr, ModelCall(earlier).prompt.messages))
+            shared = (mine & theirs).total()
+            if shared > most:
+                best, most = earlier, shared
+            if shared == theirs.total():  # nothing of it is gone: it was the turn before
+                break
+        if best is None:
+            return Change(None, tuple(Edit("added", None, one) for one in self.prompt.messages))
+        return self.since(best)
+
+    def since(self, previous: StepView) -> Change:
+        """What its prompt has that that of another model call has not."""
+        old, new = ModelCall(previous).prompt, self.prompt
+        offered = [f"-{one}" for one in old.tools if one not in new.tools] + [
+            f"+{one}" for one in new.tools if one not in old.tools
+        ]
+        names = dict.fromkeys((*old.parameters, *new.parameters))
+        other = {
+            name: (old.parameters.get(name), new.parameters.get(name))
+            for name in names
+            if old.parameters.get(name) != new.parameters.get(name)
+        }
+        return Change(previous, tuple(aligned(old.messages, new.messages)), tuple(offered), other)
+
+
+#: How many calls of a lane are looked at for the previous turn.
+_TURNS: Final = 24
+
+
+def aligned(old: Sequence[Message], new: Sequence[Message]) -> Iterator[Edit]:
+    """Two lists of messages, side by side: what is in both, what is in one of them, and what was changed in its place."""
+    matcher = SequenceMatcher(None, [*map(repr, old)], [*map(repr, new)], autojunk=False)
+    for op, i, j, k, m in matcher.get_opcodes():
+        if op == "equal":
+            yield from (Edit("same", *pair) for pair in zip(old[i:j], new[k:m], strict=True))
+            continue
+        before, now = [*old[i:j]], [*new[k:m]]
+        while before and now and (before[0].role, before[0].answers) == (now[0].role, now[0].answers):
+            yield Edit("changed", before.pop(0), now.pop(0))
+        yield from (Edit("removed", one, None) for one in before)
+        yield from (Edit("added", None, one) for one in now)
+
+
+def taken_by(steps: Iterable[StepView]) -> Taken:
+    """What these model calls have taken together."""
+    prices, unpriced = Prices(), set()
+    calls = read = written = 0
+    cost = 0.0
+    for step in steps:
+        if (call := step.call) is None:
+            continue
+        calls += 1
+        read += _count(call.usage.get("input_tokens"))
+        written += _count(call.usage.get("output_tokens"))
+        paid = _cost(call, prices)
+        if paid is not None:
+            cost += paid
+        elif call.usage:
+            unpriced.add(call.model)
+    return Taken(calls, read, written, None if unpriced else round(cost, 9), tuple(sorted(unpriced)))
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _cost(call: ModelCall, prices: Prices) -> float | None:
+    step, known = call.step, call.step.ended_with.get("cost_usd")
+    if isinstance(known, int | float) and not isinstance(known, bool):
+        return float(known)
+    if not call.usage:
+        return None
+    prices.learn(call.model, step.facts.get("price"))
+    provider, origin = step.facts.get("provider"), step.facts.get("origin")
+    try:
+        return prices.of_answer(step.ended_with.get("model"), call.model, provider, origin, call.usage)
+    except (UnknownPriceError, RunStateError, TypeError, ValueError):
+        return None
+
+
+def _request(input: Any) -> Any:
+    """The body of a request over HTTP, or what a program recorded by hand."""
+    if isinstance(input, Mapping) and "body" in input and ("url" in input or "method" in input):
+        return input["body"]
+    return input
+
+
+def _read(name: str, body: Any, objects: Sequence[Mapping[str, Any]]) -> Reading:
+    """An answer read by the protocol's dialect; one recorded by hand by the first dialect that makes something of it."""
+    dialects: list[Dialect] = [one for integration in discover().values() for one in integration.dialects]
+    for dialect in sorted(dialects, key=lambda one: one.name != name):
+        if not isinstance(body, dict | bytes):
+            break
+        found = _tried(dialect, body)
+        if found is not None and (dialect.name == name or found.text or found.tool_calls or found.refusal):
+            return found
+        if dialect.name == name:
+            break
+    if isinstance(body, bytes):
+        return Reading(text=body.decode("utf-8", "replace"))
+    if isinstance(body, str):
+        return Reading(text=body)
+    message = _message(body) if isinstance(body, Mapping) else None
+    if message is None or not (message.text or message.requests):
+        joined = "".join(filter(None, (body_text(one) for one in objects)))
+        return Reading(text=joined or body_text(body) or "")
+    return Reading(text=message.text, tool_calls=[one._asdict() for one in message.requests])
+
+
+def _tried(dialect: Dialect, body: Any) -> Reading | None:
+    try:
+        return dialect.read(body)
+    except Exception:  # what a server should not send, or a person has written
+        return None
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+#
+# The shapes in which protocols put messages differ in names alone: a list of messages, each with a role and parts; a part is a text, a
+# tool that is requested, or the result of one.
+
+_LISTS: Final = ("messages", "contents", "input", "chat_history", "prompt", "message", "texts", "query")
+_SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
+_TEXTS: Final = ("text", "content", "parts", "output", "thinking", "summary", "message")
+_REQUESTS: Final = ("tool_use", "toolUse", "functionCall", "function_call", "tool_call", "custom_tool_call", "function")
+_RESULTS: Final = ("tool_result", "toolResult", "functionResponse", "function_call_output", "custom_tool_call_output")
+_ROLES: Final = {
+    "model": "assistant",
+    "developer": "system",
+    "CHATBOT": "assistant",
+    "USER": "user",
+    "SYSTEM": "system",
+}
+_DEPTH: Final = 12
+
+
+def prompt_of(body: Any) -> Prompt:
+    """The prompt in the body of a request to a model, in whichever protocol; see :func:`plain` for what is passed."""
+    if not isinstance(body, Mapping):
+        return Prompt(tuple(_messages(body)), (), {})
+    found: list[Message] = []
+    used = {"model"}
+    for key in (*_SYSTEM, *_LISTS):
+        if key in body and body[key] not in (None, "", []):
+            made = [*_messages(body[key])]
+            if key in _SYSTEM:
+                made = [one._replace(role="system") for one in made]
+            if made:
+                found += made
+                used.add(key)
+    tools = body.get("tools") or body.get("toolConfig") or body.get("functions")
+    used |= {"tools", "toolConfig", "functions"}
+    return Prompt(tuple(found), tuple(_offered(tools)), {key: value for key, value in body.items() if key not in used})
+
+
+def _messages(value: Any) -> Iterator[Message]:
+    if isinstance(value, str):
+        yield Message("user", value)
+    elif isinstance(value, Mapping):
+        if (made := _message(value)) is not None:
+            yield made
+    elif isinstance(value, list):
+        for one in value:
+            yield from _messages(one)
+
+
+def _message(value: Mapping[str, Any]) -> Message | None:
+    texts: list[str] = []
+    requests: list[ToolRequest] = []
+    answers: list[str] = []
+    others: list[str] = []
+    _part(value, texts, requests, answers, others, 0)
+    kind = value.get("type")
+    role = value.get("role")
+    if not isinstance(role, str):
+        role = "tool" if answers else "assistant" if requests or kind == "reasoning" else "user"
+    answered = value.get("tool_call_id") or (answers[0] if answers else None)
+    if answers or role in ("tool", "function"):
+        role = "tool"
+    return Message(
+        _ROLES.get(role, role),
+        "\n".join(filter(None, texts)),
+        tuple(requests),
+        str(answered) if answered is not None else None,
+        tuple(others),
+    )
+
+
+def _part(
+    value: Any, texts: list[str], requests: list[ToolRequest], answers: list[str], others: list[str], depth: int
+) -> None:
+    """Sort what a message, or a part of one, holds."""
+    if isinstance(value, str):
+        texts.append(value)
+        return
+    if isinstance(value, list):
+        for one in value[:1000] if depth < _DEPTH else ():
+            _part(one, texts, requests, answers, others, depth + 1)
+        return
+    if not isinstance(value, Mapping) or depth > _DEPTH:
+        return
+    kind = value.get("type")
+    for name in _REQUESTS:
+        about = value if kind == name and name != "function" else value.get(name)
+        if isinstance(about, Mapping) and (kind == name or name in value) and isinstance(about.get("name"), str):
+            requests.append(_requested(value, about))
+            return
+    for name in _RESULTS:
+        about = value if kind == name else value.get(name)
+        if isinstance(about, Mapping) and (kind == name or name in value):
+            answers.append(
+                str(
+                    next(
+                        (about[key] for key in ("tool_use_id", "toolUseId", "call_id", "name", "id") if key in about),
+                        "?",
+                    )
+                )
+            )
+            result = next((about[key] for key in ("content", "output", "response", "result") if key in about), None)
+            texts.append(_text_of(result))
+            return
+    for call in value.get("tool_calls") or () if isinstance(value.get("tool_calls"), list) else ():
+        _part(
+            {"type": "function", **call} if isinstance(call, Mapping) else call,
+            [],
+            requests,
+            answers,
+            others,
+            depth + 1,
+        )
+    held = [key for key in _TEXTS if isinstance(value.get(key), str | list | Mapping)]
+    for key in held:
+        _part(value[key], texts, requests, answers, others, depth + 1)
+    if not held and isinstance(value.get("json"), Mapping | list):
+        texts.append(_text_of(value["json"]))
+    elif not held and not value.get("tool_calls"):
+        known = {
+            "image_url": "image",
+            "input_image": "image",
+            "inlineData": "image",
+            "inline_data": "image",
+            "input_file": "file",
+        }
+        named = kind if isinstance(kind, str) else next((key for key in value if key not in ("role", "id")), None)
+        if named is not None and value.get("content") != "" and depth:
+            others.append(known.get(named, named))
+
+
+def _requested(value: Mapping[str, Any], about: Mapping[str, Any]) -> ToolRequest:
+    given: Any = next((about[key] for key in ("arguments", "input", "args", "parameters") if key in about), {})
+    if isinstance(given, str):
+        try:
+            given = orjson.loads(given)
+        except ValueError:
+            pass
+    named = next(
+        (one[key] for one in (about, value) for key in ("call_id", "toolUseId", "id") if isinstance(one.get(key), str)),
+        None,
+    )
+    return ToolRequest(str(about["name"]), given, named)
+
+
+def _text_of(value: Any) -> str:
+    """The text of a tool's result: its texts, or else all of it as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(one, Mapping) and one.keys() & {"text", "json"} for one in value):
+        return "\n".join(
+            one["text"] if isinstance(one.get("text"), str) else _text_of(one.get("json")) for one in value
+        )
+    return "" if value is None else orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _offered(tools: Any, depth: int = 0) -> Iterator[str]:
+    """The names of the tools in a request."""
+    if isinstance(tools, list) and depth < 4:
+        for one in tools:
+            yield from _offered(one, depth + 1)
+    elif isinstance(tools, Mapping) and depth < 5:
+        if isinstance(tools.get("name"), str):
+            yield tools["name"]
+            return
+        inner = [
+            key
+            for key in ("function", "functionDeclarations", "function_declarations", "toolSpec", "tools")
+            if key in tools
+        ]
+        for key in inner:
+            yield from _offered(tools[key], depth + 1)
+        if not inner and isinstance(tools.get("type"), str):
+            yield tools["type"]
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+_PAIRS: Final = frozenset(("dict", "OrderedDict", "Counter", "defaultdict"))
+_HIDDEN: Final = frozenset(("opaque",))
+
+
+def plain(tree: Any, depth: int = 0) -> Any:
+    """A recorded value without the tags of its Python types: JSON that a person can read, an object as its fields.
+
+    Bytes are text where they are UTF-8, else their length in words; what was not recorded is said so.
+    """
+    if isinstance(tree, list):
+        return [plain(one, depth + 1) for one in tree] if depth < 200 else "…"
+    if not isinstance(tree, Mapping):
+        return tree
+    tag = tree.get("$t")
+    if tag is None:
+        return {key: plain(one, depth + 1) for key, one in tree.items()} if depth < 200 else "…"
+    value = tree.get("v")
+    if tag == "opaque":
+        return str(tree.get("repr"))
+    if tag in _PAIRS and isinstance(value, list):
+        return {
+            _key(pair[0], depth): plain(pair[1], depth + 1)
+            for pair in value
+            if isinstance(pair, list) and len(pair) == 2
+        }
+    if tag in ("bytes", "bytearray", "memoryview", "npbytes"):
+        data = plain_bytes(tree)
+        return f"<{len(data)} bytes>" if isinstance(data, bytes) else data
+    if tag == "str":
+        return _unpaired(value)
+    if tag == "int" and isinstance(value, str):
+        return int(value, 16) if len(value) < 5000 else value
+    if tag == "enum":
+        name = str(tree.get("c", "")).rpartition(":")[2]
+        return f"{name}.{tree['n']}" if tree.get("n") else plain(value, depth + 1)
+    if tag == "ndarray":
+        return f"<array {tree.get('dtype')} of shape {tree.get('shape')}>"
+    if tag == "exception":
+        return error_text(value)
+    return plain(value, depth + 1)
+
+
+def plain_bytes(tree: Any) -> Any:
+    """Bytes as text where they are UTF-8, else as they are; any other value as it is."""
+    if not isinstance(tree, Mapping) or tree.get("$t") not in ("bytes", "bytearray", "memoryview", "npbytes"):
+        return tree
+    try:
+        data = b64decode(tree["v"])
+    except (ValueError, TypeError, KeyError):
+        return b""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _key(tree: Any, depth: int) -> str:
+    key = plain(tree, depth + 1)
+    return key if isinstance(key, str) else orjson.dumps(key, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _unpaired(value: Any) -> str:
+    try:
+        return b64decode(value).decode("utf-8", "replace")
+    except (ValueError, TypeError):
+        return ""
+
+
+def class_of(tree: Any) -> str | None:
+    """The name of the class of a recorded object, without its module; ``None`` for what is none."""
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("c"), str) or "$t" not in tree:
+        return None
+    return str(tree["c"]).rpartition(":")[2] or None
+
+
+def error_text(error: object) -> str:
+    """``"ValueError: no such order"`` from a recorded exception, whichever of its keys are there."""
+    if not isinstance(error, Mapping):
+        return str(error)
+    kind = str(error.get("type") or error.get("type_name") or "Error").rpartition(":")[2].rpartition(".")[2]
+    text = error.get("text") or error.get("message") or error.get("str") or ""
+    return f"{kind}: {text}" if text else kind
+
+
+_SPEAKING: Final = (
+    "messages", "input", "content", "text", "output_text", "message", "choices", "output", "body", "parts", "error", "delta", "prompt",
+)  # fmt: skip
+
+
+def body_text(value: object, depth: int = 0) -> str | None:
+    """The last text in a request's or response's body: a heuristic over the keys that bodies use for text."""
+    if isinstance(value, str):
+        return value if depth and value.strip() else None
+    if depth > _DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        for key in _SPEAKING:
+            if key in value and (found := body_text(value[key], depth + 1)):
+                return found
+    if isinstance(value, list):
+        for item in reversed(value[-8:]):
+            if isinstance(item, Mapping) and (found := body_text(item, depth + 1)):
+                return found
+    return None

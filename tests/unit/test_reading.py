@@ -1,0 +1,180 @@
+"""The reading model of a run: each step once, with what it was given and what came of it, in whichever protocol a model was asked."""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cut import cut
+from tests.support.tracing import of_type
+from tracekit import decision, record, traced, traced_model, traced_tool
+from tracekit._runs.reading import Message, ToolRequest, plain, prompt_of, read_run
+from tracekit.errors import RunNotFoundError
+
+
+@traced_tool(side_effect="irreversible", name="pay")
+def pay(cents: int, to: Any = None) -> int:
+    if cents < 0:
+        raise ValueError("a negative amount")
+    return cents
+
+
+@traced_model(model="m")
+def ask(messages: list[Any], temperature: float) -> str:
+    return "fine"
+
+
+def test_each_step_is_there_once_with_what_became_of_it(tmp_path: Path) -> None:
+    """Arguments, outcome, class, error, lane and place; clock reads and other bookkeeping only when asked for."""
+    with record("shop", store=tmp_path) as run:
+        decision("route", input=1, output="express")
+        traced(name="billing")(lambda: pay(5, to=Decimal("1.5")))()
+        with pytest.raises(ValueError):
+            pay(-1)
+        thread = threading.Thread(target=pay, args=(7,), name="payer")
+        thread.start()
+        thread.join()
+    with read_run(run.path) as found:
+        assert (found.name, found.run_id, found.state, found.files[0].segment) == ("shop", run.id, "complete", None)
+        steps = [*found.steps()]
+        assert [(step.kind, step.name, step.state) for step in steps] == [
+            ("decision", "route", "done"), ("span", "billing", "done"), ("tool", "pay", "done"), ("tool", "pay", "failed"),
+            ("tool", "pay", "done"),
+        ]  # fmt: skip
+        route, span, paid, failed, beside = steps
+        assert (route.input, route.output, route.calls) == (1, "express", False)
+        assert (plain(paid.input), paid.output, paid.side_effect) == ({"cents": 5, "to": "1.5"}, 5, "irreversible")
+        assert paid.parent == span.seq
+        assert failed.error == "ValueError: a negative amount"
+        assert beside.lane.path.endswith("#1")
+        assert paid.lane.path == ""
+        assert {step.seq for step in found.steps(all=True)} > {step.seq for step in steps}
+        assert [step.name for step in found.steps(kinds=["decision", "error"])] == ["route", "pay"]
+        assert found.step(paid.answer) is paid
+        assert found.step(str(paid.place)) is paid
+        for place in (10_000, "0123456789abcdef:2", "x"):
+            with pytest.raises(RunNotFoundError, match="has no"):
+                found.step(place)
+
+
+def test_a_step_that_was_cut_off_is_in_doubt_and_its_run_has_died(tmp_path: Path) -> None:
+    """Nobody has the file open, and nothing says what became of the payment."""
+    with record("shop", store=tmp_path / "whole") as run:
+        pay(5)
+    (call,) = of_type(run, "tool.call")
+    path = cut(run, call["seq"], tmp_path / "cut")
+    with read_run(str(path)) as found:
+        assert found.state == "died"
+        assert [step.state for step in found.steps()] == ["in doubt"]
+
+
+OPENAI = {
+    "model": "m", "temperature": 0.5, "tools": [{"type": "function", "function": {"name": "look"}}],
+    "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "…"}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "a cat"},
+    ],
+}  # fmt: skip
+RESPONSES = {
+    "model": "m", "temperature": 0.5, "instructions": "Be brief.", "tools": [{"type": "function", "name": "look"}],
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": "…"}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{\"at\": 1}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a cat"},
+    ],
+}  # fmt: skip
+ANTHROPIC = {
+    "model": "m", "temperature": 0.5, "system": [{"type": "text", "text": "Be brief."}], "tools": [{"name": "look", "input_schema": {}}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image", "source": {"data": "…"}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {"at": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a cat"}]}]},
+    ],
+}  # fmt: skip
+GEMINI = {
+    "temperature": 0.5, "systemInstruction": {"parts": [{"text": "Be brief."}]}, "tools": [{"functionDeclarations": [{"name": "look"}]}],
+    "contents": [
+        {"role": "user", "parts": [{"text": "What is it?"}, {"inlineData": {"data": "…"}}]},
+        {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "look", "args": {"at": 1}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "c1", "response": "a cat"}}]},
+    ],
+}  # fmt: skip
+BEDROCK = {
+    "temperature": 0.5, "system": [{"text": "Be brief."}], "toolConfig": {"tools": [{"toolSpec": {"name": "look"}}]},
+    "messages": [
+        {"role": "user", "content": [{"text": "What is it?"}, {"image": {"format": "png"}}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "c1", "name": "look", "input": {"at": 1}}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "a cat"}]}}]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body", [OPENAI, RESPONSES, ANTHROPIC, GEMINI, BEDROCK], ids=["chat", "responses", "messages", "gemini", "converse"]
+)
+def test_a_prompt_is_read_alike_in_every_protocol(body: dict[str, Any]) -> None:
+    """The system prompt first, texts, pictures, the tool that was requested and its result, the tools on offer, parameters."""
+    prompt = prompt_of(body)
+    assert prompt.messages == (
+        Message("system", "Be brief."),
+        Message("user", "What is it?", others=("image",)),
+        Message("assistant", "", (ToolRequest("look", {"at": 1}, "c1"),)),
+        Message("tool", "a cat", (), "c1"),
+    )
+    assert prompt.tools == ("look",)
+    assert prompt.parameters == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    "body", ["Hello", {"prompt": "Hello"}, {"messages": [{"role": "user", "content": "Hello"}]}, {"input": ["Hello"]}]
+)
+def test_a_prompt_of_one_text(body: Any) -> None:
+    """A text alone is what the user said."""
+    assert prompt_of(body).messages == (Message("user", "Hello"),)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        3,
+        [],
+        {},
+        {"messages": 7},
+        {"messages": [None, 3, {"role": 4}]},
+        {"tools": {"a": [1]}},
+        {"input": {"type": []}},
+    ],
+)
+def test_what_no_server_understands_is_read_as_far_as_it_can_be(body: Any) -> None:
+    """A trace may hold anything; nothing is raised for it."""
+    assert all(not message.text for message in prompt_of(body).messages)
+
+
+def test_what_changed_since_the_turn_before(tmp_path: Path) -> None:
+    """The messages that are new, those that were changed, the parameters: of the conversation that it goes on, whatever lay between."""
+    first = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One?"}]
+    other = [{"role": "user", "content": "Something else."}]
+    more = [{"role": "system", "content": "Be long."}, first[1], {"role": "assistant", "content": "1"}]
+    with record("talk", store=tmp_path) as run:
+        for messages, heat in ((first, 0.1), (other, 0.1), (more, 0.9)):
+            ask(messages=messages, temperature=heat)
+    with read_run(run.path) as found:
+        calls = [step.call for step in found.steps(kinds=["llm"])]
+        one, aside, last = (call for call in calls if call is not None)
+        assert aside.changes.previous is None
+        assert last.changes.previous is not None
+        assert last.changes.previous.seq == one.step.seq
+        assert [edit.op for edit in last.changes.messages] == ["changed", "same", "added"]
+        assert last.changes.parameters == {"temperature": (0.1, 0.9)}
+        assert last.answer.text == "fine"
