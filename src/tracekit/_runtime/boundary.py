@@ -97,8 +97,15 @@ class Crossing(NamedTuple):
         return f"this is telemetry{f' of {self.telemetry}' if self.telemetry else ''}; it is left out"
 
 
-#: What is counted together: status, kind, line, target, whether it is unattributed, whose telemetry.
-_Key = tuple[str, str, str | None, str, bool, str | None]
+class _Key(NamedTuple):
+    """What is counted together."""
+
+    status: str
+    kind: str
+    where: str | None
+    target: str
+    unattributed: bool
+    telemetry: str | None
 
 
 class _Journal(Protocol):
@@ -167,7 +174,7 @@ class Boundary:
         try:
             # The lock of the log, not one more: a finalizer may come here from the middle of an entry.
             with self._log.journal.held():
-                counted = self._counted(status, kind, target, where, unattributed, lane, telemetry)
+                counted = self._counted(_Key(status, kind, where, target, unattributed, telemetry), lane)
                 if not counted.entry:
                     counted.entry = self._write(kind, counted.about(operation), place)
             if counted.effect:
@@ -175,33 +182,18 @@ class Boundary:
         except LogWriteError:
             self._unwritten()
 
-    def _counted(
-        self,
-        status: Status,
-        kind: str,
-        target: str,
-        where: str | None,
-        unattributed: bool,
-        lane: str | None,
-        telemetry: str | None,
-    ) -> _Counted:
-        key = self._key(status, kind, target, where, unattributed, telemetry)
+    def _counted(self, key: _Key, lane: str | None) -> _Counted:
+        line = key[:3]
+        if key not in self._found and self._targets[line] >= _TARGETS:
+            key = key._replace(target=_OTHERS)
         counted = self._found.get(key)
         if counted is None:
-            counted = self._found[key] = _Counted(status, kind, key[3], where, unattributed, lane, telemetry)
-            self._targets[key[:3]] += 1
+            counted = self._found[key] = _Counted(key, lane)
+            self._targets[line] += 1
         counted.times += 1
         if lane is not None:
             self._processes[lane] = counted
         return counted
-
-    def _key(
-        self, status: str, kind: str, target: str, where: str | None, unattributed: bool, telemetry: str | None
-    ) -> _Key:
-        key = (status, kind, where, target, unattributed, telemetry)
-        if key not in self._found and self._targets[key[:3]] >= _TARGETS:
-            return (status, kind, where, _OTHERS, unattributed, telemetry)
-        return key
 
     def captured(self, lane: str) -> None:
         """The process in this lane is captured after all: it has joined the run, or could not be started."""
@@ -226,49 +218,41 @@ class Boundary:
 class _Counted:
     """What is counted together; see :class:`Crossing`."""
 
-    __slots__ = (
-        "captured", "effect", "entry", "kind", "lane", "status", "target", "telemetry", "times", "unattributed", "where",
-    )  # fmt: skip
+    __slots__ = ("captured", "effect", "entry", "key", "lane", "times")
 
-    def __init__(
-        self,
-        status: str,
-        kind: str,
-        target: str,
-        where: str | None,
-        unattributed: bool,
-        lane: str | None,
-        telemetry: str | None,
-    ) -> None:
-        self.status: Final = status
-        self.kind: Final = kind
-        self.target: Final = target
-        self.where: Final = where
-        self.unattributed: Final = unattributed
+    def __init__(self, key: _Key, lane: str | None) -> None:
+        self.key: Final = key
         self.lane: Final = lane
-        self.telemetry: Final = telemetry
-        self.effect: Final = status == "noted" and kind in _MAY_HAVE_EFFECT
+        self.effect: Final = key.status == "noted" and key.kind in _MAY_HAVE_EFFECT
         self.entry = 0
         self.times = 0
         self.captured = 0
 
     def about(self, operation: str) -> dict[str, Any]:
         """The input of its entry."""
-        about: dict[str, Any] = {"status": self.status, "operation": operation, "target": self.target}
-        if self.where is not None:
-            about["where"] = self.where
+        key = self.key
+        about: dict[str, Any] = {"status": key.status, "operation": operation, "target": key.target}
+        if key.where is not None:
+            about["where"] = key.where
         if self.effect:
             about["effect"] = True
-        if self.unattributed:
+        if key.unattributed:
             about["unattributed"] = True
         if self.lane is not None:
             about["process"] = self.lane
-        if self.telemetry is not None:
-            about["telemetry"] = self.telemetry
+        if key.telemetry is not None:
+            about["telemetry"] = key.telemetry
         return about
 
     def crossing(self) -> Crossing:
-        return Crossing(*(getattr(self, name) for name in Crossing._fields))
+        return Crossing(
+            **self.key._asdict(),
+            effect=self.effect,
+            lane=self.lane,
+            entry=self.entry,
+            times=self.times,
+            captured=self.captured,
+        )
 
 
 def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] = ()) -> list[Crossing]:
