@@ -440,7 +440,7 @@ def test_nothing_was_captured_is_said_whatever_crossed(place: Place, server: Ser
     """A list of what was not captured is no captured call."""
     place.program("import socket, sys\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()\n")
     done = place.cli("run", "agent.py", str(server.port))
-    assert "nothing was captured" in done.stderr
+    assert "no model call, tool or HTTP call was captured" in done.stderr
     assert "nothing_captured" in [one["code"] for one in why(place)["can_be_replayed"]["reasons"]]
 
 

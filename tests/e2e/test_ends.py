@@ -118,8 +118,17 @@ def test_a_run_that_captured_nothing_says_so(place: Place) -> None:
     """At the end of ``tracekit run``, with what to do."""
     done = place.cli("run", place.program("print('hello')\n"))
     assert done.stdout == "hello\n"
-    assert "nothing was captured" in done.stderr
+    assert "no model call, tool or HTTP call was captured" in done.stderr
     assert "@traced_tool" in done.stderr
+
+
+def test_a_program_that_only_read_replays(place: Place) -> None:
+    """Inputs alone are something that a replay gives the program: it is exact, and no failure."""
+    script = place.program("import pathlib\nprint(pathlib.Path('notes.txt').read_text())\n")
+    (place.directory / "notes.txt").write_text("one")
+    assert place.cli("run", script).returncode == 0
+    done = place.cli("replay", "last")
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
 
 
 # -- how it ended --------------------------------------------------------------------------------------------------------

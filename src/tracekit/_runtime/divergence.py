@@ -400,9 +400,9 @@ def not_yet_followed(run_id: str, kind: str, name: str) -> NotReplayableError:
 
 
 def nothing_recorded(run_id: str) -> NotReplayableError:
-    """A recording without a step and without a read."""
+    """A recording that has nothing to give the program."""
     return NotReplayableError(
-        "the recording holds no step and no read: a replay of it shows nothing",
+        "the recording holds no step, no read and no input: a replay of it shows nothing",
         run_id=run_id,
         reason="nothing was captured",
         next_action="call tracekit.instrument() before the agent runs, and decorate its tools with @traced_tool",

@@ -568,6 +568,11 @@ class Index:
         """Whether anything was captured in a lane, or in one that it started, but what libraries read of their clocks."""
         return lane in self._parents or any(self.role[seq] != READ for seq in self.items.get(lane, ()))
 
+    @property
+    def supplies(self) -> bool:
+        """Whether there is anything that a replay gives the program: a step, a read, an input or a state that it started from."""
+        return any(self.role) or bool(self.inputs) or bool(self.snapshots)
+
     def inside(self, step: int) -> Iterator[int]:
         """Every entry that happened inside ``step``, in any lane, its own chunks and outcome left out."""
         stack = [step]
@@ -2058,7 +2063,7 @@ class Replay:
         warn_of_replay(sentence, InexactReplayWarning, error)
 
     def _leftovers(self) -> None:
-        if not any(self.index.role) and not self.others_have_steps:
+        if not self.index.supplies and not self.others_have_steps:
             self._fail(divergence.nothing_recorded(self.run_id))
         if self.report.unconsumed:
             self._fail(divergence.never_asked_for(self.run_id, self.report.unconsumed))

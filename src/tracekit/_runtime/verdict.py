@@ -320,7 +320,7 @@ class _Read:
         found = family_of(kind)
         if found is not None and found[0] != "span":
             self.captured = True
-        elif found is not None or kind in SINGLES or kind in READS:
+        elif found is not None or kind in SINGLES or kind in READS or kind == "input":
             self.bookkeeping = True
         info = meta.get("info")
         if isinstance(info, dict) and info.get("unasked"):

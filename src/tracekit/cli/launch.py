@@ -917,8 +917,8 @@ def _print_recorded(block: RecordBlock) -> None:
             print(plain(f"tracekit:   {warning}"), file=sys.stderr)
         if not block.captured:
             print(
-                "tracekit: nothing was captured in it, no model call, tool or HTTP call: decorate the program's tools with "
-                "@traced_tool; of SDKs, tracekit captures those that are built on httpx",
+                "tracekit: no model call, tool or HTTP call was captured in it: decorate the program's tools with @traced_tool; "
+                "`tracekit show --why` names what it reached otherwise",
                 file=sys.stderr,
             )
 
